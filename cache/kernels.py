@@ -45,6 +45,16 @@ class _CachedKernel:
     touched: float
 
 
+@dataclass(frozen=True)
+class _Built:
+    """What is published of a kernel."""
+
+    key: KernelKey
+    files: Mapping[str, Path | bytes]
+    resources: Resources | None
+    extra: Mapping[str, Any] | None
+
+
 class KernelShelf:
     """The kernels of one cache directory, with an in-memory copy of those this process has checked."""
 
@@ -79,11 +89,11 @@ class KernelShelf:
             raise CacheError(f"a kernel cannot have files named {names}; use plain file names")
         if self._folder.degraded is None:
             try:
-                return self._publish(key, files, resources, extra)
+                return self._publish(_Built(key, files, resources, extra))
             except OSError as error:
                 self._blame(error, files)
         try:
-            return self._keep(key, files, resources, extra)
+            return self._keep(_Built(key, files, resources, extra))
         except OSError as error:
             raise CacheError(
                 f"kernel {key.digest[:12]} fits neither the cache {self._folder.layout.root} nor "
@@ -189,49 +199,37 @@ class KernelShelf:
         except (CacheError, OSError) as caught:
             logger.debug("damaged kernel %s stays: %s", folder, caught)
 
-    def _publish(
-        self,
-        key: KernelKey,
-        files: Mapping[str, Path | bytes],
-        resources: Resources | None,
-        extra: Mapping[str, Any] | None,
-    ) -> KernelEntry:
-        layout = self._folder.layout
-        target = layout.kernel(key.digest)
+    def _publish(self, built: _Built) -> KernelEntry:
+        layout, digest = self._folder.layout, built.key.digest
+        target = layout.kernel(digest)
         draft = atomic.private_path(layout.private)
         draft.mkdir(mode=0o700)
         try:
-            entry = _fill(draft, target, key, files, resources, extra, shared=layout.kernels)
+            entry = _fill(draft, target, built, shared=layout.kernels)
             for _ in range(_ATTEMPTS):
                 if atomic.publish_folder(draft, target):
                     self._folder.forget_damage(target)
                     self._remember(entry)
                     self._published(entry.bytes)
                     return entry
-                existing = self._on_disk(key.digest)
+                existing = self._on_disk(digest)
                 if existing is not None:
                     return existing
                 if _is_foreign(target):
-                    return self._keep(key, files, resources, extra)
+                    return self._keep(built)
                 atomic.remove_folder(target, layout.private)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         raise OSError(f"{target} keeps coming back damaged")
 
-    def _keep(
-        self,
-        key: KernelKey,
-        files: Mapping[str, Path | bytes],
-        resources: Resources | None,
-        extra: Mapping[str, Any] | None,
-    ) -> KernelEntry:
+    def _keep(self, built: _Built) -> KernelEntry:
         """Keep a kernel in a private folder that is removed when the process ends."""
-        existing = self._memory.get(key.digest) or self._on_disk(key.digest)
+        digest = built.key.digest
+        existing = self._memory.get(digest) or self._on_disk(digest)
         if existing is not None:
             return existing
         folder = Path(tempfile.mkdtemp(dir=self._private_scratch()))
-        entry = _fill(folder, folder, key, files, resources, extra)
-        return self._memory.setdefault(key.digest, entry)
+        return self._memory.setdefault(digest, _fill(folder, folder, built))
 
     def _private_scratch(self) -> Path:
         with self._guard:
@@ -275,28 +273,20 @@ def _is_foreign(folder: Path) -> bool:
     return False
 
 
-def _fill(
-    folder: Path,
-    target: Path,
-    key: KernelKey,
-    files: Mapping[str, Path | bytes],
-    resources: Resources | None,
-    extra: Mapping[str, Any] | None,
-    shared: Path | None = None,
-) -> KernelEntry:
+def _fill(folder: Path, target: Path, built: _Built, shared: Path | None = None) -> KernelEntry:
     """Write a kernel's files into a folder; return its entry as it will be at ``target``.
 
     A file below ``shared`` belongs to another kernel too (a library of several kernels); it is
     hard-linked where the file system supports that.
     """
-    for name, content in files.items():
+    for name, content in built.files.items():
         if isinstance(content, Path):
             if shared is None or not _linked(content, folder / name, shared):
                 shutil.copyfile(content, folder / name)
                 (folder / name).chmod(0o700 if content.suffix == ".so" else 0o600)
         else:
             (folder / name).write_bytes(content)
-    text = make_entry(folder, key, list(files), resources, extra)
+    text = make_entry(folder, built.key, list(built.files), built.resources, built.extra)
     (folder / ENTRY).write_bytes(text)
     return parse_entry(text, target)
 

@@ -65,7 +65,7 @@ class Measured:
         description: Its configuration in words.
         status: The result: ``ok``, ``skipped``, ``pruned`` (built, but it does not fit the device), or
             a failure.
-        reason: One line for people; empty when ``ok``.
+        reason: One line for people; with ``ok``, what was not compared, or of the library kernel what is wrong.
         samples_ms: Milliseconds per call, one entry a sample.
         median_ms: Their median.
         spread_ms: Their interquartile range.

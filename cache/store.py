@@ -231,15 +231,7 @@ class Store:
     def quarantine(
         self, environment: str, candidate: str, fields: Mapping[str, Any], *, counts: bool = True
     ) -> Quarantined:
-        """Record that a candidate misbehaved, and return its entry.
-
-        Args:
-            environment: Digest of the environment.
-            candidate: Its name in the quarantine.
-            fields: Details; they should have ``status`` and ``reason``.
-            counts: Whether a mishap counts towards `Quarantined.condemned`: the candidate was alone, and
-                no limit was below its default.
-        """
+        """Record that a candidate misbehaved, and return its entry; see `QuarantineShelf.put`."""
         self._before_write()
         return self._quarantine.put(environment, candidate, fields, counts=counts)
 

@@ -125,9 +125,3 @@ def warn_once(logger: logging.Logger, text: str, topic: str = "") -> None:
             return
         _SAID.add(topic or text)
     logger.warning("%s%s", NAME, text, stacklevel=2)
-
-
-def forget() -> None:
-    """Let every warning be given again; for tests."""
-    with _GUARD:
-        _SAID.clear()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import inductor_plugin
-from inductor_plugin import errors as notice
 from inductor_plugin.tuning import race, validity
 from tests.support import tiers
 from tests.support.repository import REPOSITORY
+from tests.support.warned import forget
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,7 +67,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg-cache"))
     # Whether a candidate wins is chance in most tests; one that does must not cost them a second compile.
     monkeypatch.setenv("INDUCTOR_PLUGIN_VERIFY_GRAPH", "off")
-    notice.forget()
+    forget()
 
 
 @pytest.fixture(autouse=True)

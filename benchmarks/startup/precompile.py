@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.repository import RESULTS
-from inductor_plugin.aot.models import LLAMA
 
+LLAMA = "inductor_plugin.aot.decoder:llama3_8b"
 OUT = RESULTS
 NOWHERE = "/nowhere"
 """The folder in which the second process looks for nvcc."""

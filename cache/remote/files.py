@@ -131,7 +131,7 @@ class FsspecFiles:
         """Write an object that is not there yet, by a conditional request where the store has one."""
         try:
             self._call("pipe_file", timeout_s, self._path(name), data, mode="create")
-        except Exception as error:
+        except Exception as error:  # see the module
             raise _os_error(error) from error
 
     def names(self, prefix: str, timeout_s: float) -> list[str]:
@@ -139,7 +139,7 @@ class FsspecFiles:
         try:
             self._system.invalidate_cache()
             paths: list[str] = self._call("find", timeout_s, self._path(prefix.rstrip("/")))
-        except Exception as error:
+        except Exception as error:  # see the module
             failure = _os_error(error)
             if isinstance(failure, FileNotFoundError):
                 return []

@@ -42,32 +42,37 @@ class Transferred:
     amounts: Amounts = field(default_factory=Amounts)
 
 
-def push(
-    store: Store,
-    files: Files,
-    *,
-    kernels: bool = False,
-    environment: str = "",
-    op: str | None = None,
-    limit_s: float = LIMIT_S,
-) -> Transferred:
+@dataclass(frozen=True)
+class Part:
+    """The part of a cache or a remote that is transferred.
+
+    Attributes:
+        kernels: Whether winners' kernels are, too.
+        environment: Only environments with this prefix of their digest.
+        op: Only records of this operator.
+    """
+
+    kernels: bool = False
+    environment: str = ""
+    op: str | None = None
+
+    def has(self, entry: Record | Place) -> bool:
+        """Return whether a record, or the place of one, belongs to the part."""
+        return entry.environment.startswith(self.environment) and self.op in (None, entry.op)
+
+
+def push(store: Store, files: Files, part: Part, limit_s: float = LIMIT_S) -> Transferred:
     """Write the records of a cache to a remote, unless it knows what they say.
 
     Args:
         store: The cache.
         files: The remote.
-        kernels: Whether winners' kernels are written, too.
-        environment: Only environments with this prefix of their digest.
-        op: Only records of this operator.
+        part: Which of them.
         limit_s: Limit of one request.
     """
-    exchange = Exchange(files, store, kernels=kernels)
+    exchange = Exchange(files, store, kernels=part.kernels)
     chosen = (
-        record
-        for record in store.iter_records()
-        if record.environment.startswith(environment)
-        and op in (None, record.op)
-        and is_worth_sending(record)
+        record for record in store.iter_records() if part.has(record) and is_worth_sending(record)
     )
 
     def write(record: Record) -> str:
@@ -83,32 +88,23 @@ def push(
     return _transferred(reasons, amounts.sent, amounts)
 
 
-def pull(
-    store: Store,
-    files: Files,
-    *,
-    kernels: bool = False,
-    environment: str = "",
-    op: str | None = None,
-    limit_s: float = LIMIT_S,
-) -> Transferred:
+def pull(store: Store, files: Files, part: Part, limit_s: float = LIMIT_S) -> Transferred:
     """Take over what a remote knows; the arguments are those of `push`. It is listed, which a compile never does.
 
     Raises:
         CacheError: It cannot be listed.
     """
-    exchange = Exchange(files, store, kernels=kernels)
+    exchange = Exchange(files, store, kernels=part.kernels)
     try:
         names = files.names(prefix(), limit_s)
     except OSError as error:
         raise CacheError(f"the remote cannot be listed: {_text(error)}") from error
     for digest in sorted(filter(None, map(environment_of, names))):
-        if digest.startswith(environment):
+        if digest.startswith(part.environment):
             _take_environment(exchange, digest, limit_s)
     places = dict.fromkeys(filter(None, map(place_of, names)))
-    chosen = [p for p in places if p.environment.startswith(environment) and op in (None, p.op)]
     reasons: list[str] = []
-    for batch in _batches(chosen):
+    for batch in _batches([place for place in places if part.has(place)]):
         reasons += _taken(exchange, batch, limit_s)
     amounts = exchange.take_amounts()
     return _transferred(reasons, amounts.hits, amounts)

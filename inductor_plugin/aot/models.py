@@ -17,7 +17,6 @@ Inputs: TypeAlias = tuple[Any, ...] | dict[str, Any]
 
 TINY = "inductor_plugin.aot.decoder:tiny"
 SMALL = "inductor_plugin.aot.decoder:small"
-LLAMA = "inductor_plugin.aot.decoder:llama3_8b"
 
 
 def load(spec: str) -> tuple[nn.Module, Inputs]:

@@ -79,9 +79,6 @@ class FmhaStatus(IntEnum):
     BAD_MODE = 9
 
 
-"""A loaded kernel."""
-
-
 def _sizes(call: FmhaCall) -> str:
     return (
         f"batch={call.batch} heads={call.heads} heads_kv={call.heads_kv} "

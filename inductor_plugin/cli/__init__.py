@@ -18,10 +18,10 @@ from inductor_plugin.cli import (
     remote,
     removal,
     repair,
-    repro,
     run,
     transfer,
 )
+from inductor_plugin.cli.again import bench, repro
 from inductor_plugin.cli.output import completion, page, versions
 from inductor_plugin.cli.verb import Verb
 from inductor_plugin.errors import InductorPluginError, OptionError
@@ -32,6 +32,7 @@ VERBS: tuple[Verb, ...] = (
     *cache.VERBS,
     *page.VERBS,
     *repro.VERBS,
+    *bench.VERBS,
     *removal.VERBS,
     *repair.VERBS,
     *transfer.VERBS,

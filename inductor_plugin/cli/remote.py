@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from inductor_plugin.cache.remote.files import Files, open_files, shown
-from inductor_plugin.cache.remote.transfer import Transferred, pull, push
+from inductor_plugin.cache.remote.transfer import Part, Transferred, pull, push
 from inductor_plugin.cache.report import printable, size_text
 from inductor_plugin.cli.verb import (
     Verb,
@@ -56,17 +56,15 @@ def _files(arguments: Namespace) -> tuple[Files, str]:
     return open_files(url), shown(url)
 
 
+def _part(arguments: Namespace) -> Part:
+    return Part(arguments.kernels, arguments.environment, arguments.op)
+
+
 def _push(arguments: Namespace) -> int:
     store = open_cache(arguments)
     check_op(store, arguments.op)
     files, url = _files(arguments)
-    done = push(
-        store,
-        files,
-        kernels=arguments.kernels,
-        environment=arguments.environment,
-        op=arguments.op,
-    )
+    done = push(store, files, _part(arguments))
     text = (
         f"{url}: {done.records} records, {done.changed} written, {_known(done)} known there, "
         f"{size_text(done.amounts.bytes_written)}"
@@ -79,13 +77,7 @@ def _pull(arguments: Namespace) -> int:
     path = cache_dir(arguments)
     is_new = check_target(path, named=bool(arguments.cache_dir))
     store = open_to_write(arguments, create=True)
-    done = pull(
-        store,
-        files,
-        kernels=arguments.kernels,
-        environment=arguments.environment,
-        op=arguments.op,
-    )
+    done = pull(store, files, _part(arguments))
     text = (
         f"{url}: {done.records} records, {done.changed} new or changed here, {done.amounts.kernels} kernels, "
         f"{size_text(done.amounts.bytes_read)}"

@@ -76,7 +76,6 @@ class Toolkit:
         version: Its version, e.g. ``13.0.88``.
         origin: Where the path comes from.
         include_dirs: Folders of headers, CUTLASS's first.
-        library_dirs: Folders of the CUDA runtime library.
         cudart: Path of the runtime library a kernel is linked with, e.g. ``.../libcudart.so.13``.
         cutlass_version: Version of the headers, e.g. ``4.2.0``.
     """
@@ -85,7 +84,6 @@ class Toolkit:
     version: str
     origin: Origin
     include_dirs: tuple[str, ...]
-    library_dirs: tuple[str, ...]
     cudart: str
     cutlass_version: str
 
@@ -252,7 +250,6 @@ def assemble(
         version=version,
         origin=place.origin,
         include_dirs=(*cutlass_include, *(str(path) for path in (*include[:1], *cccl[:1]))),
-        library_dirs=tuple(dict.fromkeys(str(folder) for folder in libraries)),
         cudart=str(libraries[0] / soname),
         cutlass_version=cutlass_version,
     )

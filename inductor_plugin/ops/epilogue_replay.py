@@ -7,6 +7,7 @@ Inductor lowers it to the same epilogue again, signature included.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from inductor_plugin.ops.epilogue_eval import COMPARISONS
 from inductor_plugin.problem.epilogue import Epilogue, Step
 from inductor_plugin.problem.epilogue_text import load
+from inductor_plugin.problem.epilogue_views import Read, Write, plan
 
 _TORCH: Any = torch
 _OPERATOR: Any = operator
@@ -37,28 +39,77 @@ _TAKE_NUMBERS = {"where": (1, 2), "pow": (1,), "fmod": (1,)}
 """Functions of torch and their arguments that may be numbers."""
 
 
-def replay(note: Mapping[str, str]) -> Callable[..., tuple[torch.Tensor, ...]]:
+def replay(
+    note: Mapping[str, str], operands: Sequence[Mapping[str, Any]]
+) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Return a function that computes a recorded epilogue.
 
-    It takes the product, then the epilogue's operands in the order of its reads, each of a shape that
-    broadcasts to the product's, and returns the epilogue's outputs. With ``wide=torch.float64`` it
-    computes floating point values in that dtype and rounds nothing.
+    It takes the product, then the epilogue's operands. It returns the epilogue's outputs as the graph has
+    stored them (transposed, or with a dimension split), then the product itself and a value for each of its
+    further readers, if it had any. With ``wide=torch.float64`` it computes floating point values in that
+    dtype and rounds nothing.
 
     Args:
-        note: The epilogue as the record stores it (`epilogue_text.note`).
+        note: The epilogue as the record stores it (`epilogue_text.dump`).
+        operands: The epilogue's operands, each with ``size``, ``stride`` and ``offset`` as measured.
 
     Raises:
-        ValueError: The text is of another version, or damaged.
+        ValueError: The text is of another version, or damaged, or the epilogue cannot be computed again.
     """
-    epilogue = load(note).epilogue
+    recorded = load(note)
+    epilogue, views = recorded.epilogue, plan(recorded, operands)
     steps = _shared(epilogue.steps)
 
+    further = _reader() if epilogue.readers > 1 else None
+
     def compute(
-        product: torch.Tensor, *reads: torch.Tensor, wide: torch.dtype | None = None
+        product: torch.Tensor, *given: torch.Tensor, wide: torch.dtype | None = None
     ) -> tuple[torch.Tensor, ...]:
-        return _replayed(epilogue, steps, (product, *reads), wide)
+        whole = product.view(-1, *views.shape[1:]) if views.shape else product
+        reads = [_seen(read, given[read.operand], product) for read in views.reads]
+        if views.shape:
+            reads = [read.expand_as(product).view_as(whole) for read in reads]
+        written = _replayed(epilogue, steps, (whole, *reads), wide)
+        results = [
+            value if views.shape and write.size == views.shape else _stored(write, value, product)
+            for write, value in zip(views.writes, written, strict=True)
+        ]
+        # Each further reader is a separate node; the first is the graph, which returns the product.
+        results += [product] if epilogue.readers else []
+        results += [further(product, index) for index in range(1, epilogue.readers) if further]
+        return tuple(results)
 
     return compute
+
+
+@functools.cache
+def _reader() -> Callable[[torch.Tensor, int], torch.Tensor]:
+    """Return an operator that acts as another reader of a product, which is then written also where it is fused."""
+
+    @_TORCH.library.custom_op("inductor_plugin_repro::read", mutates_args=())
+    def read(product: torch.Tensor, number: int) -> torch.Tensor:
+        del number
+        return product.new_zeros(1)
+
+    @read.register_fake
+    def _(product: torch.Tensor, number: int) -> torch.Tensor:
+        del number
+        return product.new_zeros(1)
+
+    return read
+
+
+def _seen(read: Read, operand: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+    if read.strides is None:
+        return operand
+    strides = [operand.stride(dim) if dim >= 0 else step for dim, step in read.strides]
+    return torch.as_strided(operand, product.shape, strides, read.offset)
+
+
+def _stored(write: Write, value: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+    value = value.view_as(product) if value.dim() != product.dim() else value
+    value = value.permute(write.order).contiguous() if write.order else value
+    return value.view(-1, *write.size[1:]) if write.size else value
 
 
 def _shared(steps: Sequence[Step]) -> list[tuple[Step, tuple[int, ...], int]]:

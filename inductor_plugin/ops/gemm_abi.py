@@ -95,9 +95,6 @@ class GemmStatus(IntEnum):
     BAD_MODE = 8
 
 
-"""A loaded kernel."""
-
-
 def new_call(**values: Any) -> GemmCall:
     """Return a call with these fields; alpha, batch, swizzle and split_k are 1, all else is 0."""
     fields: dict[str, Any] = {"alpha": 1.0, "batch": 1, "swizzle": 1, "split_k": 1, **values}

@@ -1,17 +1,17 @@
 """Writes the call of a record in Python, without an epilogue. Pure.
 
-`FORMS` has one row for each product that can be rebuilt; scripts of other operators have metadata only.
+`FORMS` has one row for each product that can be rebuilt; scripts of other operators have metadata only. A record
+may be someone else's, from an archive or a bug report: of its texts, only what `code` returns becomes code.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from string import Formatter
 from typing import Any
 
-from inductor_plugin.repro import gate
 from inductor_plugin.repro.operand import OperandText
 
 
@@ -61,7 +61,8 @@ FORMS: dict[str, tuple[str, str | dict[str, str], str]] = {
             "swish": "F.silu({linear})",
             "hardswish": "F.hardswish({linear})",
             "hardsigmoid": "F.hardsigmoid({linear})",
-            "gelu": "F.gelu({linear}, approximate={algorithm})",
+            "gelu": "F.gelu({linear})",
+            "gelu tanh": "F.gelu({linear}, approximate='tanh')",
         },
         "",
     ),
@@ -75,7 +76,11 @@ FORMS: dict[str, tuple[str, str | dict[str, str], str]] = {
 argument; the exact call where it is another."""
 
 ATTENTIONS = ("attention", "attention_backward")
-_DEFAULTS = {"alpha": "1", "beta": "1", "use_fast_accum": "False"}
+_SCALARS = (
+    *("alpha", "beta", "use_fast_accum", "out_dtype"),
+    *("stride", "padding", "dilation", "transposed", "output_padding", "groups"),
+)
+_DEFAULTS = {"alpha": "1", "beta": "1", "use_fast_accum": "False", "out_dtype": "None"}
 _ATTENTION_OPERANDS = frozenset(
     ("q", "k", "v", "bias", "cu_q", "cu_k", "lse", "do", "out", "delta", "dq", "dk", "dv")
 )
@@ -86,12 +91,14 @@ def call_of(problem: Mapping[str, Any], operands: Sequence[OperandText]) -> Call
 
     Raises:
         Refused: It cannot be written.
-        ValueError: An argument is not one that may become code (`gate`).
+        KeyError: The record lacks an argument.
+        ValueError: An argument is not one that may become code (`code`).
         SyntaxError: An argument is no Python.
     """
-    op, arguments = str(problem["op"]), dict[str, str](problem["arguments"])
+    op, arguments = str(problem["op"]), {**_DEFAULTS, **dict[str, str](problem["arguments"])}
     if op in ATTENTIONS:
-        return _attention({name: ast.literal_eval(t) for name, t in arguments.items()}, operands)
+        attention = dict[str, str](problem["arguments"])
+        return _attention({name: ast.literal_eval(t) for name, t in attention.items()}, operands)
     if op not in FORMS:
         raise Refused(f"this version cannot rebuild a call of {op}")
     every, body, exact = FORMS[op]
@@ -99,58 +106,44 @@ def call_of(problem: Mapping[str, Any], operands: Sequence[OperandText]) -> Call
     if len(operands) not in (len(names), len(names) - (names[-1] == "bias")):
         raise Refused(f"it has {len(operands)} operands, not {len(names)}")
     names = names[: len(operands)]
+    if op == "scaled_mm" and arguments["out_dtype"] == "None":
+        arguments["out_dtype"] = f"torch.{problem['output']['dtype']}"
     if isinstance(body, dict):
-        attr = ast.literal_eval(arguments.get("attr", "None"))
-        if str(attr) not in body:
+        attr = str(ast.literal_eval(arguments.get("attr", "None")))
+        attr += " tanh" if arguments.get("algorithm") == "'tanh'" else ""
+        if attr not in body:
             raise Refused(f"this version cannot rebuild a linear layer with {attr!r} behind it")
-        body = body[str(attr)]
-    words = _words(body, names, arguments)
-    return CallText(names, body.format_map(words), (exact or body).format_map(words))
-
-
-def _words(body: str, names: Sequence[str], arguments: Mapping[str, str]) -> dict[str, str]:
-    """Return the code of each field of a call.
-
-    Raises:
-        Refused: The record lacks an argument.
-        ValueError: An argument is not one that may become code (`gate`).
-        SyntaxError: An argument is no Python.
-    """
+        body = body[attr]
     bias = "bias" if "bias" in names else "None"
-    algorithm = ast.literal_eval(arguments.get("algorithm", "None")) or "none"
-    out = arguments.get("out_dtype", "None")
-    words = {
+    words = {name: code(arguments[name]) for name in _SCALARS if name in arguments}
+    words |= {
         "bias": bias,
         "plus_bias": " + bias" if "bias" in names else "",
         "linear": f"F.linear(x, packed, {bias})",
-        "algorithm": repr(algorithm),
-        "out_dtype": "OUTPUT" if out == "None" else _code(out),
-        "wide": "" if out == "None" else f", out_dtype={_code(out)}",
+        "wide": f", out_dtype={words['out_dtype']}" if words["out_dtype"] != "None" else "",
     }
-    scalars = [name for _, name, _, _ in Formatter().parse(body) if name and name not in words]
-    known = {**_DEFAULTS, **arguments}
-    if missing := [name for name in scalars if name not in known]:
-        raise Refused(f"its record lacks {', '.join(missing)}")
-    return words | {name: _code(known[name]) for name in scalars}
+    return CallText(names, body.format_map(words), (exact or body).format_map(words))
 
 
-def _code(argument: str) -> str:
+def code(argument: str) -> str:
     """Return a scalar argument of a record as code.
 
     Raises:
-        ValueError: It is neither a dtype nor a number.
+        ValueError: It is neither a dtype, a finite number, a switch, None, nor a list of these.
         SyntaxError: It is no Python.
     """
-    if argument.startswith("torch."):
-        return f"torch.{gate.dtype(argument.removeprefix('torch.'))}"
-    return gate.literal(ast.literal_eval(argument))
+    if re.fullmatch(r"torch\.\w{1,32}", argument, re.ASCII):
+        return argument
+    text = repr(ast.literal_eval(argument))
+    if not re.fullmatch(r"(True|False|None|[\d.,e()\[\] +-])*", text):
+        raise ValueError(f"{argument!r} is no number")
+    return text
 
 
 def _attention(arguments: Mapping[str, Any], operands: Sequence[OperandText]) -> CallText:
-    names = tuple(
-        gate.word(name, _ATTENTION_OPERANDS, "operand of an attention")
-        for name in str(arguments["operands"]).split(",")
-    )
+    names = tuple(str(arguments["operands"]).split(","))
+    if not _ATTENTION_OPERANDS.issuperset(names):
+        raise Refused(f"an attention has no operands {names}")
     if "cu_q" in names:
         raise Refused(
             "sequences of their own lengths, packed, need ends that a record does not keep"
@@ -163,7 +156,7 @@ def _attention(arguments: Mapping[str, Any], operands: Sequence[OperandText]) ->
         raise Refused("scaled_dot_product_attention aligns a causal mask with the first key")
     body = (
         f"F.scaled_dot_product_attention(q, k, v, attn_mask={'bias' if 'bias' in names else 'None'}, "
-        f"is_causal={causal}, scale={gate.literal(arguments['scale'])}, "
+        f"is_causal={causal}, scale={code(str(arguments['scale']))}, "
         f"enable_gqa={shapes['q'][1] != shapes['k'][1]})"
     )
     return CallText(names, body, body, gradient="do" in names or "lse" in names)

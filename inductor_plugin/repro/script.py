@@ -2,32 +2,33 @@
 
 | record | script |
 |---|---|
-| a product, a convolution or an attention without an epilogue | the call as a user writes it. With ``--stock`` \
-Inductor compiles it without this plugin, so that faults of PyTorch can be reported there |
-| a product with an epilogue | the call, and the epilogue replayed from the record (`inductor_plugin.replay`): \
+| a product, a convolution or an attention without an epilogue | the call as a user writes it, with an exact result to \
+compare with. It can be sent to PyTorch: with ``--stock`` it needs torch alone, and Inductor compiles it without this plugin |
+| a product with an epilogue | the call, then the epilogue replayed from the record (`inductor_plugin.replay`): \
 the plugin decides on the fusion, so the script needs it anyway |
 | a call that cannot be rebuilt, or whose record has texts that are no sizes, dtypes or numbers | metadata \
 only, and the reason |
 
-What comes from the record is data: only what `gate` returns becomes code.
+What comes from the record is data: it is written as literals (`repr`), into the docstring by `_prose`, and into the
+call by `call.code`.
 """
 
 from __future__ import annotations
 
 import pprint
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from inductor_plugin.cache import Record, report
 from inductor_plugin.cache.document import inner
 from inductor_plugin.cache.record import GRAPH
-from inductor_plugin.problem.epilogue_text import load
+from inductor_plugin.problem.epilogue_text import ParsedEpilogue, load
+from inductor_plugin.problem.epilogue_views import NotReplayableError, jumps, plan
 from inductor_plugin.problem.tolerance import tolerance
-from inductor_plugin.repro import gate
-from inductor_plugin.repro.body import BARE, IMPORTS, READ, RUN
+from inductor_plugin.repro.body import BARE, IMPORTS, RUN
 from inductor_plugin.repro.call import CallText, Refused, call_of
-from inductor_plugin.repro.epilogue import EpilogueText, epilogue_of
 from inductor_plugin.repro.operand import OperandText, operands
 from inductor_plugin.version import __version__
 
@@ -49,8 +50,8 @@ _HOW = """
 Run it to make the operands again, compile the call with the record's options, see which
 kernel is chosen, and compare with the exact result. It ends with 0 if the numbers are
 right, with 1 if they are not. `--policy tune` measures again, `--cache-dir` names a cache,
-`--register module:Class` adds a template that is no part of the plugin, `--stock` compiles
-with Inductor alone."""
+`--register module:Class` adds a template that is no part of the plugin. `--stock`, which goes
+alone, compiles with Inductor instead, and needs no plugin unless the call has an epilogue."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,9 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
     refused = rebuilt = ""
     inputs: list[OperandText] = []
     try:
-        _check_op(record)
-        gate.describe(record.describe)
-        inputs = operands(record.problem, record.describe)
+        inputs = [] if record.op == GRAPH else operands(record.problem, record.describe)
         rebuilt = _rebuilt(record, inputs)
-    except Refused as reason:
+    except (Refused, NotReplayableError) as reason:
         refused = report.printable(str(reason))
     except _ODD as error:
         refused = report.printable(f"its fields are not those of {record.op}: {error}")
@@ -90,11 +89,6 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
         rebuilt = _assigned({"OPERANDS": known, "REASON": refused}) + BARE
     head = _head(record, environment, refused)
     return Script(f"{head}{IMPORTS}\n{_facts(record, environment, cache_dir)}{rebuilt}", refused)
-
-
-def _check_op(record: Record) -> None:
-    if record.op == GRAPH:
-        raise Refused("it is a whole graph, not a call; compile its model")
 
 
 def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
@@ -111,8 +105,13 @@ def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
     if record.rejected:
         lines += ["", "Not offered:", ""]
         lines += [f"    {name}: {why}" for name, why in sorted(record.rejected.items())]
-    text = "\n".join(map(gate.prose, lines))
+    text = "\n".join(map(_prose, lines))
     return f'"""{text}\n"""\n'
+
+
+def _prose(text: str) -> str:
+    """Return a text for one line of a docstring, which it cannot end."""
+    return report.printable(text).replace("\\", "\\\\").replace('"""', "'''")
 
 
 def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> str:
@@ -140,80 +139,96 @@ def _assigned(facts: Mapping[str, object]) -> str:
     return "".join(f"{name} = {text}\n" for name, text in shown.items())
 
 
-def _rebuilt(record: Record, inputs: list[OperandText]) -> str:
+def _rebuilt(record: Record, inputs: Sequence[OperandText]) -> str:
     """Return the part of a script that makes the call.
 
     Raises:
         Refused: It cannot be rebuilt.
+        NotReplayableError: Its epilogue cannot.
     """
-    problem, epilogue = record.problem, None
-    if problem.get("epilogue"):
-        if not record.epilogue and not record.candidates:
-            raise Refused(
-                "nothing was measured: two kernels run, for the reasons that `explain` shows"
-            )
-        if not record.epilogue:
-            raise Refused(
-                "an earlier version wrote the record, with no more of its epilogue than a signature"
-            )
-        recorded = load(record.epilogue)
-        own = len(inputs) - len({access.buffer for access in recorded.epilogue.reads})
-        call = call_of(problem, inputs[:own])
-        epilogue = epilogue_of(recorded, inputs[own:])
-    else:
-        call = call_of(problem, inputs)
-    inputs = _with_weight(inputs, call, problem)
-    names = (*call.names, *(epilogue.names if epilogue else ()))
+    if record.op == GRAPH:
+        raise Refused("it is a whole graph, not a call; compile its model")
+    recorded = _epilogue_of(record)
+    epilogue = recorded.epilogue if recorded else None
+    own = len(inputs) - len({access.buffer for access in epilogue.reads} if epilogue else ())
+    call = call_of(record.problem, inputs[:own])
+    inputs = _with_weight(inputs, call, record.problem)
+    names = (*call.names, *(f"operand{index}" for index in range(len(inputs) - own)))
     every = [
         operand.fields(name, index + 1)
         for index, (name, operand) in enumerate(zip(names, inputs, strict=True))
     ]
+    if recorded:
+        plan(recorded, every[own:])
     passed = [fields for fields in every if not call.gradient or fields["name"] in _PASSED]
     for fields in passed:
         if epilogue and fields["name"] in ("b", "d") and fields["dtype"] in _SCALED:
             fields["scale"] = round(fields["size"][-2] ** -0.5, 6)
     dynamic = ("operand", "dim", "low", "high")
-    output = epilogue.dtype if epilogue else gate.dtype(problem["output"]["dtype"])
-    precision = _tolerance(inputs, epilogue.outputs if epilogue else (output,))
+    output = epilogue.dtype if epilogue else record.problem["output"]["dtype"]
+    outputs = [write.dtype for write in epilogue.writes] if epilogue else [output]
+    if odd := [name for name in (output, *outputs) if not re.fullmatch(r"\w+", name, re.ASCII)]:
+        raise Refused(f"{odd[0]!r} is no dtype")
+    stepped = epilogue is not None and any(map(jumps, epilogue.steps))
+    precision = max(_tolerance(inputs, outputs), _JUMPING if stepped else 0.0)
     facts = {
         "OPERANDS": passed,
         "STEP": next((fields for fields in every if fields["name"] == "do"), None),
-        "DYNAMIC": [tuple(int(n[name]) for name in dynamic) for n in problem.get("dynamic", ())],
+        "DYNAMIC": [
+            tuple(int(n[name]) for name in dynamic) for n in record.problem.get("dynamic", ())
+        ],
         "FREEZING": any(operand.constant for operand in inputs),
         "GRADIENT": call.gradient,
         "EXACT_INTEGERS": not output.startswith(("float", "bfloat", "complex")),
-        "JUMPS": bool(epilogue and epilogue.jumps),
-        "TOLERANCE": max(precision, _JUMPING) if epilogue and epilogue.jumps else precision,
+        "JUMPS": stepped,
+        "TOLERANCE": precision,
         "TIMES_EAGER": _TIMES_EAGER if epilogue else 0.0,
     }
     parameters = ", ".join(fields["name"] for fields in passed)
-    functions = _functions(call, epilogue, parameters)
-    return f"{_assigned(facts)}OUTPUT = torch.{output}\n{functions}{RUN}"
+    return (
+        f"{_assigned(facts)}{_functions(call, parameters, names[own:], fused=bool(epilogue))}{RUN}"
+    )
 
 
-def _tolerance(inputs: list[OperandText], outputs: tuple[str, ...]) -> float:
+def _epilogue_of(record: Record) -> ParsedEpilogue | None:
+    """Return the epilogue of a record, if it has one.
+
+    Raises:
+        Refused: The record does not keep it.
+        ValueError: Its text is damaged.
+    """
+    if not record.problem.get("epilogue"):
+        return None
+    if record.epilogue:
+        return load(record.epilogue)
+    if not record.candidates:
+        raise Refused("nothing was measured: two kernels run, for the reasons that `explain` shows")
+    raise Refused(
+        "an earlier version wrote the record, with no more of its epilogue than a signature"
+    )
+
+
+def _tolerance(inputs: Sequence[OperandText], outputs: Sequence[str]) -> float:
     longest = max((operand.size[-1] for operand in inputs if operand.size), default=1)
     dtype, tf32 = inputs[0].dtype, inputs[0].device != "cpu"
     return max(tolerance(output, dtype, longest, tf32=tf32) for output in outputs)
 
 
-def _functions(call: CallText, epilogue: EpilogueText | None, parameters: str) -> str:
+def _functions(call: CallText, parameters: str, operands: Sequence[str], *, fused: bool) -> str:
     body, exact, text = call.body, call.exact, ""
-    if epilogue:
-        text = "\nimport inductor_plugin\n\nepilogue = inductor_plugin.replay(EPILOGUE)\n"
-        text += READ if epilogue.readers > 1 else ""
-        operands = ", ".join(("", *epilogue.names))
-        lines = "\n    ".join(epilogue.lines)
-        text += f"\n\ndef after(product{operands}, wide=None):\n    {lines}\n"
-        body, exact = f"after({body}{operands})", f"after({exact}{operands}, wide=WIDE)"
+    if fused:
+        first = len(call.names)
+        text = f"\nimport inductor_plugin\n\nafter = inductor_plugin.replay(EPILOGUE, OPERANDS[{first}:])\n"
+        rest = "".join(f", {name}" for name in operands)
+        body, exact = f"after({body}{rest})", f"after({exact}{rest}, wide=torch.float64)"
     for name, value in (("call", body), ("exact", exact)):
         text += f"\n\ndef {name}({parameters}):\n    return {value}\n"
     return text + "\n"
 
 
 def _with_weight(
-    inputs: list[OperandText], call: CallText, problem: Mapping[str, Any]
-) -> list[OperandText]:
+    inputs: Sequence[OperandText], call: CallText, problem: Mapping[str, Any]
+) -> Sequence[OperandText]:
     """Return the operands with opaque ones replaced by a plain weight.
 
     Raises:

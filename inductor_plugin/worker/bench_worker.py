@@ -211,12 +211,11 @@ def measure_in_process(
     outcomes: list[Outcome] = []
 
     def measured() -> None:
-        # The border, as in the worker: an exception of the call becomes its outcome.
         try:
             samples = timer.take_samples(timer.timer_for("cpu"), run, sampling)
             done = Outcome(candidate_id, "ok", samples_ms=samples.used_ms)
             outcomes.append(replace(done, disturbed=samples.disturbed))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  the border, as in the worker: it becomes the call's outcome
             reason = one_line(f"{type(error).__name__}: {error}")
             outcomes.append(Outcome(candidate_id, status_of(error), reason))
 

@@ -105,16 +105,6 @@ class CompilePool:
             self._put(queued, rank)
             self._hire()
 
-    def active(self) -> int:
-        """Return how many jobs are queued or running."""
-        with self._changed:
-            return self._active
-
-    def running(self) -> int:
-        """Return how many jobs are being compiled now."""
-        with self._changed:
-            return self._running
-
     def close(self) -> None:
         """End all workers. Jobs that are queued or running end as ``skipped``."""
         with self._changed:

@@ -135,7 +135,7 @@ class Outcome:
     Attributes:
         candidate_id: The candidate.
         status: Its status.
-        reason: One line for people; empty when ``ok``.
+        reason: One line for people; with ``ok``, what was not compared, or of the library kernel what is wrong. Else empty.
         samples_ms: Milliseconds per call, one value per sample.
         error: Error of its results relative to the reference's root mean square, if checked.
         elapsed_s: Seconds the job took.

@@ -72,7 +72,7 @@ class Gpu:
         self._handle: Any = None
         if self._library is not None:
             find = self._library.nvmlDeviceGetHandleByUUID
-            self._handle = _asked(lambda: find(f"GPU-{uuid}".encode()))
+            self._handle = _asked(self._library, lambda: find(f"GPU-{uuid}".encode()))
 
     def read(self, since_us: int) -> Reading:
         """Return how it is now.
@@ -114,16 +114,16 @@ class Gpu:
 
     def _ask(self, name: str, *arguments: object) -> Any:
         library, handle = self._library, self._handle
-        return (
-            None if handle is None else _asked(lambda: getattr(library, name)(handle, *arguments))
-        )
+        if handle is None:
+            return None
+        return _asked(library, lambda: getattr(library, name)(handle, *arguments))
 
 
-def _asked(ask: Callable[[], Any]) -> Any:
+def _asked(library: Any, ask: Callable[[], Any]) -> Any:
     """Return an answer of the library; None where it has none."""
     try:
         return ask()
-    except Exception:  # noqa: BLE001  NVMLError, a class of the library's own; no other raises in it
+    except (AttributeError, library.NVMLError):  # an older library lacks a function
         return None
 
 
@@ -136,4 +136,4 @@ def _library() -> Any:
             library: Any = importlib.import_module("pynvml")
         except ImportError:
             return None
-    return _asked(lambda: (library.nvmlInit(), library)[1])
+    return _asked(library, lambda: (library.nvmlInit(), library)[1])

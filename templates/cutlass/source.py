@@ -222,10 +222,12 @@ def _kernel_name(config: GemmConfig) -> str:
 @functools.cache
 def _modules() -> tuple[ModuleType, ModuleType]:
     """Import cutlass_library, an optional package that takes 40 ms; only generating needs it."""
-    return (
-        importlib.import_module("cutlass_library.library"),
-        importlib.import_module("cutlass_library.gemm_operation"),
+    from cutlass_library import (  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+        gemm_operation,
+        library,
     )
+
+    return library, gemm_operation
 
 
 def _element(name: str, library: Any) -> Any:

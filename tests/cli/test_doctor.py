@@ -200,7 +200,7 @@ def test_a_cache_that_cannot_be_written_is_broken(tmp_path: Path):
     assert "cannot be written" in finding.detail
 
 
-TOOLKIT = Toolkit("/cuda/bin/nvcc", "13.0.88", "PATH", (), (), "/cuda/lib64/libcudart.so.13", "")
+TOOLKIT = Toolkit("/cuda/bin/nvcc", "13.0.88", "PATH", (), "/cuda/lib64/libcudart.so.13", "")
 
 
 def toolkit_is(monkeypatch: pytest.MonkeyPatch, found: Toolkit | NoToolkit) -> None:

@@ -19,11 +19,11 @@ from torch import nn
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.cli import main
-from inductor_plugin.errors import forget
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.end_to_end.test_cpu import Spent, compiled, fresh
 from tests.support.candidates.providers import offered
 from tests.support.remote.s3_server import BUCKET, S3Server, s3_server
+from tests.support.warned import forget
 
 __all__ = ["fresh"]  # the fixture
 

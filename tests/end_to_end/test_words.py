@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from inductor_plugin import errors as notice
 from inductor_plugin.cache import open_store
 from tests.end_to_end.test_cpu import compiled, fresh
 from tests.support.candidates.providers import offered
+from tests.support.warned import forget
 
 pytestmark = pytest.mark.compat
 
@@ -61,7 +61,7 @@ def test_a_miss_is_told_and_a_known_problem_is_not(
         assert kept is not None
         assert [m["describe"] for m in kept["misses"]][-1] == "mm(24x24, 24x24)"
         caplog.clear()
-        notice.forget()
+        forget()
         torch.compiler.reset()
         compiled(torch.mm, cache_dir, policy="cached")(a, a)
     assert [r.getMessage() for r in caplog.records if "miss: " in r.getMessage()] == []

@@ -181,7 +181,7 @@ def test_a_script_that_calls_nvcc_leads_to_its_toolkit(tmp_path: Path) -> None:
     found = cuda_toolkit.assemble(ToolkitPlace("PATH", script), "13.0.88", HEADERS, ())
     assert isinstance(found, Toolkit)
     assert found.nvcc == str(script)
-    assert found.library_dirs == (str(tmp_path / "cuda" / "lib64"),)
+    assert found.cudart == str(tmp_path / "cuda" / "lib64" / "libcudart.so.13")
 
 
 def test_a_version_is_read_from_what_nvcc_prints(tmp_path: Path) -> None:

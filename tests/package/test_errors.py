@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from inductor_plugin import errors
 
@@ -29,3 +34,56 @@ def test_the_tree_in_the_docstring_is_the_real_one():
 def test_a_wrong_option_is_a_value_error_too():
     assert issubclass(errors.OptionError, ValueError)
     assert issubclass(errors.RegistrationError, ValueError)
+
+
+def broad(text: str) -> Iterator[int]:
+    """Yield the lines that catch or suppress every exception."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ExceptHandler):
+            caught = [node.type] if node.type is not None else [ast.Name("Exception")]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+            caught = node.args
+        else:
+            continue
+        names = [name for each in caught for name in ast.walk(each) if isinstance(name, ast.Name)]
+        if any(name.id == "Exception" for name in names):
+            yield node.lineno
+
+
+def without_reason(text: str) -> list[int]:
+    """Return those lines that have no comment with words, nor a comment in the line above."""
+    lines = text.splitlines()
+    comments = {
+        number: re.sub(r"noqa: \w+", "", lines[number - 1].partition("#")[2])
+        for number in broad(text)
+    }
+    return [
+        number
+        for number, comment in comments.items()
+        if not re.search(r"\w{2}", comment) and not lines[number - 2].lstrip().startswith("#")
+    ]
+
+
+@pytest.mark.parametrize("root", ["inductor_plugin", "cache", "templates"])
+def test_whatever_catches_every_exception_gives_its_reason(root: str, repository: Path) -> None:
+    wrong = {
+        str(path.relative_to(repository)): lines
+        for path in sorted((repository / root).rglob("*.py"))
+        if (lines := without_reason(path.read_text(encoding="utf-8")))
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ("except Exception:", True),
+        ("except (OSError, Exception) as error:  # noqa: BLE001", True),
+        ("except:", True),
+        ("except Exception:  # noqa: BLE001  the border: no compile fails for it", False),
+        ("except OSError:", False),
+    ],
+)
+def test_a_handler_without_a_reason_is_found(line: str, *, missing: bool) -> None:
+    assert bool(without_reason(f"try:\n    pass\n{line}\n    pass\n")) is missing
+    assert without_reason("with suppress(Exception):\n    pass\n") == [1]

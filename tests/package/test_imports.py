@@ -6,6 +6,7 @@ And the layers of the emulator. That the product imports none of it is a contrac
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,3 +118,39 @@ def test_the_emulator_has_small_files(repository: Path) -> None:
         assert len(modules) <= MOST_MODULES, folder
         for module in modules:
             assert module.read_text(encoding="utf-8").count("\n") <= MOST_LINES, module
+
+
+BY_NAME = {
+    "fsspec": {"inductor_plugin/config/value.py", "cache/remote/files.py"},
+    "nvMatmulHeuristics": {"inductor_plugin/cost/nvidia.py"},
+    "pynvml": {"inductor_plugin/worker/nvml.py", "inductor_plugin/tuning/environment.py"},
+    "triton": {
+        "inductor_plugin/aot/fake_device.py",
+        "inductor_plugin/inductor/facts/toolchain.py",
+        "inductor_plugin/worker/child/inductor.py",
+    },
+}
+"""Optional packages that are imported by their names, which import-linter does not see, and by which modules.
+
+Those that are imported by a statement have a contract in pyproject.toml."""
+
+
+def named(text: str) -> Iterator[str]:
+    """Yield the packages that a module imports by their names."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            name = node.args[0]
+            if isinstance(name, ast.Constant):
+                yield str(name.value).partition(".")[0]
+
+
+def test_an_optional_package_is_imported_by_its_name_in_the_modules_that_own_it(
+    repository: Path,
+) -> None:
+    found: dict[str, set[str]] = {}
+    for root in ("inductor_plugin", "cache", "templates"):
+        for path in (repository / root).rglob("*.py"):
+            for name in named(path.read_text(encoding="utf-8")):
+                if name not in (*sys.stdlib_module_names, "inductor_plugin", "torch"):
+                    found.setdefault(name, set()).add(str(path.relative_to(repository)))
+    assert found == BY_NAME

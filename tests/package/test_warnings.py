@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin import errors as notice
+from tests.support.warned import forget
 
 WARNERS = {
     ("logger", "warning"),
@@ -76,6 +77,6 @@ def test_a_warning_is_given_once_until_it_may_be_given_again(
     ]
     notice.warn_once(logger, "12 problems were missing", topic="missing")
     notice.warn_once(logger, "13 problems were missing", topic="missing")
-    notice.forget()
+    forget()
     notice.warn_once(logger, "the cache is full")
     assert len(caplog.records) == 4

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from inductor_plugin.cache import Record, digest_of, open_store
 from inductor_plugin.cli import main
+from inductor_plugin.cli.again.child import chosen
 from inductor_plugin.inductor.facts.compat import torch_version
 from inductor_plugin.inductor.graph.session import OBSERVERS
 from inductor_plugin.ops.epilogue_eval import evaluate
@@ -181,10 +182,7 @@ def test_a_script_computes_what_the_epilogue_does(
     record = fused_record(cache_dir)
     names = loaded(script(record, {}, str(cache_dir)).text)
     flats = [names["storage"](one) for one in names["OPERANDS"]]
-    values = [
-        names["inside"](one, names["outside"](one, flat))
-        for one, flat in zip(names["OPERANDS"], flats, strict=True)
-    ]
+    values = [names["inside"](one, names["outside"](one)) for one in names["OPERANDS"]]
     epilogue = load(record.epilogue).epilogue
     product = (
         torch._int_mm(*values[:2])
@@ -197,9 +195,9 @@ def test_a_script_computes_what_the_epilogue_does(
         for one in epilogue.reads
     ]
     (wanted,) = evaluate(epilogue, product, read)
-    found = names["call"](*values)
+    (found,) = names["call"](*values)
     assert list(found.shape) == record.problem["output"]["size"]
-    exact = names["exact"](*map(names["exactly"], names["OPERANDS"], flats))
+    (exact,) = names["exact"](*map(names["exactly"], names["OPERANDS"]))
     assert names["error"]([wanted.view(exact.shape)], [exact]) <= names["TOLERANCE"]
     # Eager rounds after each step.
     assert names["error"]([found], [exact]) <= 4 * names["TOLERANCE"]
@@ -258,10 +256,8 @@ def test_the_note_goes_where_the_record_goes(
     assert main(["repro", record.digest, "--cache-dir", str(other), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["runs"]
-    assert (
-        "    written = epilogue(product, operand0, wide=wide)\n    return written[0]\n"
-        in said["script"]
-    )
+    assert "\nafter = inductor_plugin.replay(EPILOGUE, OPERANDS[2:])\n" in said["script"]
+    assert "    return after(torch.mm(a, b), operand0)\n" in said["script"]
     assert "'step 3': 'relu 2'" in said["script"]
 
 
@@ -276,10 +272,11 @@ def test_a_script_says_what_is_right_and_what_is_wrong(
     text = text.replace("'device': 'cuda'", "'device': 'cpu'")
     right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
     right.write_text(text, encoding="utf-8")
-    line = "    winner = None if arguments.stock else chosen(tickets)\n"
+    line = "    off, accepted = error(run(), wanted)"
     assert text.count(line) == 1
     # As if the kernel had left out a part; what eager gives stays right.
-    wrong.write_text(text.replace(line, f"    ours[0] = ours[0] * 1.25\n{line}"), encoding="utf-8")
+    odd = line.replace("run()", "[run()[0] * 1.25, *run()[1:]]")
+    wrong.write_text(text.replace(line, odd), encoding="utf-8")
     ended = ran([str(right), str(wrong)], repository, tmp_path / "inductor")
     assert [status for status, _ in ended.values()] == [0, 1]
     said = [text for _, text in ended.values()]
@@ -300,6 +297,6 @@ def test_a_script_says_whether_it_is_fused(
     names = loaded(script(record, {}, str(cache_dir)).text)
     tickets = met(listed(names["call"]), (A, B, C), cache_dir)
     assert record.decision is not None
-    assert names["chosen"](tickets) == record.decision.winner
+    assert chosen(SimpleNamespace(**names), tickets) == record.decision.winner
     assert f"(as recorded; {record.decision.reason}" in (said := capsys.readouterr().out)
     assert said.endswith(f"; {how})\n")

@@ -396,6 +396,6 @@ def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
 def wait_idle(pool: CompilePool, limit_s: float) -> bool:
     """Wait until nothing is queued or running; False if that took too long."""
     ends = time.monotonic() + limit_s
-    while pool.active() and time.monotonic() < ends:
+    while pool._active and time.monotonic() < ends:  # pyright: ignore[reportPrivateUsage]
         time.sleep(0.002)
-    return not pool.active()
+    return not pool._active  # pyright: ignore[reportPrivateUsage]

@@ -11,7 +11,6 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.cache.remote.records import RemoteRecords
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
 from inductor_plugin.config import Config
-from inductor_plugin.errors import forget
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.offer import CandidateOffer
@@ -21,6 +20,7 @@ from inductor_plugin.tuning.task import CppBuild
 from inductor_plugin.worker.jobs import Outcome
 from tests.support.fakes import cpp_build, entry, offer
 from tests.support.remote.files import FaultyFiles, MemoryFiles
+from tests.support.warned import forget
 from tests.tuning.test_selection import ENVIRONMENT, Rig, entries, offers, race, rig
 
 LIMIT_S = 5.0

@@ -19,6 +19,8 @@ OWN = os.getpid()
 class FakeNvml:
     """The library, for one GPU; what it lacks raises."""
 
+    NVMLError = RuntimeError
+
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
         self.asked: list[tuple[str, tuple[object, ...]]] = []

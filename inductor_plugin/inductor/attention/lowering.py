@@ -118,7 +118,7 @@ def _note(
         stock, session = call.stock(more), session_of(V.graph, config)
         autotune_call = session.call(call.op, [stock], call.nodes, call.layout)
         session.note(autotune_call, [stock], {"attention": reason})
-    except Exception:
+    except Exception:  # the border, as above: a reason that is not recorded costs no compile
         logger.debug("%s could not be described", op, exc_info=True)
 
 

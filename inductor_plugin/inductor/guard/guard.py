@@ -107,7 +107,8 @@ def install() -> None:
                     _leave_out(problem, reason)
                 else:
                     tuned = Compiled(compiled, gm)
-                    compiled, given_up = _guarded(tuned, trial, source, problem, config, cost)
+                    make = functools.partial(_of, tuned, trial, source, problem, config, cost)
+                    compiled, given_up = _guarded(make, tuned, trial, problem)
             agreed = trial.agreed(given_up)
             if agreed != given_up and original is not None:
                 compiled = source.again(Trial(trial.digest, agreed, is_extra=True)).code
@@ -199,27 +200,20 @@ def _carry(trial: Trial, config: Config) -> None:
 
 
 def _guarded(
-    compiled: Compiled,
-    trial: Trial,
-    source: _Source,
-    problem: Mapping[str, Any],
-    config: Config,
-    cost: Cost,
+    make: Callable[[], Guarded], compiled: Compiled, trial: Trial, problem: Mapping[str, Any]
 ) -> tuple[Any, Held]:
     """Return the compiled graph, or one that gives up choices because it was slower than with library kernels, and which.
 
     Args:
+        make: Returns what it takes to compare the graph.
         compiled: The tuned graph.
         trial: Its compile.
-        source: Compiles it again.
         problem: Its facts.
-        config: The options.
-        cost: What the comparison is expected to take.
     """
     started = time.perf_counter()
     try:
         with uncounted():
-            return verified(_of(compiled, trial, source, problem, config, cost), _choices(trial))
+            return verified(make(), _choices(trial))
     except (NotComparedError, CannotDescribeError) as error:
         _leave_out(problem, str(error))
         return compiled.code, trial.in_effect

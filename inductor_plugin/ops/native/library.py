@@ -38,10 +38,6 @@ class Site(Protocol):
         """Call the kernel at an address on a device (-1: the CPU) from now on; address 0: none."""
         ...
 
-    def is_bound(self) -> bool:
-        """Return whether there is a kernel to call."""
-        ...
-
 
 class Sites(Protocol):
     """The module that the library returns; see ``site.cpp``."""

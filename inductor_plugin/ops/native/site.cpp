@@ -165,10 +165,6 @@ static PyObject* site_bind(PyObject* self, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
-static PyObject* site_is_bound(PyObject* self, PyObject*) {
-  return PyBool_FromLong(reinterpret_cast<Site*>(self)->entry != nullptr);
-}
-
 static int site_traverse(PyObject* self, visitproc visit, void* arg) {
   Site& site = *reinterpret_cast<Site*>(self);
   Py_VISIT(Py_TYPE(self));
@@ -199,7 +195,6 @@ static PyMethodDef site_methods[] = {
     {"launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(site_launch)), METH_FASTCALL | METH_KEYWORDS,
      nullptr},
     {"bind", site_bind, METH_VARARGS, "bind(address, device, sm_count): call this kernel from now on; 0 for none."},
-    {"is_bound", site_is_bound, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 static PyType_Slot site_slots[] = {{Py_tp_methods, site_methods},

@@ -188,9 +188,7 @@ class Share:
             except StoreLostError as error:
                 self._lose(str(error))
                 continue
-            except (
-                Exception
-            ) as error:  # the border: library kernels are right, and nobody waits for ever
+            except Exception as error:  # the border of a thread: others wait for it
                 logger.exception("inductor-plugin: sharing out problems failed")
                 self._lose(f"{type(error).__name__}: {error}")
                 continue

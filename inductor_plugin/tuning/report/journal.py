@@ -49,9 +49,9 @@ class Journal:
             yield
 
     def measured(self, task: Task, name: str, outcome: Outcome) -> None:
-        """Count a screened candidate, and log why it is out."""
+        """Count a screened candidate, and log why it is out, or what of it was not compared."""
         self.count(task, benchmarked=1, benchmark_s=outcome.elapsed_s, check_s=outcome.check_s)
-        if outcome.status != "ok":
+        if outcome.status != "ok" or outcome.reason:
             problem = task.problem.describe()
             logger.info("%s for %s: %s: %s", name, problem, outcome.status, outcome.reason)
 

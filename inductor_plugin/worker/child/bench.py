@@ -24,6 +24,7 @@ from inductor_plugin.worker.child.running import Emit, Running, bound
 from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.child.verdict import CHECKING, judge, judge_again, keep
 from inductor_plugin.worker.cuda_timer import uuid_of
+from inductor_plugin.worker.failure import one_line
 from inductor_plugin.worker.jobs import (
     MAY_HAVE_CHANGED,
     BenchCandidate,
@@ -105,8 +106,9 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         verdict = keep(running, problem, emit) if is_library else CheckResult(None)
     # Without a check it is not known which inputs an attention kernel may write.
     damage = running.damage(problem) if checked else running.overrun()
+    gap = ""
     if checked and not damage and not verdict.reason:
-        damage, reason = _wrong_at_ends(job, problem, emit)
+        damage, reason, gap = _at_ends(job, problem, emit)
         verdict = replace(verdict, reason=reason)
     samples = Samples()
     if not damage and (is_library or not verdict.reason):
@@ -126,7 +128,7 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
     if verdict.reason and not is_library:
         problem.forget_operands()  # it may have damaged its operands, too: the next gets fresh ones
         return outcome("wrong", verdict.reason)
-    sampled = outcome("ok", verdict.reason, samples_ms=samples.used_ms)
+    sampled = outcome("ok", verdict.reason or gap, samples_ms=samples.used_ms)
     return replace(sampled, disturbed=samples.disturbed)
 
 
@@ -143,29 +145,37 @@ def _first_verdict(
     return running, verdict
 
 
-def _wrong_at_ends(job: ScreenJob, problem: ProblemState, emit: Emit) -> tuple[str, str]:
-    """Run a candidate at the ends of its size class; return what it damaged there, and what is wrong with its results."""
+def _at_ends(job: ScreenJob, problem: ProblemState, emit: Emit) -> tuple[str, str, str]:
+    """Run a candidate at the ends of its size class.
+
+    Returns what it damaged there, what is wrong with its results, and at which end they were not compared, and why.
+    """
+    gaps: list[str] = []
     for end in job.ends:
         state = problem.ends.setdefault(end.problem_id, ProblemState())
-        if not _comparable_at(end, state, emit):
+        gap = _incomparable_at(end, state, emit)
+        if gap:
+            gaps.append(f"not compared at size {end.problem_id}: {gap}")
             continue
         running, verdict = _first_verdict(end.candidate, state, emit)
         damage = running.damage(state)
         if damage or verdict.reason:
             state.forget_operands()
             where = f" (at size {end.problem_id})"
-            return damage and damage + where, verdict.reason and verdict.reason + where
-    return "", ""
+            return damage and damage + where, verdict.reason and verdict.reason + where, ""
+    return "", "", "; ".join(gaps)
 
 
-def _comparable_at(end: ScreenJob, state: ProblemState, emit: Emit) -> bool:
-    """Return whether there is a reference at an end of the size class."""
+def _incomparable_at(end: ScreenJob, state: ProblemState, emit: Emit) -> str:
+    """Return why candidates cannot be compared at an end of the size class; empty if they can be."""
     _prepare(end, state, end.candidate, emit)
     try:
         _reference(end, state, emit)
-    except Exception:  # noqa: BLE001  the library kernel cannot be called there: nothing to compare with
+    # Any operator may be the library kernel, and what it raises at a size that the user never ran is no candidate's fault.
+    except Exception as error:  # noqa: BLE001
         state.forget_operands()
-    return state.comparable
+        return f"the library kernel raised {type(error).__name__}: {one_line(str(error))}"
+    return state.incomparable
 
 
 def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:

@@ -139,11 +139,10 @@ def serve(connection: Connection[Any, Any], idle_s: float) -> None:
         connection.send(jobs.Event("accepted"))
         # A C thread without the GIL: ends an orphan whose candidate hangs with the GIL held.
         faulthandler.dump_traceback_later(_ORPHAN_S, exit=True)
-        # The border: exceptions of a candidate become a value here, and nowhere else.
         failed = None
         try:
             answer = pickle.dumps((execute(job, connection.send),))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  the border: what a candidate raises becomes a value here
             reason = failure.one_line("".join(traceback.format_exception_only(error)))
             failed = jobs.JobFailed(failure.status_of(error), reason, traceback.format_exc())
             if failed.status == "raised" and (broken := device_fault()):
@@ -169,7 +168,7 @@ def device_fault() -> str:
         return ""
     try:
         torch.cuda.synchronize()
-    except Exception as error:  # noqa: BLE001  torch has its own class of it since 2.9
+    except RuntimeError as error:  # since torch 2.9 a class of its own derived from it
         return str(error).strip().partition("\n")[0]
     return ""
 
@@ -184,7 +183,7 @@ def recover() -> None:
     """Free the memory of a failed job. The parent ends a worker whose device is broken, which frees nothing any more."""
     bench = sys.modules.get("inductor_plugin.worker.child.bench")
     if bench is not None:
-        with suppress(Exception):
+        with suppress(RuntimeError):  # of CUDA: the device is broken
             bench.release()
 
 

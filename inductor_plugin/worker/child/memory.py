@@ -74,7 +74,7 @@ def note() -> None:
     """Remember how much of the GPU's memory is free, at the beginning of a job; nothing where no GPU is used."""
     _Before.free_bytes = None
     if torch.cuda.is_initialized():
-        with suppress(Exception):  # a broken device says so when it is used
+        with suppress(RuntimeError):  # a broken device says so when it is used
             _Before.free_bytes = int(_cuda().mem_get_info()[0])
 
 
@@ -90,7 +90,7 @@ def shortage(text: str) -> Shortage | None:
     try:
         free, total = cuda.mem_get_info()
         used, held = cuda.memory_allocated(), cuda.memory_reserved()
-    except Exception:  # noqa: BLE001  the device is broken: nothing is known of the job's need
+    except RuntimeError:  # the device is broken: nothing is known of the job's need
         return Shortage(0, _Before.free_bytes, 0, 0, 0, wanted)
     return Shortage(total, _Before.free_bytes, free, held, used, wanted)
 

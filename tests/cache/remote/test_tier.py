@@ -21,10 +21,11 @@ from inductor_plugin.cache.remote.files import Files
 from inductor_plugin.cache.remote.name import Place
 from inductor_plugin.cache.remote.records import HEAD_START_S, RemoteRecords
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
-from inductor_plugin.errors import CacheError, forget
+from inductor_plugin.errors import CacheError
 from tests.support.cache import measured, record
 from tests.support.fakes import until
 from tests.support.remote.files import FaultyFiles, MemoryFiles
+from tests.support.warned import forget
 
 LIMIT_S = 0.3
 PLACE = Place(record().environment, record().op, record().digest)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin import errors
 from inductor_plugin.attention.operator import FMHA
 from inductor_plugin.inductor import packaged
 from inductor_plugin.inductor.attention import blocks, node_tools
+from tests.support.warned import forget
 
 SDPA: Any = torch.ops.aten._scaled_dot_product_flash_attention.default
 
@@ -21,7 +21,7 @@ SDPA: Any = torch.ops.aten._scaled_dot_product_flash_attention.default
 @pytest.fixture(autouse=True)
 def program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Generate a program; calls return who makes them."""
-    errors.forget()
+    forget()
     monkeypatch.setattr(packaged, "wanted", lambda: True)
     monkeypatch.setattr(node_tools, "fallback", lambda *_: "operator")
     monkeypatch.setattr(blocks, "fmha", lambda *_: "blocks")

@@ -16,7 +16,7 @@ from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from tests.support import gpu
 from tests.support.lowering import Arg, Lab, library_first
 
-TOOLKIT = Toolkit("/cuda/bin/nvcc", "13.0.88", "PATH", (), (), "/cuda/lib64/libcudart.so.13", "")
+TOOLKIT = Toolkit("/cuda/bin/nvcc", "13.0.88", "PATH", (), "/cuda/lib64/libcudart.so.13", "")
 NO_NVCC = NoToolkit("no nvcc: looked at PATH", "pip install nvcc", missing=True)
 OLD_NVCC = NoToolkit("nvcc is CUDA 11.8", "pip install nvcc")
 

@@ -38,7 +38,7 @@ NO_TOOLKIT = NoToolkit("no nvcc: looked nowhere", "install it")
 
 
 def toolkit(version: str) -> Toolkit:
-    return Toolkit("/x/nvcc", version, "PATH", (), (), "/x/libcudart.so", "4.2.0")
+    return Toolkit("/x/nvcc", version, "PATH", (), "/x/libcudart.so", "4.2.0")
 
 
 @pytest.fixture

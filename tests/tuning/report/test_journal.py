@@ -54,6 +54,13 @@ def test_what_fails_is_logged_with_its_problem_and_counted(
     assert one.spent.snapshot().check_s == 0.25
 
 
+def test_what_was_not_compared_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    gap = "not compared at size 1 instead of 300: the library kernel raised RuntimeError: no"
+    Journal(Counters(), Trace()).measured(task([]), "a", Outcome("a-1", "ok", gap))
+    assert caplog.messages == [f"a for mm(64x32, 32x48): ok: {gap}"]
+
+
 def test_a_compile_names_its_problems_and_counts_for_each(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     trace = Trace("trace.json")

@@ -268,12 +268,18 @@ def test_what_is_right_at_the_measured_size_alone_is_refused(
     assert screened(with_end(honest, M - 7, dtype)).status == "ok"
 
 
-def test_a_size_at_which_the_library_kernel_fails_is_not_compared() -> None:
+def test_a_size_at_which_the_library_kernel_fails_is_not_compared_and_the_outcome_says_so() -> None:
     job = with_end(jobs(wrong_numbers.exact, "float32", "mm")[0], M - 7, "float32")
     (end,) = job.ends
     assert end.library is not None
     broken = replace(end.library, inputs=end.library.inputs[::-1])
-    assert screened(replace(job, ends=(replace(end, library=broken),))).status == "ok"
+    outcome = screened(replace(job, ends=(replace(end, library=broken),)))
+    assert outcome.status == "ok"
+    assert outcome.reason.startswith(
+        "not compared at size 17 rows: the library kernel raised RuntimeError: mat1 and mat2 shapes"
+    )
+    assert "\n" not in outcome.reason
+    assert screened(job).reason == ""
 
 
 def test_of_several_that_may_have_changed_an_operand_none_is_condemned(

@@ -1,4 +1,4 @@
-"""The verbs of one recorded call, alone: as a script, and timed. They start without torch; the script needs it."""
+"""The verb that times recorded calls again, each in a process of its own. It starts without torch."""
 
 from __future__ import annotations
 
@@ -14,66 +14,17 @@ from typing import Any
 from inductor_plugin.cache import Record, Store, report
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.cli.source import environments_here
-from inductor_plugin.cli.verb import (
-    Verb,
-    check_op,
-    find_record,
-    force_argument,
-    open_cache,
-    output_file,
-    say,
-    seconds,
-)
+from inductor_plugin.cli.verb import Verb, check_op, find_record, open_cache, say, seconds
 from inductor_plugin.config import process_environment
 from inductor_plugin.errors import CacheError
-from inductor_plugin.repro.regret import regret, rivals, row, summary
-from inductor_plugin.repro.regret import text as regret_text
 from inductor_plugin.repro.script import script
 from inductor_plugin.tuning.pins.document import dump
 from inductor_plugin.tuning.pins.pin import pin_file, pin_of
+from inductor_plugin.tuning.report.regret import regret, rivals, row, summary
+from inductor_plugin.tuning.report.regret import text as regret_text
 
 _START_S = 900.0
 """Longest time for starting a process and compiling a graph twice."""
-
-
-def _repro_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "key", metavar="KEY", help="start of a record's key, or environment/key; `ls` shows them"
-    )
-    parser.add_argument(
-        "--out", metavar="FILE", type=Path, help="write the script there; else it is printed"
-    )
-    force_argument(parser)
-
-
-def _repro(arguments: Namespace) -> int:
-    """Print the script of one record, or write it to a file and print the path."""
-    store = open_cache(arguments)
-    path = output_file(arguments.out, force=arguments.force) if arguments.out else None
-    _, record = find_record(store, arguments.key, "are of one call; see `ls`")
-    rendered = script(
-        record, store.environment(record.environment) or {}, str(store.root.resolve())
-    )
-    fields = {
-        "key": record.digest,
-        "op": record.op,
-        "describe": record.describe,
-        "runs": not rendered.refused,
-        "reason": rendered.refused,
-        "file": None,
-        "script": rendered.text,
-    }
-    text = rendered.text.rstrip("\n")
-    describe = report.printable(record.describe)
-    if path is not None:
-        path.write_text(rendered.text, encoding="utf-8")
-        fields |= {"file": str(path), "script": None}
-        text = f"{describe}: python {path}"
-    if rendered.refused:
-        reason = report.printable(rendered.refused)
-        print(f"inductor-plugin repro: metadata only: {reason}", file=sys.stderr)
-    say(arguments, fields, text)
-    return 0
 
 
 def _bench_arguments(parser: ArgumentParser) -> None:
@@ -233,7 +184,6 @@ def _times(command: Sequence[str], times: Path, timeout_s: float) -> dict[str, A
 
 
 VERBS = (
-    Verb("repro", "one recorded call as a Python script that runs alone", _repro_arguments, _repro),
     Verb(
         "bench",
         "time a record's winner against the library kernel, or winners against all candidates",

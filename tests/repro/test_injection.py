@@ -10,13 +10,12 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-import torch
 
 from inductor_plugin.cache.record import Record, from_fields, to_fields
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import dump
-from inductor_plugin.repro import gate
 from inductor_plugin.repro.body import BARE, RUN
+from inductor_plugin.repro.call import code
 from inductor_plugin.repro.script import script
 from tests.support.cache import ENVIRONMENT, decision, measured, record
 
@@ -169,7 +168,7 @@ def test_a_text_of_an_environment_never_becomes_code(payload: str) -> None:
 def test_a_script_that_is_refused_says_why_and_runs_nothing() -> None:
     odd = replace(RECORDS["mm"], describe='mm(2x2, 2x2)"""\nPWNED()\n"""')
     written = script(odd, ENVIRONMENT, "/cache")
-    assert "describes no call" in written.refused
+    assert "are not those of mm" in written.refused
     assert "metadata only" in written.text
     terminal = script(replace(odd, describe="x\x1b[2J\nFAKE", op="\x1b[2J"), {}, "/cache")
     facts = {
@@ -185,15 +184,14 @@ def test_a_script_that_is_refused_says_why_and_runs_nothing() -> None:
     assert "1000000000 other readers" in script(odd, ENVIRONMENT, "/cache").refused
 
 
-def test_dtypes_are_those_of_torch() -> None:
-    assert all(isinstance(getattr(torch, name), torch.dtype) for name in gate.DTYPES)
-    for name in ("float33", "hub", "", "float32)"):
-        with pytest.raises(ValueError, match="no dtype"):
-            gate.dtype(name)
+@pytest.mark.parametrize(
+    "text", ["'1'", "1e999", "{}", "[['x']]", "f(1)", "torch.load(1)", "torch.a.b", "1j", "..."]
+)
+def test_what_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no number|malformed"):
+        code(text)
 
 
-@pytest.mark.parametrize("value", ["1", float("nan"), float("inf"), {}, [["x"]], [[[[[1]]]]]])
-def test_what_is_no_number_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match="no number"):
-        gate.literal(value)
-    assert gate.literal([1, (True, None), 0.5]) == "[1, (True, None), 0.5]"
+def test_numbers_dtypes_and_lists_of_them_are_code() -> None:
+    assert code("[1, (True, None), 0.5, -1e-05]") == "[1, (True, None), 0.5, -1e-05]"
+    assert code("torch.float8_e4m3fn") == "torch.float8_e4m3fn"

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import random
+import statistics
 from dataclasses import replace
 
 import pytest
 
-from inductor_plugin.repro.regret import interval, regret, rivals, row, summary, text
+from inductor_plugin.tuning.report.regret import interval, regret, rivals, row, summary, text
 from tests.support.cache import decision, measured, record
 
 
@@ -64,6 +65,14 @@ def test_the_luck_of_the_luckiest_of_many_equal_candidates_is_no_regret() -> Non
         assert found.ratio >= 1.0
         regretted += not found.near
     assert regretted <= 4  # 18 where the fastest is found by the turns that compare it
+
+
+@pytest.mark.parametrize("length", [1, 2, 10, 11, 100])
+def test_an_interval_holds_the_median(length: int) -> None:
+    values = [float((7 * number) % 101) for number in range(length)]
+    middle, low, high = interval(values)
+    assert middle == statistics.median(values)
+    assert min(values) <= low <= middle <= high <= max(values)
 
 
 def test_an_interval_has_the_ranks_of_the_binomial_distribution() -> None:

@@ -1,0 +1,1 @@
+"""A recorded call again: as a script, and timed."""

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from inductor_plugin.cli.again.child import Run, compared, in_turns
+
+
+def test_calls_are_timed_in_turns() -> None:
+    turns: list[str] = []
+    drift: Iterator[int] = count(1)
+
+    def kernel(name: str) -> Run:
+        return lambda: turns.append(name)
+
+    calls = {name: kernel(name) for name in ("winner", "library kernel", "rival")}
+
+    def timed(call: Run, calls_a_sample: int) -> float:
+        del calls_a_sample
+        call()
+        # The machine gets slower all the time: in turns, the ratio is not moved by that.
+        return next(drift) ** 0.1 * (2.0 if call is calls["library kernel"] else 1.0)
+
+    samples, calls_a_sample = in_turns(calls, 0.0, timed)
+    report = compared(samples["winner"], samples["library kernel"])
+    assert calls_a_sample == 1
+    assert report["rounds"] == 10
+    assert report["low"] <= 2.0 <= report["high"]
+    assert report["speedup"] == pytest.approx(2.0, rel=0.05)
+    assert statistics.median(samples["rival"]) == pytest.approx(report["winner_ms"], rel=0.1)
+    firsts = turns[-30::3]
+    assert firsts.count("winner") == firsts.count("rival") == 5
