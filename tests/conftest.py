@@ -12,19 +12,19 @@ import pytest
 import inductor_plugin
 from inductor_plugin import errors as notice
 from inductor_plugin.tuning import race, validity
-from tests.support import tiers
 from tests.support.repository import REPOSITORY
+from tests.support.tiers import options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of `tests.support.tiers`."""
-    tiers.add_options(parser)
+    """Add the options of `tests.support.tiers.options`."""
+    options.add_options(parser)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return the number of workers that `-n auto` stands for."""
-    return tiers.workers(config)
+    return options.workers(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
             "run `make test` here",
             returncode=3,
         )
-    tiers.configure(config)
+    options.configure(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,7 +24,7 @@ from inductor_plugin.errors import ArchiveError, OptionError, PackError, TargetE
 from inductor_plugin.kernels.nvcc import NoToolkit, find
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.support.cache import kernel_key
+from tests.support.cache.records import kernel_key
 from tests.support.repository import REPOSITORY
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")

@@ -22,8 +22,8 @@ from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops import launch
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.attention import Mask
-from tests.support import host_kernels
 from tests.support.attention import reference
+from tests.support.native import host_kernels
 from tests.support.repository import REPOSITORY
 
 MASKS = [

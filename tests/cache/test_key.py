@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import KernelKey, differences, digest_of
-from tests.support.cache import kernel_key
+from tests.support.cache.records import kernel_key
 
 
 @pytest.mark.parametrize("name", [one.name for one in fields(KernelKey)])

@@ -12,7 +12,7 @@ from inductor_plugin.cache.pack import dump_pack, parse_pack
 from inductor_plugin.cache.transfer import tape
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive, merge_stores
 from inductor_plugin.errors import ArchiveError
-from tests.support.cache import kernel_key
+from tests.support.cache.records import kernel_key
 
 LIBRARY = os.urandom(200_000)
 

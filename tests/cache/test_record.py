@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies
 from inductor_plugin.cache import Decision, Measured, Record, document
 from inductor_plugin.cache.merge import combine, merge
 from inductor_plugin.cache.record import GRAPH, from_fields, rounded, to_fields
-from tests.support.cache import decision, measured, record
+from tests.support.cache.records import decision, measured, record
 
 
 def test_a_record_comes_back_from_its_document():

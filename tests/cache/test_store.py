@@ -10,7 +10,7 @@ import pytest
 
 from inductor_plugin.cache import Store, digest_of, document, open_store
 from inductor_plugin.errors import CacheError, CacheRefusedError
-from tests.support.cache import (
+from tests.support.cache.records import (
     ENVIRONMENT,
     decision,
     give_away,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import KernelKey, Resources, Store, open_store
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
-from tests.support.command import OTHER, key, run, told
+from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
+from tests.support.cli.command import OTHER, key, run, told
 
 
 def test_ls_shows_what_show_takes(store: Store, capsys: pytest.CaptureFixture[str]):

@@ -18,8 +18,8 @@ from inductor_plugin.cli import doctor
 from inductor_plugin.errors import CacheRefusedError
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.problem.target import Target, target
-from tests.support.cache import give_away
-from tests.support.packs import install, pack_file, stale
+from tests.support.cache.packs import install, pack_file, stale
+from tests.support.cache.records import give_away
 
 
 @pytest.fixture

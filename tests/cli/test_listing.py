@@ -10,8 +10,8 @@ import torch
 from inductor_plugin.cache import KernelKey, Resources, Store
 from inductor_plugin.cli import main, table
 from inductor_plugin.tuning.environment import environment
-from tests.support.cache import decision, kernel_key, measured, record
-from tests.support.command import run, told
+from tests.support.cache.records import decision, kernel_key, measured, record
+from tests.support.cli.command import run, told
 
 
 def test_stats_counts_everything(store: Store, capsys: pytest.CaptureFixture[str]):

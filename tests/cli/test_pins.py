@@ -17,9 +17,9 @@ from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
 from inductor_plugin.tuning.pins.replay import read_pins
-from tests.support.cache import ENVIRONMENT, decision, measured, record
+from tests.support.cache.records import ENVIRONMENT, decision, measured, record
 from tests.support.candidates.fast_templates import RivalTemplate, rivals_offered
-from tests.support.command import OTHER, key, run, told
+from tests.support.cli.command import OTHER, key, run, told
 from tests.support.fakes import problem
 
 

@@ -11,8 +11,8 @@ from inductor_plugin.config import Config
 from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.selection import Selection
-from tests.support.cache import decision, kernel_key, measured, record
-from tests.support.command import key, run, told
+from tests.support.cache.records import decision, kernel_key, measured, record
+from tests.support.cli.command import key, run, told
 from tests.support.fakes import offer, problem
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from inductor_plugin.cache import Pack, Store, document, open_store
 from inductor_plugin.cache.verify import Damage
-from tests.support.cache import ENVIRONMENT, kernel_key, record
-from tests.support.command import OTHER, run, told
+from tests.support.cache.records import ENVIRONMENT, kernel_key, record
+from tests.support.cli.command import OTHER, run, told
 
 
 def test_verify_ends_with_1_when_something_is_damaged(

@@ -8,8 +8,8 @@ import pytest
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
 from inductor_plugin.tuning.pins.document import read_file
-from tests.support.cache import ENVIRONMENT, decision, measured, record
-from tests.support.command import filled, run, told
+from tests.support.cache.records import ENVIRONMENT, decision, measured, record
+from tests.support.cli.command import filled, run, told
 
 
 def test_export_import_and_merge(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -26,9 +26,16 @@ from inductor_plugin.cache.record import to_fields
 from inductor_plugin.cli import main
 from tests.repro import test_gate
 from tests.repro.test_gate import OPERAND
-from tests.support import archives
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record
-from tests.support.command import filled, key, run
+from tests.support.cache import archives
+from tests.support.cache.records import (
+    ENVIRONMENT,
+    decision,
+    kernel_key,
+    measured,
+    put_library,
+    record,
+)
+from tests.support.cli.command import filled, key, run
 from tests.support.processes import repro
 from tests.support.repository import REPOSITORY
 
@@ -327,7 +334,7 @@ def test_a_disk_that_is_full_is_not_called_a_damaged_archive(
 EXHAUSTED = """
 import os, resource, sys
 from inductor_plugin.cache import open_store
-from tests.support.cache import kernel_key, measured, record
+from tests.support.cache.records import kernel_key, measured, record
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 one = record()
 for free in range(4):

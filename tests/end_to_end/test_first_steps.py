@@ -26,10 +26,10 @@ from inductor_plugin.cli import main
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.end_to_end.test_cpu import Spent, compiled, fresh
 from tests.end_to_end.test_words import warnings_in
-from tests.support.cache import kernel_key, put_library, record
+from tests.support.cache.records import kernel_key, put_library, record
 from tests.support.candidates import wrong_in_process
 from tests.support.candidates.providers import offered
-from tests.support.command import filled, key, run, told
+from tests.support.cli.command import filled, key, run, told
 from tests.support.repository import REPOSITORY
 
 __all__ = ["fresh"]  # the fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import open_store
-from tests.support.killed_processes import Child, kill_many
+from tests.support.processes.killed import Child, kill_many
 
 PROCESSES = 8
 KILLS = 5

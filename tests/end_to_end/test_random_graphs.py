@@ -41,7 +41,6 @@ from inductor_plugin.worker.jobs import (
     Sampling,
     ScreenJob,
 )
-from tests.support import cpp_unit
 from tests.support.candidates import random_faults
 from tests.support.graphs.random import (
     FORMS,
@@ -54,6 +53,7 @@ from tests.support.graphs.random import (
     shrunk,
 )
 from tests.support.lowering import Lab
+from tests.support.native import cpp_unit
 
 GRAPHS = 500
 _ONCE = Sampling(warmup=0, samples=1, min_sample_ms=0.0, max_total_s=0.0, cold_cache=False)

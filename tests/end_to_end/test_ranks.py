@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.rank_processes import run_ranks
+from tests.support.ranks.processes import run_ranks
 
 pytestmark = pytest.mark.slow  # `tests/inductor/graph/test_ranks.py` has two ranks in one process
 

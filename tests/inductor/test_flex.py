@@ -25,7 +25,6 @@ from inductor_plugin.cost.flex_table import MORE, Tile
 from inductor_plugin.inductor import flex, hooks
 from inductor_plugin.inductor.facts.compat import torch_version
 from inductor_plugin.problem.target import target
-from tests.support import triton_interpreter
 from tests.support.attention.flex import SCALE, Flex
 from tests.support.attention.flex_lab import (
     CompilingLab,
@@ -35,6 +34,7 @@ from tests.support.attention.flex_lab import (
     without_the_plugins_list,
 )
 from tests.support.lowering import Arg
+from tests.support.triton import interpreter
 
 pytestmark = [
     pytest.mark.compat,
@@ -307,6 +307,6 @@ def test_their_numbers(cache_dir: Path) -> None:
     keep = torch.arange(200)[:, None] >= torch.arange(256)[None]
     scores = (q @ k.mT * SCALE).masked_fill(~keep, -float("inf"))
     out, lse = scores.softmax(-1) @ v, scores.logsumexp(-1) * torch.log2(torch.tensor(torch.e))
-    for made in triton_interpreter.outputs(cases):
+    for made in interpreter.outputs(cases):
         assert (made[0].double() - out).abs().max() < 2e-3
         assert (made[1].double() - lse).abs().max() < 1e-5

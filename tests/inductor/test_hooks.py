@@ -16,7 +16,7 @@ from torch._inductor.utils import fresh_cache
 from inductor_plugin.config import Config
 from inductor_plugin.inductor import hooks
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.support.cache import measured, record
+from tests.support.cache.records import measured, record
 
 pytestmark = pytest.mark.compat
 

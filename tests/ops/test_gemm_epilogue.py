@@ -21,7 +21,7 @@ from inductor_plugin.ops.gemm_epilogue import cutlass_mm_epilogue
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import encode
-from tests.support import host_kernels
+from tests.support.native import host_kernels
 from tests.support.repository import REPOSITORY
 
 HEADER = REPOSITORY / "templates" / "cutlass" / "source" / "interface.h"

@@ -25,7 +25,7 @@ from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.ops.operators import resolve
 from inductor_plugin.templates.cutlass.source import INTERFACE as PRODUCTS
 from inductor_plugin.templates.cutlass_attention.source import INTERFACE as ATTENTION
-from tests.support import host_kernels, native
+from tests.support.native import call_sites, host_kernels
 
 pytestmark = pytest.mark.compat
 
@@ -118,7 +118,7 @@ def product(echoes: dict[str, Echo]) -> Echo:
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     host_kernels.install(monkeypatch, tmp_path / "none")
-    with native.on_the_host():
+    with call_sites.on_the_host():
         yield
 
 

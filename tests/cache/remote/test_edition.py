@@ -19,7 +19,7 @@ from inductor_plugin.cache.remote.edition import (
     parse_edition,
     united,
 )
-from tests.support.cache import decision, measured, put_library, record
+from tests.support.cache.records import decision, measured, put_library, record
 
 OTHER = replace(record(measured("a")), digest="0" * 64)
 

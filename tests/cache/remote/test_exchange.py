@@ -16,7 +16,14 @@ from inductor_plugin.cache.remote.edition import edition_of
 from inductor_plugin.cache.remote.exchange import Exchange, saved_ms
 from inductor_plugin.cache.remote.name import MOST_EDITIONS, Place, edition_name
 from inductor_plugin.errors import forget
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record
+from tests.support.cache.records import (
+    ENVIRONMENT,
+    decision,
+    kernel_key,
+    measured,
+    put_library,
+    record,
+)
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 
 PLACE = Place(record().environment, record().op, record().digest)

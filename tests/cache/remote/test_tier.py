@@ -22,7 +22,7 @@ from inductor_plugin.cache.remote.name import Place
 from inductor_plugin.cache.remote.records import HEAD_START_S, RemoteRecords
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
 from inductor_plugin.errors import CacheError, forget
-from tests.support.cache import measured, record
+from tests.support.cache.records import measured, record
 from tests.support.fakes import until
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 
@@ -269,7 +269,7 @@ _PROGRAM = """
 import sys, time
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
-from tests.support.cache import measured, record
+from tests.support.cache.records import measured, record
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 from inductor_plugin.cache.remote.files import open_files
 delay_s, folder, url = float(sys.argv[1]), sys.argv[2], sys.argv[3]

@@ -12,7 +12,7 @@ from inductor_plugin.cache.owner import prefix
 from inductor_plugin.cache.size.evict import choose, remove_record
 from inductor_plugin.cache.size.usage import Stamp
 from inductor_plugin.errors import CacheError
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
+from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 
 
 def put_kernel(store: Store, name: str, age_s: float) -> str:

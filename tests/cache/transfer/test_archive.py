@@ -18,7 +18,7 @@ from inductor_plugin.cache.transfer.archive import (
     merge_stores,
 )
 from inductor_plugin.errors import ArchiveError, CacheError
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
+from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 
 
 def filled(path: Path) -> Store:

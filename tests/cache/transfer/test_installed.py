@@ -14,7 +14,7 @@ from inductor_plugin.cache.transfer.installed import (
     take_installed,
 )
 from inductor_plugin.cache.transfer.wheel import PACK_FILE
-from tests.support.packs import install, pack_file, stale
+from tests.support.cache.packs import install, pack_file, stale
 
 SOFTWARE = {"nvcc": "nvcc 13.0.88", "torch": "2.14.1", "triton": "3.8.0", "machine": "x86_64"}
 HOPPER = Pack("H200", "sm_90a", 1.0, SOFTWARE, ("m:f",), (), ())

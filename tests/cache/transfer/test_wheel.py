@@ -14,8 +14,8 @@ from inductor_plugin.cache.transfer import wheel
 from inductor_plugin.cache.transfer.archive import export_archive
 from inductor_plugin.cache.transfer.wheel import PACK_FILE, write_wheel
 from inductor_plugin.errors import ArchiveError, PackError
-from tests.support.cache import kernel_key
-from tests.support.packs import pack_file
+from tests.support.cache.packs import pack_file
+from tests.support.cache.records import kernel_key
 
 
 def test_the_wheel_is_one_that_pip_installs(tmp_path: Path) -> None:

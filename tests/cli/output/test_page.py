@@ -10,7 +10,7 @@ from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
 from inductor_plugin.cli.output.page import title
 from inductor_plugin.tuning.report.page.source import BenchSource
-from tests.support.command import run, told
+from tests.support.cli.command import run, told
 from tests.support.repository import REPOSITORY
 
 RESULTS = REPOSITORY / "benchmarks" / "results"

@@ -10,7 +10,7 @@ import pytest
 from inductor_plugin.cache import Store
 from inductor_plugin.cli import listing, main
 from inductor_plugin.cli.output.prometheus import metrics
-from tests.support.command import filled, run, told
+from tests.support.cli.command import filled, run, told
 
 LINE = re.compile(r'inductor_plugin_cache_(\w+)\{cache_dir="((?:[^"\\\n]|\\.)*)"\} (\S+)')
 

@@ -1,6 +1,6 @@
 """The cases of Triton's templates: what Inductor generates for a product or an attention, with real PTX of three architectures.
 
-Their operands, exact results and tolerances are those of the tests in Triton's interpreter (tests/support/triton_products,
+Their operands, exact results and tolerances are those of the tests in Triton's interpreter (tests/support/triton/products,
 tests/support/attention); here an error of 1 is that tolerance.
 """
 
@@ -26,8 +26,8 @@ from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.suite.row import Verdict
 from tests.support.attention import backward_cases, forward_cases
 from tests.support.attention.lowering import graph, module_of
-from tests.support.triton import Contract, as_float, codes
-from tests.support.triton_products import decode, fp8, int4, persistent_tma, split_k
+from tests.support.triton.lowering import Contract, as_float, codes
+from tests.support.triton.products import decode, fp8, int4, persistent_tma, split_k
 
 LAST = Schedule(late=True, ahead="last")
 SCHEDULES = (WATCHED, EAGER, LATE, LAST)

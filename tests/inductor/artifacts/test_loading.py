@@ -19,7 +19,14 @@ from inductor_plugin.cache.transfer import parcel
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.artifacts import artifact, entries
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record
+from tests.support.cache.records import (
+    ENVIRONMENT,
+    decision,
+    kernel_key,
+    measured,
+    put_library,
+    record,
+)
 
 pytestmark = pytest.mark.compat
 

@@ -19,7 +19,6 @@ from torch._inductor.virtualized import V
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.candidates import template_choice
 from inductor_plugin.template import Candidate, CudaSource, Failed
-from tests.support.aoti import programs
 from tests.support.attention.graphs import (
     Shape,
     backward,
@@ -31,6 +30,7 @@ from tests.support.attention.graphs import (
 )
 from tests.support.attention.marks import ODD, ON_FAKE_GPU, UNKNOWN
 from tests.support.lowering import Lab
+from tests.support.native.aoti import programs
 
 pytest.importorskip("cutlass_library")
 pytestmark = ON_FAKE_GPU

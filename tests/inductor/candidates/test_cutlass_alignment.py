@@ -16,7 +16,7 @@ import torch
 
 from inductor_plugin.problem import Problem
 from tests.support import gpu
-from tests.support.cutlass import BACKENDS, calls, opened
+from tests.support.cutlass.forced import BACKENDS, calls, opened
 from tests.support.lowering import Arg, Lab, library_first
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")

@@ -14,7 +14,7 @@ import torch
 
 from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.tuning.task import CppBuild
-from tests.support.cutlass import BACKENDS, calls, fastest
+from tests.support.cutlass.forced import BACKENDS, calls, fastest
 from tests.support.lowering import Arg, Lab
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")

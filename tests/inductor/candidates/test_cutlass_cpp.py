@@ -26,10 +26,10 @@ from torch.utils import cpp_extension
 from inductor_plugin.inductor.candidates.template_choice import TemplateChoice
 from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.kernels import nvcc
-from tests.support.aoti import programs
 from tests.support.candidates import providers
-from tests.support.cutlass import BACKENDS, opened
+from tests.support.cutlass.forced import BACKENDS, opened
 from tests.support.lowering import Arg, Lab, cpp_wrapper
+from tests.support.native.aoti import programs
 
 pytestmark = pytest.mark.compat
 needs_cuda = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")

@@ -15,7 +15,7 @@ import torch
 
 from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.worker.jobs import ScreenJob
-from tests.support.cutlass import BACKENDS, calls, fastest, opened
+from tests.support.cutlass.forced import BACKENDS, calls, fastest, opened
 from tests.support.lowering import Arg, Lab
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.cutlass import BACKENDS, calls, opened
+from tests.support.cutlass.forced import BACKENDS, calls, opened
 from tests.support.lowering import Arg
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")

@@ -14,7 +14,7 @@ from inductor_plugin.kernels.unit import CppSource, unique_symbol
 from inductor_plugin.ops import gemm
 from inductor_plugin.ops.launch import find_kernel
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
-from tests.support.cutlass import BACKENDS, calls, opened
+from tests.support.cutlass.forced import BACKENDS, calls, opened
 from tests.support.lowering import Arg, Lab
 from tests.support.repository import REPOSITORY
 

@@ -25,7 +25,7 @@ from inductor_plugin.problem import Problem
 from tests.support import gpu
 from tests.support.candidates import fast_templates
 from tests.support.candidates.row_major_ops import CALLS, first, picky_offered
-from tests.support.cutlass import BACKENDS, calls, opened
+from tests.support.cutlass.forced import BACKENDS, calls, opened
 from tests.support.graphs.layouts import CASES, Spec, fought_over, turned, turned_inputs, unbacked
 from tests.support.lowering import Arg, Lab, library_first, library_last
 

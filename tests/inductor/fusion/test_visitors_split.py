@@ -25,8 +25,8 @@ from torch.nn import functional
 from inductor_plugin.inductor.fusion import visitors, visitors_split
 from inductor_plugin.kernels.call import BufferRef, ExternKernel, ModuleKernel, OpKernel
 from inductor_plugin.worker.jobs import BenchCandidate
-from tests.support import triton_interpreter
 from tests.support.lowering import Arg, Lab
+from tests.support.triton import interpreter
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
 pytestmark = [
@@ -181,7 +181,7 @@ def test_what_is_written_computes_the_graph(cache_dir: Path) -> None:
     longer = [torch.randn(M + 8, K).mul(0.3).to(A.dtype), *values(GATHERED)[1:]]
     written.append((interpretable(code), longer))
     graphs = [*(one for one, *_ in CASES.values()), gathered]
-    found = triton_interpreter.outputs(written)
+    found = interpreter.outputs(written)
     for graph, (_, tensors), outputs in zip(graphs, written, found, strict=True):
         wanted = graph(*(one.float() if one.is_floating_point() else one for one in tensors))
         assert len(outputs) == len(wanted)

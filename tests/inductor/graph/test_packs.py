@@ -28,8 +28,8 @@ from inductor_plugin.template import CudaSource, Failed
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.tuning.task import CppBuild
 from tests.support import gpu
+from tests.support.cache.packs import install, pack_file, stale
 from tests.support.lowering import Arg, Lab, library_first
-from tests.support.packs import install, pack_file, stale
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
 

@@ -28,7 +28,7 @@ from inductor_plugin.tuning.ranks.agreed import dump, load, of_verdict
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.ledger import LEDGER
 from tests.support.candidates.fast_templates import rivals_offered
-from tests.support.ranks import MemoryStore
+from tests.support.ranks.simulated import MemoryStore
 
 Join = Callable[[int, MemoryStore], None]
 

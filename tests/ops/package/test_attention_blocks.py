@@ -17,8 +17,8 @@ from torch import Tensor
 from inductor_plugin import fmha as typed_fmha
 from inductor_plugin.attention.blockwise import accumulator
 from inductor_plugin.ops.package import source
-from tests.support import aoti
 from tests.support.attention.calls import GOOD, Case, operands
+from tests.support.native import aoti
 
 pytestmark = pytest.mark.compat
 

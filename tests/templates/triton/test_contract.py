@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from inductor_plugin.templates import BUILTIN
-from tests.support.triton import NEEDS_CUDA_BUILD, Every, check, compiled, lowered
-from tests.support.triton_products import decode, fp8, int4, persistent_tma, split_k
+from tests.support.triton.lowering import NEEDS_CUDA_BUILD, Every, check, compiled, lowered
+from tests.support.triton.products import decode, fp8, int4, persistent_tma, split_k
 
 pytestmark = NEEDS_CUDA_BUILD
 

@@ -16,8 +16,8 @@ from inductor_plugin.template import TritonSource
 from inductor_plugin.templates.triton.decode import vectors_of
 from inductor_plugin.templates.triton.product import Product, product_of
 from tests.support.lowering import Arg
-from tests.support.triton import F16, NEEDS_CUDA_BUILD, batch, lowered, matrix, problem
-from tests.support.triton_products.decode import TEMPLATE
+from tests.support.triton.lowering import F16, NEEDS_CUDA_BUILD, batch, lowered, matrix, problem
+from tests.support.triton.products.decode import TEMPLATE
 
 pytestmark = NEEDS_CUDA_BUILD
 

@@ -11,8 +11,8 @@ import pytest
 from inductor_plugin.problem import SizeClass
 from inductor_plugin.template import TritonSource
 from inductor_plugin.templates.triton.fp8 import BLOCK, Scaled, _granularity, scaled_of
-from tests.support.triton import NEEDS_CUDA_BUILD, matrix
-from tests.support.triton_products.fp8 import E4, TEMPLATE, operands, problem
+from tests.support.triton.lowering import NEEDS_CUDA_BUILD, matrix
+from tests.support.triton.products.fp8 import E4, TEMPLATE, operands, problem
 
 pytestmark = NEEDS_CUDA_BUILD
 

@@ -16,8 +16,8 @@ from inductor_plugin.ops import int4 as int4_op
 from inductor_plugin.problem import SizeClass
 from inductor_plugin.worker.child.inductor import extern_function
 from tests.support.lowering import Lab, library_first
-from tests.support.triton import NEEDS_CUDA_BUILD, offered
-from tests.support.triton_products.int4 import TEMPLATE, arguments, int4, problem, weight
+from tests.support.triton.lowering import NEEDS_CUDA_BUILD, offered
+from tests.support.triton.products.int4 import TEMPLATE, arguments, int4, problem, weight
 
 pytestmark = NEEDS_CUDA_BUILD
 

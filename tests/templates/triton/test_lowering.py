@@ -26,7 +26,7 @@ from inductor_plugin.templates.triton.int4 import TritonInt4
 from inductor_plugin.templates.triton.persistent_tma import TritonPersistentTma
 from inductor_plugin.templates.triton.split_k import TritonSplitK
 from tests.support.lowering import BF16, Arg
-from tests.support.triton import F16, NEEDS_CUDA_BUILD, Lowered, bmm, lowered, mm
+from tests.support.triton.lowering import F16, NEEDS_CUDA_BUILD, Lowered, bmm, lowered, mm
 
 pytestmark = NEEDS_CUDA_BUILD
 

@@ -17,9 +17,9 @@ from inductor_plugin.templates.triton.decode import TritonDecode
 from inductor_plugin.templates.triton.persistent_tma import TritonPersistentTma
 from inductor_plugin.templates.triton.split_k import TritonSplitK
 from tests.support.lowering import Arg
-from tests.support.triton import F16, NEEDS_CUDA_BUILD, Case, bmm, check_all, codes, mm
-from tests.support.triton_checked import outcomes
-from tests.support.triton_products import fp8, int4
+from tests.support.triton.checked import outcomes
+from tests.support.triton.lowering import F16, NEEDS_CUDA_BUILD, Case, bmm, check_all, codes, mm
+from tests.support.triton.products import fp8, int4
 
 pytestmark = NEEDS_CUDA_BUILD
 

@@ -15,9 +15,10 @@ import torch
 from inductor_plugin.template import TritonSource
 from inductor_plugin.templates.triton.persistent_tma import TILES, tiles_of
 from inductor_plugin.templates.triton.product import Product, product_of
-from tests.support import gpu, triton_interpreter
+from tests.support import gpu
 from tests.support.lowering import Arg
-from tests.support.triton import (
+from tests.support.triton import interpreter
+from tests.support.triton.lowering import (
     F16,
     NEEDS_CUDA_BUILD,
     SMALLEST_OF,
@@ -29,7 +30,7 @@ from tests.support.triton import (
     mm,
     problem,
 )
-from tests.support.triton_products.persistent_tma import NAME, TEMPLATE, all_kernels
+from tests.support.triton.products.persistent_tma import NAME, TEMPLATE, all_kernels
 
 pytestmark = NEEDS_CUDA_BUILD
 
@@ -67,7 +68,7 @@ def test_an_epilogue_of_float32_finds_its_shared_memory(size: int) -> None:
     square = Arg((size, size), F16)
     made = lowered(TEMPLATE, NAME, behind, (square, square, square))
     (source,) = re.findall(r"async_compile\.triton\(.*?'''(.*?)'''", made.code, re.S)
-    usage = triton_interpreter.compiled(source, 90)
+    usage = interpreter.compiled(source, 90)
     assert usage.spills == 0
     assert usage.shared <= SMALLEST_OF[90].shared_per_block
 
@@ -119,7 +120,7 @@ def test_all_tiles_compile_without_spilling(function: Any, arch: int) -> None:
     broken = [i for i, one in enumerate(made.entries) if _breaks_triton(one.description, arch)]
     for index in broken:
         with pytest.raises(RuntimeError, match="PassManager"):
-            triton_interpreter.compiled(made.job(index).source, arch)
+            interpreter.compiled(made.job(index).source, arch)
     for usage in compiled(made, arch, [i for i in range(count) if i not in broken]):
         assert "cp.async.bulk.tensor" in usage.ptx
         assert ("wgmma.mma_async" if arch == 90 else "tcgen05.mma") in usage.ptx

@@ -23,8 +23,8 @@ from inductor_plugin.templates.triton.order import TritonTile
 from inductor_plugin.templates.triton.product import Product, product_of
 from inductor_plugin.templates.triton.split_k import scratch_bytes
 from tests.support.lowering import Arg
-from tests.support.triton import F16, H100, NEEDS_CUDA_BUILD, batch, lowered, mm, problem
-from tests.support.triton_products.split_k import TEMPLATE
+from tests.support.triton.lowering import F16, H100, NEEDS_CUDA_BUILD, batch, lowered, mm, problem
+from tests.support.triton.products.split_k import TEMPLATE
 
 pytestmark = NEEDS_CUDA_BUILD
 

@@ -27,10 +27,10 @@ from inductor_plugin.templates.triton_attention.backward_blocks import (
     shared_bytes,
     unfit_for_descriptors,
 )
-from tests.support import triton_interpreter
 from tests.support.attention.backward_cases import Case, meta_operands_of, problem_of
 from tests.support.attention.lowering import graph, source_of
 from tests.support.repository import REPOSITORY
+from tests.support.triton import interpreter
 
 TEMPLATE = TritonAttentionBackward()
 DIMS = (32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
@@ -267,7 +267,7 @@ def compile_and_check(made: Problem, candidate: Candidate, blocks: Blocks) -> No
     assert gpu is not None
     with as_target(gpu), graph():
         source = source_of(made, candidate)
-    usage = triton_interpreter.compiled(source, gpu.capability[0] * 10 + gpu.capability[1])
+    usage = interpreter.compiled(source, gpu.capability[0] * 10 + gpu.capability[1])
     what = f"{candidate.name} for {gpu.name}"
     print(f"{what}: {usage.registers} registers, {usage.shared} bytes of shared memory")
     assert usage.spills == 0, f"{what}: {usage.spills} bytes spilled, {usage.registers} registers"
@@ -307,6 +307,6 @@ def test_sizes_beyond_32_bits_compile(case: Case) -> None:
     with as_target("H100"), graph():
         source = source_of(made, TEMPLATE.candidates(made)[-1])
     assert "INDEX_DTYPE : tl.constexpr = tl.int64" in source
-    usage = triton_interpreter.compiled(source, 90)
+    usage = interpreter.compiled(source, 90)
     print(usage.registers, usage.spills)
     assert "wgmma" in usage.ptx

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from inductor_plugin.problem.attention import Mask
-from tests.support import gpu, triton_interpreter
+from tests.support import gpu
 from tests.support.attention.backward_cases import (
     TOLERANCE,
     Case,
@@ -28,6 +28,7 @@ from tests.support.attention.backward_cases import (
 )
 from tests.support.attention.backward_graph import code_of
 from tests.support.attention.lowering import graph, module_of
+from tests.support.triton import interpreter
 
 pytestmark = [
     pytest.mark.compat,
@@ -51,7 +52,7 @@ def check(wanted: Sequence[Trial]) -> None:
             problem = problem_of(one.case, given)
             modules.append((module_of(problem, candidate_of(one, problem)), [*given.values()]))
             exact.append(expected)
-    results = triton_interpreter.outputs(modules)
+    results = interpreter.outputs(modules)
     for one, found, expected in zip(wanted, results, exact, strict=True):
         for name, error in errors(found, expected).items():
             assert error <= TOLERANCE[one.case.dtype], f"{name} of {one.name}: {error}"
@@ -139,7 +140,7 @@ def check_graphs(wanted: Sequence[str]) -> None:
         operands, expected = operands_of(one.run or one.case)
         given.append((code, [operands[name] for name in operands if name not in ("dq", "dv")]))
         exact.append(expected._replace(dk=one.after(expected.dk)) if one.after else expected)
-    results = triton_interpreter.outputs(given)
+    results = interpreter.outputs(given)
     for name, found, expected in zip(wanted, results, exact, strict=True):
         for which, error in errors(found, expected).items():
             assert error <= TOLERANCE[GRAPHS[name].case.dtype], f"{which} of {name}: {error}"

@@ -19,7 +19,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import Mask
 from inductor_plugin.template import Candidate
 from inductor_plugin.templates.triton_attention.decode import Share
-from tests.support import gpu, triton_interpreter
+from tests.support import gpu
 from tests.support.attention.backward_cases import Case
 from tests.support.attention.forward_cases import (
     LSE_TOLERANCE,
@@ -36,6 +36,7 @@ from tests.support.attention.forward_cases import (
 )
 from tests.support.attention.forward_graph import code_of
 from tests.support.attention.lowering import computed
+from tests.support.triton import interpreter
 
 pytestmark = [
     pytest.mark.compat,
@@ -149,7 +150,7 @@ def check_graphs(graphs: Sequence[Graph]) -> None:
         del one["lse"]  # the graph's own
     codes = [lowered(one, operands) for one, operands in zip(graphs, given, strict=True)]
     tensors = [list(one.values()) for one in given]
-    found = triton_interpreter.outputs(list(zip(codes, tensors, strict=True)))
+    found = interpreter.outputs(list(zip(codes, tensors, strict=True)))
     for one, operands, (out, lse) in zip(graphs, given, found, strict=True):
         exact, exact_lse = expected_of(one.trial, operands)
         dtype = one.trial.case.dtype

@@ -18,7 +18,7 @@ from inductor_plugin.tuning.ranks.agreed import (
     of_verdict,
     refused,
 )
-from tests.support.ranks import LIBRARY, Rank, job_of, measured
+from tests.support.ranks.simulated import LIBRARY, Rank, job_of, measured
 
 
 def rank() -> Rank:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.agreed import of_verdict
-from tests.support.ranks import LIBRARY, TIMEOUT_S, Rank, drive, job_of, measured
+from tests.support.ranks.simulated import LIBRARY, TIMEOUT_S, Rank, drive, job_of, measured
 
 PROBLEMS = [f"problem{number}" for number in range(6)]
 

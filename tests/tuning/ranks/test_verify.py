@@ -12,7 +12,7 @@ from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.ledger import Ledger
 from inductor_plugin.tuning.ranks.verify import RankReport, compare, verify_ranks
-from tests.support.ranks import MemoryStore, Rank
+from tests.support.ranks.simulated import MemoryStore, Rank
 
 CODE = "a = 1\nextern_kernels.mm(x, y, out=buf0)\n"
 

@@ -20,8 +20,8 @@ from inductor_plugin.tuning.report.page.gather import cache_source, read_json
 from inductor_plugin.tuning.report.page.model import page_model
 from inductor_plugin.tuning.report.page.source import CacheSource
 from tests.support.browser import Page, browser_path, opened_browser
-from tests.support.cache import ENVIRONMENT, decision, measured, record
-from tests.support.measured_gpu import H100, gpu_records
+from tests.support.cache.measured_gpu import H100, gpu_records
+from tests.support.cache.records import ENVIRONMENT, decision, measured, record
 from tests.support.repository import REPOSITORY
 
 pytestmark = pytest.mark.slow

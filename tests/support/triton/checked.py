@@ -27,9 +27,9 @@ from inductor_plugin.problem.tolerance import product_tolerance
 from inductor_plugin.worker.child import bench
 from inductor_plugin.worker.child.operands import build
 from inductor_plugin.worker.jobs import BenchCandidate, Outcome, Sampling, ScreenJob
-from tests.support import triton_interpreter
 from tests.support.repository import REPOSITORY
-from tests.support.triton import Case, as_float
+from tests.support.triton import interpreter
+from tests.support.triton.lowering import Case, as_float
 
 ONCE = Sampling(warmup=0, samples=1, min_sample_ms=0.0, max_total_s=60.0, cold_cache=False)
 _LIBRARY: Any = torch.library.Library("interpreted", "FRAGMENT")
@@ -65,7 +65,7 @@ def outcome(name: str, code: str, case: Case, folder: Path) -> Outcome:
         for index, each in enumerate(case.arguments)
     )
     reference = case.reference or case.function
-    run = triton_interpreter.loaded(code, folder)
+    run = interpreter.loaded(code, folder)
 
     def expected(*tensors: torch.Tensor) -> torch.Tensor:
         (result,) = reference(*map(as_float, tensors))
@@ -97,7 +97,7 @@ def _operator(name: str, compute: Callable[..., torch.Tensor], operands: int) ->
 
 def main() -> None:
     """Check all modules of a file."""
-    triton_interpreter.prepare()
+    interpreter.prepare()
     given, answer = map(Path, sys.argv[1:])
     codes, module, name = pickle.loads(given.read_bytes())
     cases: list[Any] = getattr(importlib.import_module(module), name)
