@@ -20,7 +20,7 @@ from inductor_plugin.tuning.pins.replay import read_pins
 from tests.support.cache.records import ENVIRONMENT, decision, measured, record
 from tests.support.candidates.fast_templates import RivalTemplate, rivals_offered
 from tests.support.cli.command import OTHER, key, run, told
-from tests.support.fakes import problem
+from tests.support.fakes.tasks import problem
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.selection import Selection
 from tests.support.cache.records import decision, kernel_key, measured, record
 from tests.support.cli.command import key, run, told
-from tests.support.fakes import offer, problem
+from tests.support.fakes.tasks import offer, problem
 
 
 def failing(store: Store, rows: int, *names: str) -> tuple[Problem, str]:

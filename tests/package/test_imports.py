@@ -58,7 +58,7 @@ def test_tests_and_benchmarks_share_what_is_there_for_both(repository: Path) -> 
         ("benchmarks.gemm.arm", "from tests.support import gpu", True),
         ("benchmarks.gemm.arm", "from tests.gpu.harness import check", False),
         ("benchmarks.gemm.arm", "def f():\n    import tests.gpu", False),
-        ("tests.support.fakes", "from benchmarks.harness import resume", False),
+        ("tests.support.fakes.workers", "from benchmarks.harness import resume", False),
         ("tests.gpu.conftest", "from benchmarks.harness.resume import Rows", True),
         ("tests.gpu.conftest", "from benchmarks import gemm", False),
         ("tests.benchmarks.test_gemm", "from benchmarks import gemm", True),

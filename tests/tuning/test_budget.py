@@ -19,7 +19,8 @@ from inductor_plugin.tuning.budget import (
     heaviest_unit_first,
     weight,
 )
-from tests.support.fakes import FakeClock, problem
+from tests.support.fakes.tasks import problem
+from tests.support.fakes.waiting import FakeClock
 
 
 def linear(rows: int, inner: int, columns: int, device: str = "cpu") -> Problem:

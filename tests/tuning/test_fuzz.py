@@ -44,7 +44,7 @@ from tests.support.cache.fuzz import (
 )
 from tests.support.cache.records import measured, record
 from tests.support.candidates import wrong_numbers
-from tests.support.fakes import entry, offer, problem, task
+from tests.support.fakes.tasks import entry, offer, problem, task
 
 BYTES = ("bytes", "cut", "flip", "odd", "signed")
 

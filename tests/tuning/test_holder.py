@@ -26,7 +26,8 @@ from inductor_plugin.tuning.holder import (
     touch,
     wait_s,
 )
-from tests.support.fakes import FakeClock, task, until
+from tests.support.fakes.tasks import task
+from tests.support.fakes.waiting import FakeClock, until
 
 
 class Clock(FakeClock):

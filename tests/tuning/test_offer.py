@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.tuning.offer import CandidateOffer
-from tests.support import fakes
+from tests.support.fakes import tasks
 from tests.tuning.test_selection import rig
 
 
 def offer(name: str, kind: str, index: int = 0) -> CandidateOffer:
-    return fakes.offer(f"{name}-{index}", kind, name, library=kind == "extern")
+    return tasks.offer(f"{name}-{index}", kind, name, library=kind == "extern")
 
 
 def as_inductor_hands_them_over() -> list[CandidateOffer]:

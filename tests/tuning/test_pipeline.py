@@ -24,21 +24,9 @@ from inductor_plugin.tuning.race import MAX_LEGS, ROUNDS_PER_LEG
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import MAY_HAVE_CHANGED, OUT_OF_TIME, Outcome, Status
-from tests.support.fakes import (
-    LIMIT_S,
-    FakeBench,
-    FakeBuild,
-    FakeLocks,
-    FakeMeasurement,
-    FakePool,
-    budget,
-    cpp_build,
-    entry,
-    problem,
-    task,
-    triton_job,
-    until,
-)
+from tests.support.fakes.tasks import budget, cpp_build, entry, problem, task, triton_job
+from tests.support.fakes.waiting import LIMIT_S, FakeLocks, until
+from tests.support.fakes.workers import FakeBench, FakeBuild, FakeMeasurement, FakePool
 
 
 @dataclass

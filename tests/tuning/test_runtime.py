@@ -20,7 +20,9 @@ from inductor_plugin.tuning import runtime as runtime_module
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.runtime import Runtime, worker_settings
 from inductor_plugin.worker.jobs import WorkerSettings
-from tests.support.fakes import FakeBench, FakePool, entry, task, triton_job, until
+from tests.support.fakes.tasks import entry, task, triton_job
+from tests.support.fakes.waiting import until
+from tests.support.fakes.workers import FakeBench, FakePool
 
 
 @pytest.fixture

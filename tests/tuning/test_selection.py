@@ -25,7 +25,8 @@ from inductor_plugin.tuning.pins.replay import Pins
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status
-from tests.support.fakes import budget, offer, problem, spread
+from tests.support.fakes.tasks import budget, offer, problem
+from tests.support.fakes.workers import spread
 
 ENVIRONMENT = "e" * 16
 

@@ -11,7 +11,8 @@ from inductor_plugin.problem.attention import FORWARD, Mask, arguments, attentio
 from inductor_plugin.tuning import budget as budget_module
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status
-from tests.support.fakes import FakeClock, budget, entry, task
+from tests.support.fakes.tasks import budget, entry, task
+from tests.support.fakes.waiting import FakeClock
 
 
 def fared(one: TaskCandidate, status: Status) -> TaskCandidate:

@@ -6,7 +6,7 @@ from typing import Any
 
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ticket import TuningTicket, decided, looked_up
-from tests.support.fakes import offer, problem
+from tests.support.fakes.tasks import offer, problem
 
 
 def ticket() -> TuningTicket:

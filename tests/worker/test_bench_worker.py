@@ -42,7 +42,7 @@ from inductor_plugin.worker.jobs import (
 )
 from inductor_plugin.worker.process import WorkerProcess
 from tests.support.candidates import faults
-from tests.support.fakes import wait_idle
+from tests.support.fakes.waiting import wait_idle
 from tests.support.repository import REPOSITORY
 
 SETTINGS = WorkerSettings(

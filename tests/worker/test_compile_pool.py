@@ -29,7 +29,7 @@ from inductor_plugin.worker.jobs import (
     WorkerSettings,
 )
 from inductor_plugin.worker.process import WorkerProcess
-from tests.support.fakes import wait_idle
+from tests.support.fakes.waiting import wait_idle
 from tests.support.repository import REPOSITORY
 
 SETTINGS = WorkerSettings(sys_path=(str(REPOSITORY), *sys.path), kind="compile")

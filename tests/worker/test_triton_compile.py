@@ -30,7 +30,8 @@ from inductor_plugin.worker.jobs import (
     WorkerSettings,
 )
 from inductor_plugin.worker.process import WorkerProcess
-from tests.support.fakes import task, until, wait_idle
+from tests.support.fakes.tasks import task
+from tests.support.fakes.waiting import until, wait_idle
 from tests.support.lowering import Arg, Lab, library_first
 
 pytestmark = [

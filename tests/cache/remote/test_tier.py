@@ -23,7 +23,7 @@ from inductor_plugin.cache.remote.records import HEAD_START_S, RemoteRecords
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
 from inductor_plugin.errors import CacheError, forget
 from tests.support.cache.records import measured, record
-from tests.support.fakes import until
+from tests.support.fakes.waiting import until
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 
 LIMIT_S = 0.3

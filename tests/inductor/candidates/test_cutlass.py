@@ -27,7 +27,8 @@ from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import CppBuild
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import BenchCandidate, WorkerSettings
-from tests.support.fakes import task, until
+from tests.support.fakes.tasks import task
+from tests.support.fakes.waiting import until
 from tests.support.lowering import Arg, Lab
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")

@@ -24,17 +24,9 @@ from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
-from tests.support.fakes import (
-    LIMIT_S,
-    FakePool,
-    budget,
-    cpp_build,
-    entry,
-    problem,
-    task,
-    triton_job,
-    until,
-)
+from tests.support.fakes.waiting import LIMIT_S, until
+from tests.support.fakes.workers import FakePool
+from tests.support.fakes.tasks import budget, cpp_build, entry, problem, task, triton_job
 
 
 @dataclass

@@ -11,7 +11,7 @@ from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.worker.jobs import Compiled, Outcome
-from tests.support.fakes import cpp_build, entry, problem, task
+from tests.support.fakes.tasks import cpp_build, entry, problem, task
 
 
 def test_a_count_is_for_the_problem_and_for_the_process() -> None:

@@ -10,7 +10,7 @@ from inductor_plugin.tuning.counters import Stats
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.selection import TuningTicket
-from tests.support.fakes import entry, problem, task
+from tests.support.fakes.tasks import entry, problem, task
 
 
 def measured(name: str, median_ms: float | None, status: str = "ok") -> Measured:
