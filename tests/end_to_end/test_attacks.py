@@ -336,7 +336,7 @@ import os, resource, sys
 from inductor_plugin.cache import open_store
 from tests.support.cache.records import kernel_key, measured, record
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-one = record()
+kept = record()
 for free in range(4):
     store, descriptors = open_store(sys.argv[1]), []
     try:
@@ -346,11 +346,11 @@ for free in range(4):
         pass
     for _ in range(free):
         os.close(descriptors.pop())
-    store.kernel(kernel_key().digest), store.record(one.environment, one.op, one.digest)
+    store.kernel(kernel_key().digest), store.record(kept.environment, kept.op, kept.digest)
     for descriptor in descriptors:
         os.close(descriptor)
     assert store.kernel(kernel_key().digest) is not None, free
-    assert store.record(one.environment, one.op, one.digest) is not None, free
+    assert store.record(kept.environment, kept.op, kept.digest) is not None, free
 print("all is there")
 """
 
@@ -370,8 +370,8 @@ def test_without_free_descriptors_sound_entries_are_neither_damaged_nor_removed(
 def test_a_pipe_or_an_endless_file_in_place_of_a_record_hangs_no_verb(
     kind: str, cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store, one = filled(cache_dir), record()
-    path = store.layout.record(one.environment, one.op, one.digest)
+    store, kept = filled(cache_dir), record()
+    path = store.layout.record(kept.environment, kept.op, kept.digest)
     path.unlink()
     if kind == "pipe":
         os.mkfifo(path)

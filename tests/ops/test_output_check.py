@@ -37,9 +37,9 @@ from tests.support.lowering import Arg, Lab, library_first
 pytestmark = pytest.mark.compat
 
 _FUSES_UNMEASURED = next(  # torch 2.15 has another name for it
-    one
-    for one in ("benchmark_template_fusion", "benchmark_epilogue_fusion")
-    if one in inductor_config._config
+    name
+    for name in ("benchmark_template_fusion", "benchmark_epilogue_fusion")
+    if name in inductor_config._config
 )
 
 HUGE = 1e30
@@ -112,9 +112,9 @@ def test_a_kernel_is_not_blamed_for_what_it_was_given_and_that_is_said_once_with
         run(a, b)
     assert not answer[3].isfinite().any()
     assert torch.allclose(answer[4:], a[4:] @ b, atol=1e-4)
-    (told,) = warnings(caplog)
-    assert told.startswith("mm is not judged for buf0 of mm(24x16, 16x32)")
-    assert told.endswith("in what it read (arg0_1)")
+    (warning,) = warnings(caplog)
+    assert warning.startswith("mm is not judged for buf0 of mm(24x16, 16x32)")
+    assert warning.endswith("in what it read (arg0_1)")
 
 
 def test_each_record_is_said_to_be_unjudged_and_every_bad_input_is_named(
@@ -134,9 +134,9 @@ def test_each_record_is_said_to_be_unjudged_and_every_bad_input_is_named(
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return what the looks have warned of."""
     return [
-        one.getMessage()
-        for one in caplog.records
-        if one.name == output_check.__name__ and one.levelname == "WARNING"
+        record.getMessage()
+        for record in caplog.records
+        if record.name == output_check.__name__ and record.levelname == "WARNING"
     ]
 
 
@@ -252,7 +252,7 @@ def test_values_of_one_byte_and_opaque_ones_are_taken() -> None:
     narrow = wide.to(torch.float8_e4m3fn)
     opaque = torch.ones(4, 4).to_mkldnn()
     answers = finite(narrow=narrow, opaque=opaque, whole=torch.ones(2, dtype=torch.int8))
-    assert {name: bool(one) for name, one in answers.items()} == {"narrow": False}
+    assert {name: bool(answer) for name, answer in answers.items()} == {"narrow": False}
     with pytest.raises(OutputError, match=r"wrote nan at \[1\] of buf0"):
         check((("buf0", narrow),), {}, mode="nan", kernel="k", problem="p", key="e/d")
     check((("buf0", wide),), finite(wide=wide), mode="nan", kernel="k", problem="p", key="e/d")
@@ -304,9 +304,9 @@ def test_on_a_gpu_the_same_code_runs_with_looks_around_the_kernel(
 
 def _calls(lines: list[str]) -> list[str]:
     """Return the lines that call kernels or move memory, without what differs from graph to graph."""
-    found = [
+    results = [
         line.strip()
         for line in lines
         if re.search(r"\.run\(|kernels\.|torch\.ops|empty_|del ", line)
     ]
-    return [line for line in found if not line.startswith(("#", "from", "import"))]
+    return [line for line in results if not line.startswith(("#", "from", "import"))]

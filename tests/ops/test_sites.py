@@ -93,7 +93,7 @@ class Echo:
 def _plain(value: Any) -> Any:
     if hasattr(value, "_fields_"):
         return [_plain(getattr(value, name)) for name, _ in value._fields_]
-    return [_plain(one) for one in value] if hasattr(value, "_length_") else value or 0
+    return [_plain(element) for element in value] if hasattr(value, "_length_") else value or 0
 
 
 def _echo(folder: Path, header: Path, call: type[Any]) -> Echo:
@@ -143,8 +143,8 @@ def slow_calls(monkeypatch: pytest.MonkeyPatch) -> SlowCalls:
     """Return a function that replaces the slow path from then on, and returns the list of its calls."""
     calls: list[tuple[Any, ...]] = []
 
-    def slow(*given: Any, out: Tensor) -> Tensor:
-        calls.append(given)
+    def slow(*operands: Any, out: Tensor) -> Tensor:
+        calls.append(operands)
         return out
 
     def replaced() -> list[tuple[Any, ...]]:
@@ -531,12 +531,12 @@ def test_torch_finds_nothing_wrong_with_its_operator(name: str, echoes: dict[str
     op, arguments, (reads, _), operands, out = CASES[name]
     echo = echoes["fmha" if op.startswith("fmha") else "mm"]
     echo.answer()
-    given: tuple[Any, ...] = (*operands, echo.kernel, *arguments)
+    inputs: tuple[Any, ...] = (*operands, echo.kernel, *arguments)
     if op == "mm_epilogue":
         read, aux = list(operands[2 : 2 + reads]), list(operands[2 + reads :])
-        given = (*operands[:2], read, echo.kernel, *arguments, aux)
+        inputs = (*operands[:2], read, echo.kernel, *arguments, aux)
     checks = torch.library.opcheck(
-        resolve(f"inductor_plugin::cutlass_{op}.out"), given, {"out": out}
+        resolve(f"inductor_plugin::cutlass_{op}.out"), inputs, {"out": out}
     )
     assert set(checks.values()) == {"SUCCESS"}
 
@@ -563,11 +563,11 @@ def test_a_worker_calls_a_site_with_the_arguments_of_the_operator(
     call, _, _ = site_of(name, echo)
     call(*operands, None, out=out)
     expected = echo.call
-    given: tuple[Any, ...] = (*operands, echo.kernel, *arguments)
+    inputs: tuple[Any, ...] = (*operands, echo.kernel, *arguments)
     if op == "mm_epilogue":
         lists = list(operands[2 : 2 + reads]), list(operands[2 + reads :])
-        given = (*operands[:2], lists[0], echo.kernel, *arguments, lists[1])
-    bound = sites.bound(f"inductor_plugin::cutlass_{op}.out", given, out)
+        inputs = (*operands[:2], lists[0], echo.kernel, *arguments, lists[1])
+    bound = sites.bound(f"inductor_plugin::cutlass_{op}.out", inputs, out)
     bound()
     bound()
     assert echo.call == expected

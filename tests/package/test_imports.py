@@ -24,9 +24,9 @@ def imported(text: str) -> Iterator[str]:
     """Yield the names of all that a module imports, inside functions too."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{one.name}" for one in node.names)
+            yield from (f"{node.module}.{name.name}" for name in node.names)
 
 
 def inside(module: str, package: str) -> bool:
@@ -35,12 +35,12 @@ def inside(module: str, package: str) -> bool:
 
 def forbidden(module: str, text: str) -> list[str]:
     """Return what a module may not import, one line each."""
-    mine = max((one for one in ALLOWED if inside(module, one)), key=len)
+    mine = max((prefix for prefix in ALLOWED if inside(module, prefix)), key=len)
     other = "benchmarks" if inside(module, "tests") else "tests"
     return [
         f"{module} imports {name}"
         for name in imported(text)
-        if inside(name, other) and not any(inside(name, one) for one in ALLOWED[mine])
+        if inside(name, other) and not any(inside(name, package) for package in ALLOWED[mine])
     ]
 
 
@@ -90,8 +90,8 @@ MOST_LINES = 400
 def upwards(folder: str, text: str) -> list[str]:
     """Return the folders of the emulator that a module of one folder may not import, and does."""
     above = EMULATOR[EMULATOR.index(folder) + 1 :]
-    names = {f"tests.emulator.{one}": one for one in above}
-    return [one for name in imported(text) for prefix, one in names.items() if inside(name, prefix)]
+    names = {f"tests.emulator.{layer}": layer for layer in above}
+    return [key for name in imported(text) for prefix, key in names.items() if inside(name, prefix)]
 
 
 def test_the_emulator_has_layers(repository: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_emulator_has_layers(repository: Path) -> None:
         if path.name.startswith("test_"):
             continue
         above = upwards(path.parent.name, path.read_text(encoding="utf-8"))
-        wrong += [f"{path.parent.name}/{path.name} imports {one}" for one in above]
+        wrong += [f"{path.parent.name}/{path.name} imports {folder}" for folder in above]
     assert wrong == []
 
 

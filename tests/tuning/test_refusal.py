@@ -59,18 +59,18 @@ def test_another_answer_takes_the_place_of_the_old_one(
 
 
 def test_a_race_takes_its_place_and_is_never_replaced(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    remember(one.store, ENVIRONMENT, problem(), "library", WHY)
-    ticket = one.plan(offers("a"))
+    bench = rig(tmp_path)
+    remember(bench.store, ENVIRONMENT, problem(), "library", WHY)
+    ticket = bench.plan(offers("a"))
     assert not ticket.hit
     race(ticket, {"library": 2.0, "a": 1.0})
-    tuned = known(one.store)
+    tuned = known(bench.store)
     assert tuned is not None
     assert tuned.decision is not None
     assert tuned.decision.winner == "a"
     assert tuned.rejected == {"gemm": "too small"}
-    assert not remember(one.store, ENVIRONMENT, problem(), "library", WHY)
-    assert known(one.store) == tuned
+    assert not remember(bench.store, ENVIRONMENT, problem(), "library", WHY)
+    assert known(bench.store) == tuned
 
 
 def test_it_does_not_count_as_tuned(store: Store) -> None:

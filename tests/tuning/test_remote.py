@@ -59,15 +59,15 @@ class Fleet:
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     forget()
     monkeypatch.setattr("inductor_plugin.cache.remote.health.PAUSES_S", (0.05, 0.05))
-    made = Fleet(tmp_path)
-    yield made
-    made.close()
+    started = Fleet(tmp_path)
+    yield started
+    started.close()
 
 
-def settled(one: Rig, *names: str) -> TuningTicket:
+def settled(bench: Rig, *names: str) -> TuningTicket:
     """Plan a problem with a library kernel and templates, and wait for the remote."""
-    ticket = one.plan(offers(*names))
-    one.selection.settle(ticket)
+    ticket = bench.plan(offers(*names))
+    bench.selection.settle(ticket)
     return ticket
 
 

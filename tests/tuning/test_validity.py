@@ -67,8 +67,8 @@ def test_a_raised_limit_gives_another_try(
     status: str, then: dict[str, float] | None, now: dict[str, Any], *, again: bool
 ) -> None:
     assert was_limited(status, then, config(**now)) is again
-    one = measured(status, **({"limits": then} if then else {}))
-    assert is_valid(one, config(**now), library=False) is not again
+    row = measured(status, **({"limits": then} if then else {}))
+    assert is_valid(row, config(**now), library=False) is not again
 
 
 def test_what_is_noted_is_what_is_compared() -> None:
@@ -89,9 +89,9 @@ def test_a_library_kernel_that_took_too_long_is_tried_again() -> None:
 
 
 def test_unchecked_numbers_stand_only_where_nobody_asks() -> None:
-    one = measured("ok", **checked(None, verify=False))
-    assert not is_valid(one, config(verify_numerics=True), library=False)
-    assert is_valid(one, config(verify_numerics=False), library=False)
+    row = measured("ok", **checked(None, verify=False))
+    assert not is_valid(row, config(verify_numerics=True), library=False)
+    assert is_valid(row, config(verify_numerics=False), library=False)
     check = NumberCheck(Tolerance(0.1, 0.1))
     compared = replace(measured("ok", **checked(check, verify=True)), error=0.0)
     assert is_valid(compared, config(), library=False)
@@ -157,7 +157,7 @@ def test_a_right_kernel_that_an_earlier_check_condemned_wins(
 
 def as_seen_elsewhere(rig_: Any, ticket: Any) -> None:
     """Let another machine's newer record say that all candidates are right and fast."""
-    found = rig_.record(ticket)
+    kept = rig_.record(ticket)
     rows = {
         name: replace(
             row,
@@ -167,10 +167,10 @@ def as_seen_elsewhere(rig_: Any, ticket: Any) -> None:
             error=0.0,
             measured_at=4e9,
         )
-        for name, row in found.candidates.items()
+        for name, row in kept.candidates.items()
     }
-    path = rig_.store.layout.record(found.environment, found.op, found.digest)
-    path.write_bytes(document.dump(to_fields(replace(found, candidates=rows))))
+    path = rig_.store.layout.record(kept.environment, kept.op, kept.digest)
+    path.write_bytes(document.dump(to_fields(replace(kept, candidates=rows))))
 
 
 @pytest.mark.parametrize("policy", ["tune", "cached"])
@@ -259,11 +259,11 @@ def test_what_a_candidate_did_itself_condemns_at_once(tmp_path: Path, status: St
 def test_a_mishap_that_went_well_the_second_time_is_forgotten(tmp_path: Path) -> None:
     fail(rig(tmp_path).plan(offers("a")), "a", "crashed")
     race(rig(tmp_path).plan(offers("a")), {"library": 1.0, "a": 0.5})
-    one = rig(tmp_path)
-    assert list(one.store.iter_quarantine()) == []
-    known = one.plan(offers("a"))
+    bench = rig(tmp_path)
+    assert list(bench.store.iter_quarantine()) == []
+    known = bench.plan(offers("a"))
     assert known.hit
-    assert one.selection.decide(known).winner == "a"
+    assert bench.selection.decide(known).winner == "a"
 
 
 @pytest.mark.parametrize(
@@ -288,14 +288,14 @@ def test_who_stays_out(
 
 
 def test_what_does_not_fit_is_remembered_and_not_quarantined(tmp_path: Path) -> None:
-    one: Rig = rig(tmp_path, verify_numerics=False)
-    ticket = one.plan(offers("a", "b"))
+    bench: Rig = rig(tmp_path, verify_numerics=False)
+    ticket = bench.plan(offers("a", "b"))
     fail(ticket, "a", "pruned")
-    assert one.record(ticket).candidates["a"].status == "pruned"
-    assert one.record(ticket).candidates["a"].reason == "ended"
-    assert list(one.store.iter_quarantine()) == []
-    assert one.counters.snapshot().failed == 0
-    assert not failed(one.record(ticket).candidates["a"])
+    assert bench.record(ticket).candidates["a"].status == "pruned"
+    assert bench.record(ticket).candidates["a"].reason == "ended"
+    assert list(bench.store.iter_quarantine()) == []
+    assert bench.counters.snapshot().failed == 0
+    assert not failed(bench.record(ticket).candidates["a"])
     again = rig(tmp_path, verify_numerics=False).plan(offers("a", "b"))
     assert again.hit
     assert again.task is None
@@ -305,20 +305,20 @@ def test_what_does_not_fit_is_remembered_and_not_quarantined(tmp_path: Path) -> 
 
 
 def test_a_library_kernel_is_never_put_into_quarantine(tmp_path: Path) -> None:
-    one: Rig = rig(tmp_path, bench_timeout_s=1)
-    fail(one.plan(offers("a")), "library", "hung")
-    assert list(one.store.iter_quarantine()) == []
+    bench: Rig = rig(tmp_path, bench_timeout_s=1)
+    fail(bench.plan(offers("a")), "library", "hung")
+    assert list(bench.store.iter_quarantine()) == []
     assert "library" in entries(rig(tmp_path, bench_timeout_s=1).plan(offers("a")))
 
 
 def fail(ticket: Any, name: str, status: Status) -> None:
     """Let one candidate of a race fail and the others take a millisecond."""
-    for one in ticket.task.entries:
-        good = one.candidate_id != name
-        one.outcome = Outcome(
-            one.candidate_id, "ok" if good else status, "" if good else "ended", error=0.0
+    for entry in ticket.task.entries:
+        good = entry.candidate_id != name
+        entry.outcome = Outcome(
+            entry.candidate_id, "ok" if good else status, "" if good else "ended", error=0.0
         )
-        one.samples_ms = (1.0,) * 5 if good else ()
+        entry.samples_ms = (1.0,) * 5 if good else ()
     ticket.task.finish(ticket.task)
 
 

@@ -135,16 +135,16 @@ def _forward_tolerance(trial: forward_cases.Trial) -> float:
 
 @functools.cache
 def _backward_code(trial: backward_cases.Trial, gpu: str) -> str:
-    given, _ = backward_cases.operands_of(trial.case)
-    problem = backward_cases.problem_of(trial.case, given, target(gpu))
+    operands, _ = backward_cases.operands_of(trial.case)
+    problem = backward_cases.problem_of(trial.case, operands, target(gpu))
     with _lowering(gpu), graph():
         return module_of(problem, backward_cases.candidate_of(trial, problem))
 
 
 def _backward(trial: backward_cases.Trial, gpu: str, schedule: Schedule) -> Verdict:
-    given, expected = backward_cases.operands_of(trial.case)
+    operands, expected = backward_cases.operands_of(trial.case)
     code = _backward_code(trial, gpu)
-    (results,), launches = triton.outputs([(code, list(given.values()))], target(gpu), schedule)
+    (results,), launches = triton.outputs([(code, list(operands.values()))], target(gpu), schedule)
     errors = backward_cases.errors(results, expected).values()
     return Verdict(max(errors) / backward_cases.TOLERANCE[trial.case.dtype], 0, launches)
 
@@ -173,10 +173,10 @@ def _backwards(gpu: str) -> dict[str, backward_cases.Trial]:
 
 
 def _cases() -> dict[str, Compiled]:
-    found: dict[str, Compiled] = {}
+    result: dict[str, Compiled] = {}
 
     def add(template: str, name: str, gpu: str, run: Callable[[Schedule], Verdict]) -> None:
-        found[f"triton {template}, {name}, {target(gpu).arch}"] = Compiled(
+        result[f"triton {template}, {name}, {target(gpu).arch}"] = Compiled(
             f"triton_{template}", gpu, run
         )
 
@@ -192,7 +192,7 @@ def _cases() -> dict[str, Compiled]:
         for name, backward in _backwards(gpu).items():
             run = functools.partial(_backward, backward, gpu)
             add("attention_backward", name, gpu, run)
-    return found
+    return result
 
 
 CASES = _cases()

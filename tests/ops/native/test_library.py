@@ -57,7 +57,7 @@ def test_a_file_that_is_no_library_is_one_warning(
     launch.add_kernel_folder(tmp_path / "cache")
     assert library.sites() is None
     assert library.sites() is None
-    (record,) = [one for one in caplog.records if "launched by Python" in one.message]
+    (record,) = [kept for kept in caplog.records if "launched by Python" in kept.message]
     assert "cannot be used" in record.message
 
 

@@ -51,7 +51,7 @@ def run(store: Store, *arguments: object, status: int = 0) -> int:
     return ended
 
 
-def told(
+def answer_of(
     store: Store, capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0
 ) -> Any:
     """Run a verb on a cache, and return what it says with ``--json``."""

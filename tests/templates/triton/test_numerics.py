@@ -88,7 +88,11 @@ def test_the_check_of_numbers_accepts_every_template() -> None:
 @pytest.mark.slow
 def test_odd_products_and_other_sizes_than_the_measured_are_right() -> None:
     taken = {template.name for template, _, _ in ODD}
-    products = [one.name for one in BUILTIN if not one.ops[0].startswith("attention")]
+    products = [
+        template.name for template in BUILTIN if not template.ops[0].startswith("attention")
+    ]
     assert taken == {name for name in products if name.startswith("triton_")}
     # One process for all: it takes as long to start as ten cases.
-    check_all([*ODD, *((template, f"{name}, other rows", one) for template, name, one in OTHERS)])
+    check_all(
+        [*ODD, *((template, f"{name}, other rows", other) for template, name, other in OTHERS)]
+    )

@@ -239,9 +239,9 @@ def test_a_decision_that_nobody_measures_is_the_jobs_too() -> None:
     assert ranks[0].share.look_up("mm/fusion") is None
     taken = [rank.share.decide("mm/fusion", own[rank.number]).winner for rank in ranks]
     assert taken == ["unfused", "unfused"]
-    found = ranks[1].share.look_up("mm/fusion")
-    assert found is not None
-    assert found.winner == "unfused"
+    decision = ranks[1].share.look_up("mm/fusion")
+    assert decision is not None
+    assert decision.winner == "unfused"
 
 
 def test_ranks_of_other_groups_decide_apart() -> None:

@@ -218,10 +218,10 @@ def test_a_page_has_no_wider_content_than_its_window(
     page: Page, many: Path, tmp_path: Path
 ) -> None:
     long = "kernel_" + "x" * 400
-    one = record(measured(long, name=long, description=long), decision=decision(long))
-    named = replace(one, describe=f"mm({'8192x' * 60}1)")
+    kept = record(measured(long, name=long, description=long), decision=decision(long))
+    named = replace(kept, describe=f"mm({'8192x' * 60}1)")
     file = tmp_path / "page.html"
-    source = CacheSource(f"/tmp/{long}", [named], {one.environment: ENVIRONMENT})
+    source = CacheSource(f"/tmp/{long}", [named], {kept.environment: ENVIRONMENT})
     file.write_text(document(page_model([source]), source.name), encoding="utf-8")
     for width, height, phone in SIZES.values():
         page.size(width, height, phone=phone)
