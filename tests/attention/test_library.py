@@ -17,132 +17,23 @@ import pytest
 import torch
 
 from inductor_plugin.attention import flash_wheel, library
-from inductor_plugin.attention.gates import DispatchContext
 from inductor_plugin.attention.library import reformed
 from inductor_plugin.attention.tools import MemoizedByVersion, TorchTools
 from inductor_plugin.problem.attention import Attention, Mask, arguments
 from tests.support.attention import reference
-
-A = Attention(
-    backward=False,
-    batch=2,
-    heads=8,
-    kv_heads=8,
-    queries=256,
-    keys=256,
-    head_dim=64,
-    value_dim=64,
-    scale=0.125,
-    mask=Mask(),
-    softcap=0.0,
-    operands=("q", "k", "v"),
-    dtype="bfloat16",
-)
-H100 = DispatchContext(capability=(9, 0), square=True, cudnn=92400)
-CAUSAL, AT_END = Mask(-1, 0), Mask(-1, 0, bottom_right=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "attention", "setting", "reason"),
-    [
-        ("flash", A, H100, None),
-        ("flash", replace(A, mask=CAUSAL), H100, None),
-        ("flash", replace(A, mask=CAUSAL, keys=300), replace(H100, square=False), "begins at"),
-        ("flash", replace(A, mask=AT_END, keys=300), replace(H100, square=False), None),
-        ("flash", replace(A, kv_heads=2), H100, None),
-        ("flash", replace(A, kv_heads=3), H100, "no multiple of 3"),
-        ("flash", replace(A, dtype="float32"), H100, "float32"),
-        ("flash", replace(A, head_dim=60, value_dim=60), H100, "multiples of 8"),
-        ("flash", replace(A, value_dim=128), H100, "values of 128"),
-        ("flash", replace(A, operands=("q", "k", "v", "bias")), H100, "a bias"),
-        ("flash", replace(A, softcap=3.0), H100, "soft cap"),
-        ("flash", A, replace(H100, capability=(7, 5)), "7.5"),
-        ("flash", A, DispatchContext(), "not known"),
-        (
-            "flash",
-            replace(A, backward=True, head_dim=256, value_dim=256),
-            replace(H100, capability=(8, 9)),
-            "do not fit",
-        ),
-        ("flash_window", replace(A, mask=Mask(100, 0, bottom_right=True)), H100, None),
-        ("efficient", A, H100, None),
-        ("efficient", replace(A, dtype="float32", head_dim=60, value_dim=60), H100, None),
-        ("efficient", replace(A, kv_heads=2), H100, "share a key head"),
-        ("efficient", replace(A, mask=AT_END), replace(H100, square=False), "ends at the last key"),
-        ("efficient", replace(A, mask=Mask(9, 9)), H100, "a window"),
-        (
-            "efficient",
-            replace(A, operands=("q", "k", "v", "bias")),
-            replace(H100, aligned_bias=False),
-            "not aligned",
-        ),
-        ("efficient", A, replace(H100, bias_dtype="float32", wide_bias=False), None),
-        (
-            "efficient",
-            replace(A, operands=("q", "k", "v", "bias")),
-            replace(H100, bias_dtype="bfloat16"),
-            None,
-        ),
-        (
-            "efficient",
-            replace(A, operands=("q", "k", "v", "bias")),
-            replace(H100, bias_dtype="float32"),
-            "a float32 bias of bfloat16 operands",
-        ),
-        (
-            "efficient",
-            replace(A, operands=("q", "k", "v", "bias")),
-            replace(H100, wide_bias=False),
-            "the same for all keys",
-        ),
-        (
-            "efficient",
-            replace(A, backward=True),
-            replace(H100, deterministic=True),
-            "deterministic",
-        ),
-        ("cudnn", replace(A, kv_heads=2, mask=CAUSAL), H100, None),
-        ("cudnn", A, replace(H100, cudnn=0), "no cuDNN"),
-        ("cudnn", A, replace(H100, dynamic=True), "a plan for each"),
-        ("cudnn", A, replace(H100, deterministic=True), "deterministic"),
-        ("cudnn", replace(A, head_dim=256, value_dim=256), H100, None),
-        (
-            "cudnn",
-            replace(A, head_dim=256, value_dim=256),
-            replace(H100, capability=(8, 0)),
-            "up to 128",
-        ),
-        ("cudnn", replace(A, keys=1), H100, "a single key"),
-        ("cudnn", replace(A, backward=True, keys=192), H100, "NaN"),
-        ("cudnn", replace(A, backward=True, keys=192), replace(H100, cudnn=92600), None),
-        ("flash3", A, H100, "cannot be imported"),
-        ("flash3", A, replace(H100, packages=frozenset({"flash_attn_interface"})), None),
-        ("flash4", A, replace(H100, packages=frozenset({"flash_attn.cute"})), None),
-        (
-            "flash3",
-            A,
-            replace(H100, capability=(8, 0), packages=frozenset({"flash_attn_interface"})),
-            "(9,)",
-        ),
-    ],
-)
-def test_who_can_compute_what(
-    name: str, attention: Attention, setting: DispatchContext, reason: str | None
-) -> None:
-    refusal = library.KERNELS[name].refusal(attention, setting)
-    assert (refusal is None) if reason is None else (reason in str(refusal)), refusal
+from tests.support.attention.problems import PLAIN
 
 
 def test_who_is_asked() -> None:
     def names(attention: Attention) -> list[str]:
         return [kernel.name for kernel in library.rivals(attention)]
 
-    assert names(A) == ["flash", "efficient", "cudnn", "flash3", "flash4"]
-    assert names(replace(A, mask=Mask(5, 0)))[0] == "flash_window"
-    assert names(replace(A, backward=True)) == ["flash", "efficient", "cudnn"]
-    packed = replace(A, operands=("q", "k", "v", "cu_q", "cu_k"))
+    assert names(PLAIN) == ["flash", "efficient", "cudnn", "flash3", "flash4"]
+    assert names(replace(PLAIN, mask=Mask(5, 0)))[0] == "flash_window"
+    assert names(replace(PLAIN, backward=True)) == ["flash", "efficient", "cudnn"]
+    packed = replace(PLAIN, operands=("q", "k", "v", "cu_q", "cu_k"))
     assert names(packed) == ["flash_varlen", "flash3", "flash4"]
-    for kernel in {*names(A), *names(packed), "flash_window"}:
+    for kernel in {*names(PLAIN), *names(packed), "flash_window"}:
         assert library.extern_name(kernel, gradient=False) in library.FUNCTIONS
 
 

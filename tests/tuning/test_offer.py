@@ -9,7 +9,7 @@ import pytest
 
 from inductor_plugin.tuning.offer import CandidateOffer
 from tests.support.fakes import tasks
-from tests.tuning.test_selection import rig
+from tests.support.fakes.selection import rig
 
 
 def offer(name: str, kind: str, index: int = 0) -> CandidateOffer:

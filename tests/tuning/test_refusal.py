@@ -8,8 +8,8 @@ import pytest
 
 from inductor_plugin.cache import Record, Store, digest_of, open_store
 from inductor_plugin.tuning.refusal import REASON, remember
+from tests.support.fakes.selection import offers, race, rig
 from tests.support.fakes.tasks import problem
-from tests.tuning.test_selection import offers, race, rig
 
 ENVIRONMENT = "e" * 16
 WHY = {"cutlass": "float32 needs TF32", "triton_decode": "too many rows"}

@@ -19,9 +19,9 @@ from inductor_plugin.tuning.runtime import Runtime
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.task import CppBuild
 from inductor_plugin.worker.jobs import Outcome
+from tests.support.fakes.selection import ENVIRONMENT, Rig, entries, offers, race, rig
 from tests.support.fakes.tasks import cpp_build, entry, offer
 from tests.support.remote.files import FaultyFiles, MemoryFiles
-from tests.tuning.test_selection import ENVIRONMENT, Rig, entries, offers, race, rig
 
 LIMIT_S = 5.0
 

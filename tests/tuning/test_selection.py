@@ -2,110 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Record, Store, open_store
-from inductor_plugin.cache.quarantine import quarantine_name
-from inductor_plugin.config import Config
-from inductor_plugin.problem import Problem
-from inductor_plugin.problem.number_check import NumberCheck
-from inductor_plugin.problem.tolerance import Tolerance
-from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.offer import CandidateOffer
-from inductor_plugin.tuning.pins.pin import Pin
-from inductor_plugin.tuning.pins.replay import Pins
-from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.task import TaskCandidate
-from inductor_plugin.worker.jobs import Outcome, Status
+from inductor_plugin.worker.jobs import Outcome
+from tests.support.fakes.selection import (
+    CHECK,
+    entries,
+    offers,
+    race,
+    rig,
+)
 from tests.support.fakes.tasks import budget, offer, problem
 from tests.support.fakes.workers import spread
-
-ENVIRONMENT = "e" * 16
-
-
-@dataclass
-class Rig:
-    """A selection on a real cache."""
-
-    selection: Selection
-    store: Store
-    counters: Counters
-
-    def plan(
-        self,
-        offers: Sequence[CandidateOffer],
-        limit: Budget | None = None,
-        product: Problem | None = None,
-    ) -> TuningTicket:
-        return self.selection.plan(
-            product or problem(), offers, {"gemm": "too small"}, CHECK, limit
-        )
-
-    def record(self, ticket: TuningTicket) -> Record:
-        record = self.store.record(ENVIRONMENT, ticket.problem.op, ticket.digest)
-        assert record is not None
-        return record
-
-
-CHECK = NumberCheck(Tolerance(0.01, 0.01))
-
-
-def rig(path: Path, pins: Pins | None = None, *, host_counts: bool = True, **options: Any) -> Rig:
-    store, counters = open_store(path), Counters()
-    config = Config.load({"cache_dir": str(path), **options}, environ={})
-    here = {"host": "here"}
-    selection = Selection(
-        config, store, ENVIRONMENT, lambda: here, counters, pins, host_counts=host_counts
-    )
-    return Rig(selection, store, counters)
-
-
-def pinned_to(ticket: TuningTicket, winner: str, template: str = "") -> Pins:
-    """Return pins of a ticket's problem."""
-    pin = Pin(ENVIRONMENT, "mm", ticket.digest, "mm(8x8, 8x8)", winner, template)
-    return Pins("pins.json", {pin.place: pin})
-
-
-def offers(*names: str) -> list[CandidateOffer]:
-    """Return a library kernel and templates."""
-    return [offer("library", library=True), *(offer(name) for name in names)]
-
-
-def race(
-    ticket: TuningTicket,
-    times_ms: dict[str, float],
-    failed: dict[str, Status] | None = None,
-    finalists: Sequence[str] = (),
-) -> None:
-    """Do what the pipeline does with the task of a ticket."""
-    task = ticket.task
-    assert task is not None
-    task.refresh(task)
-    task.legs = 1 if finalists else 0
-    for entry in task.entries:
-        status = (failed or {}).get(entry.candidate_id, "ok")
-        took = times_ms.get(entry.candidate_id)
-        if status != "ok" or took is not None:
-            entry.outcome = Outcome(
-                entry.candidate_id, status, "" if status == "ok" else "why", error=1e-6
-            )
-        if status == "ok" and took is not None:
-            entry.samples_ms = spread(took, 5)
-            entry.rounds = 6 if entry.candidate_id in finalists else 0
-    task.finish(task)
-    task.done.set()
-
-
-def entries(ticket: TuningTicket) -> list[str]:
-    return [] if ticket.task is None else [e.candidate_id for e in ticket.task.entries]
 
 
 def test_what_was_measured_once_is_known_to_the_next_process(tmp_path: Path) -> None:
@@ -224,22 +138,6 @@ def test_a_failed_candidate_is_not_tried_again(
     assert again.measured["bad"].status == "raised"
 
 
-def test_quarantine_outlives_the_record(tmp_path: Path) -> None:
-    bench = rig(tmp_path)
-    ticket = bench.plan(offers("bad"))
-    race(ticket, {"library": 1.0}, {"bad": "hung"})
-    race(bench.plan(offers("bad")), {"library": 1.0}, {"bad": "hung"})
-    bench.store.layout.record(ENVIRONMENT, "mm", ticket.digest).unlink()
-    again = rig(tmp_path)
-    ticket = again.plan(offers("bad"))
-    assert entries(ticket) == ["library"]
-    assert (ticket.measured["bad"].status, ticket.measured["bad"].reason) == (
-        "hung",
-        "why (option compile_timeout_s or bench_timeout_s)",
-    )
-    assert again.counters.snapshot().quarantined == 1
-
-
 def test_how_the_device_was_is_in_the_record(tmp_path: Path) -> None:
     bench = rig(tmp_path)
     ticket = bench.plan(offers("a"))
@@ -279,33 +177,6 @@ def test_launches_of_two_hosts_are_not_compared(tmp_path: Path) -> None:
         each.conditions = {"host_ms": host} | ({"host": "there"} if each.library else {})
     race(ticket, {"library": 0.010, "a": 0.006})
     assert first.selection.decide(ticket).winner == "a"
-
-
-def test_who_was_blamed_for_memory_that_others_held_is_released(tmp_path: Path) -> None:
-    """Earlier versions condemned the candidates of all large problems while a model filled the GPU."""
-    first = rig(tmp_path)
-    ticket = first.plan(offers("a", "b"))
-    for name, status, reason in (
-        ("a", "out_of_memory", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
-        ("b", "out_of_memory", "benchmark worker of cuda:0 was killed by SIGKILL"),
-    ):
-        for _ in range(2):
-            fields = {"candidate": name, "status": status, "reason": reason}
-            first.store.quarantine(ENVIRONMENT, quarantine_name(name, ticket.digest), fields)
-    again = rig(tmp_path)
-    ticket = again.plan(offers("a", "b"))
-    assert [each.candidate for each in again.store.iter_quarantine()] == [
-        quarantine_name("b", ticket.digest)
-    ]
-    assert ticket.task is not None
-    assert {each.candidate_id for each in ticket.task.entries} == {"library", "a"}
-
-
-def test_quarantine_is_for_one_problem(tmp_path: Path) -> None:
-    bench = rig(tmp_path)
-    race(bench.plan(offers("bad")), {"library": 1.0}, {"bad": "hung"})
-    assert entries(bench.plan(offers("bad"), product=problem(rows=4096))) == ["library", "bad"]
-    assert quarantine_name("bad", "a" * 64) != quarantine_name("bad", "b" * 64)
 
 
 def test_a_skipped_candidate_is_tried_again_and_not_blamed(tmp_path: Path) -> None:
@@ -445,90 +316,6 @@ def test_all_processes_decide_from_the_same_timings(tmp_path: Path) -> None:
     late = rig(tmp_path)
     last = late.selection.decide(late.plan(offers("a")))
     assert last.winner == theirs.selection.decide(tickets[1]).winner == "library"
-
-
-def test_a_pinned_winner_runs_whatever_was_measured(tmp_path: Path) -> None:
-    tuned = rig(tmp_path)
-    ticket = tuned.plan(offers("a", "b"))
-    race(ticket, {"library": 3.0, "a": 1.0, "b": 2.0})
-    pins = pinned_to(ticket, "b")
-    bench = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
-    again = bench.plan(offers("a", "b", "unseen"))
-    assert again.task is None
-    verdict = bench.selection.decide(again)
-    assert (verdict.winner, verdict.reason) == ("b", "pinned")
-
-
-def test_what_is_not_pinned_runs_the_library_kernel_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench = rig(tmp_path, Pins("pins.json", {}), policy="pinned", pin_file="pins.json")
-    ticket = bench.plan(offers("a"))
-    assert bench.selection.decide(ticket).winner == "library"
-    bench.selection.decide(ticket)
-    assert [r.levelno for r in caplog.records] == [logging.WARNING]
-
-
-def test_what_is_not_pinned_and_has_no_library_kernel_is_no_timed_choice(
-    tmp_path: Path,
-) -> None:
-    race(rig(tmp_path).plan([offer("a"), offer("b")]), {"a": 2.0, "b": 1.0})
-    bench = rig(tmp_path, Pins("pins.json", {}), policy="pinned", pin_file="pins.json")
-    assert bench.selection.decide(bench.plan([offer("a"), offer("b")])).winner == "a"
-
-
-def test_a_pinned_candidate_is_offered_whatever_the_limit(tmp_path: Path) -> None:
-    ticket = rig(tmp_path).plan(offers("a", "b"))
-    limits: dict[str, Any] = {"policy": "pinned", "pin_file": "pins.json", "max_candidates": 1}
-    bench = rig(tmp_path, pinned_to(ticket, "b"), **limits)
-    assert bench.selection.decide(bench.plan(offers("a", "b"))).winner == "b"
-
-
-@pytest.mark.parametrize(
-    ("template", "why"),
-    [
-        ("", "it is not offered any more"),
-        ("gone", "template 'gone' is not registered"),
-        ("triton_decode", "template 'triton_decode' does not offer it any more"),
-    ],
-)
-def test_a_pin_that_is_not_offered_says_why(tmp_path: Path, template: str, why: str) -> None:
-    ticket = rig(tmp_path).plan(offers("a"))
-    pins = pinned_to(ticket, "b", template)
-    bench = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
-    again = bench.plan(offers("a"))
-    verdict = bench.selection.decide(again)
-    assert verdict.winner == "library"
-    assert again.unpinned == f"pinned b is not used: {why}"
-    assert again.unpinned in verdict.reason
-
-
-def test_a_pinned_library_kernel_runs_though_it_has_failed_here(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It would run without a pin, too: that is no reason for a warning, or for an error with `strict`."""
-    ticket = rig(tmp_path).plan(offers("a"))
-    race(ticket, {"a": 1.0}, failed={"library": "crashed"})
-    rig(tmp_path).selection.decide(ticket)
-    pins = pinned_to(ticket, "library")
-    again = rig(tmp_path, pins, policy="pinned", pin_file="pins.json").plan(offers("a"))
-    verdict = again.selection.decide(again)
-    assert (verdict.winner, verdict.reason, again.unpinned) == ("library", "pinned", "")
-    assert "no pinned decision" not in caplog.text
-
-
-def test_a_pin_file_of_another_environment_says_what_differs_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    fields = {"device": {"type": "cpu", "name": "Z80"}, "software": {"torch": "1.0"}}
-    pin = Pin("another", "mm", "d", "mm(8x8, 8x8)", "a")
-    pins = Pins("pins.json", {pin.place: pin}, {"another": fields})
-    bench = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
-    for device in ("cpu", "cuda"):
-        ticket = bench.plan(offers("a"), product=problem(device=device))
-        assert bench.selection.decide(ticket).winner == "library"
-        assert "of another environment (Z80, torch 1.0)" in ticket.unpinned
-    assert len(caplog.records) == 1
 
 
 def test_numbers_are_checked_unless_that_is_switched_off(tmp_path: Path) -> None:

@@ -22,8 +22,15 @@ from inductor_plugin.tuning.validity import (
     limits,
     was_limited,
 )
-from inductor_plugin.worker.jobs import Outcome, Status
-from tests.tuning.test_selection import Rig, entries, offers, pinned_to, race, rig
+from tests.support.fakes.selection import (
+    Rig,
+    entries,
+    fail,
+    offers,
+    pinned_to,
+    race,
+    rig,
+)
 
 
 def measured(status: str, **provenance: Any) -> Measured:
@@ -216,56 +223,6 @@ def test_what_was_not_checked_is_measured_again_when_numbers_count(tmp_path: Pat
     assert rig(tmp_path).plan(offers("a")).task is None
 
 
-@pytest.mark.parametrize("status", ["hung", "out_of_memory"])
-def test_a_candidate_ended_by_the_users_limit_comes_back_with_a_higher_one(
-    tmp_path: Path, status: Status
-) -> None:
-    low: dict[str, Any] = {"bench_timeout_s": 1, "worker_memory_bytes": 1 << 20}
-    for _ in range(2):
-        fail(rig(tmp_path, **low).plan(offers("a")), "a", status)
-    assert rig(tmp_path, **low).plan(offers("a")).task is None
-    again = rig(tmp_path, worker_memory_bytes=0).plan(offers("a"))
-    assert "a" in entries(again)
-    # What happened under the low limit does not count: one failure under the default is the first.
-    fail(again, "a", status)
-    assert "a" in entries(rig(tmp_path).plan(offers("a")))
-
-
-@pytest.mark.parametrize("status", ["hung", "crashed", "out_of_memory", "sticky_error"])
-def test_a_mishap_condemns_at_the_second_time(
-    tmp_path: Path, status: Status, caplog: pytest.LogCaptureFixture
-) -> None:
-    fail(rig(tmp_path).plan(offers("a")), "a", status)
-    assert "the next process tries it once more" in caplog.text
-    again = rig(tmp_path).plan(offers("a"))
-    assert entries(again) == ["library", "a"]
-    caplog.clear()
-    fail(again, "a", status)
-    assert "is not used" in caplog.text
-    assert "once more" not in caplog.text
-    known = rig(tmp_path).plan(offers("a"))
-    assert known.hit
-    assert known.measured["a"].status == status
-
-
-@pytest.mark.parametrize("status", ["wrong", "red_zone", "raised", "compile_failed"])
-def test_what_a_candidate_did_itself_condemns_at_once(tmp_path: Path, status: Status) -> None:
-    fail(rig(tmp_path).plan(offers("a")), "a", status)
-    known = rig(tmp_path).plan(offers("a"))
-    assert known.hit
-    assert known.measured["a"].status == status
-
-
-def test_a_mishap_that_went_well_the_second_time_is_forgotten(tmp_path: Path) -> None:
-    fail(rig(tmp_path).plan(offers("a")), "a", "crashed")
-    race(rig(tmp_path).plan(offers("a")), {"library": 1.0, "a": 0.5})
-    bench = rig(tmp_path)
-    assert list(bench.store.iter_quarantine()) == []
-    known = bench.plan(offers("a"))
-    assert known.hit
-    assert bench.selection.decide(known).winner == "a"
-
-
 @pytest.mark.parametrize(
     ("status", "count", "then", "expected"),
     [
@@ -302,24 +259,6 @@ def test_what_does_not_fit_is_remembered_and_not_quarantined(tmp_path: Path) -> 
     # With the check on, the others are measured again; what cannot be fast stays out.
     checking = rig(tmp_path).plan(offers("a", "b"))
     assert entries(checking) == ["library", "b"]
-
-
-def test_a_library_kernel_is_never_put_into_quarantine(tmp_path: Path) -> None:
-    bench: Rig = rig(tmp_path, bench_timeout_s=1)
-    fail(bench.plan(offers("a")), "library", "hung")
-    assert list(bench.store.iter_quarantine()) == []
-    assert "library" in entries(rig(tmp_path, bench_timeout_s=1).plan(offers("a")))
-
-
-def fail(ticket: Any, name: str, status: Status) -> None:
-    """Let one candidate of a race fail and the others take a millisecond."""
-    for entry in ticket.task.entries:
-        good = entry.candidate_id != name
-        entry.outcome = Outcome(
-            entry.candidate_id, "ok" if good else status, "" if good else "ended", error=0.0
-        )
-        entry.samples_ms = (1.0,) * 5 if good else ()
-    ticket.task.finish(ticket.task)
 
 
 def test_another_machine_does_not_speak_for_what_an_earlier_check_refused_here(
