@@ -15,11 +15,12 @@ from inductor_plugin.cost.prune import PREDICTED_SPILLS_BYTES, predict
 from inductor_plugin.cost.registers import Kernel
 from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES
-from inductor_plugin.problem.epilogue import Access, Epilogue, Pattern, Step
+from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.target import target
+from tests.support.graphs.chains import M, N, access, epilogue, gelu
 
 H200 = target("H200")
-M = N = K = 2048
+K = 2048
 TILE = Kernel(
     template="mm",
     tile=(128, 128, 64),
@@ -32,38 +33,6 @@ TILE = Kernel(
 )
 LARGE = replace(TILE, tile=(128, 256, 64), registers=179, shared_bytes=98304)
 HUGE = replace(TILE, tile=(256, 256, 64), registers=255, shared_bytes=98304)
-
-
-def access(pattern: Pattern = "full", dtype: str = "bfloat16", buffer: str = "") -> Access:
-    elements = {"full": M * N, "row": N, "column": M, "scalar": 1, "other": M * N}[pattern]
-    stride = {"full": (N, 1), "row": (0, 1), "column": (1, 0), "scalar": (0, 0), "other": ()}
-    return Access(pattern, dtype, elements, stride[pattern], buffer=buffer)
-
-
-def epilogue(
-    *operations: str, reads: tuple[Access, ...] = (), out: str = "bfloat16", **facts: Any
-) -> Epilogue:
-    """Return a chain of operations on the product; each of the reads is added in the end."""
-    steps = [Step("product")]
-    for operation in operations:
-        steps.append(Step(operation, (len(steps) - 1,)))
-    for index in range(len(reads)):
-        before = len(steps) - 1
-        steps += [Step("load", (), index), Step("add", (before, before + 1))]
-    steps.append(Step("store", (len(steps) - 1,), 0))
-    chain = Epilogue((M, N), "bfloat16", tuple(steps), reads, (access(dtype=out),))
-    return replace(chain, **facts)
-
-
-def gelu(**facts: Any) -> Epilogue:
-    """Return x * erf(x): x waits for the function."""
-    steps = (
-        Step("product"),
-        Step("erf", (0,)),
-        Step("mul", (0, 1)),
-        Step("store", (2,), 0),
-    )
-    return replace(Epilogue((M, N), "bfloat16", steps, (), (access(),)), **facts)
 
 
 def estimate(

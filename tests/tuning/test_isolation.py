@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from inductor_plugin.cache import Store
 from inductor_plugin.cache.quarantine import quarantine_name
+from inductor_plugin.config import Config
+from inductor_plugin.tuning.counters import Counters
+from inductor_plugin.tuning.isolation import Isolation
 from inductor_plugin.worker.jobs import Status
 from tests.support.fakes.selection import ENVIRONMENT, Rig, entries, fail, offers, race, rig
 from tests.support.fakes.tasks import problem
@@ -111,3 +115,74 @@ def test_a_library_kernel_is_never_put_into_quarantine(tmp_path: Path) -> None:
     fail(bench.plan(offers("a")), "library", "hung")
     assert list(bench.store.iter_quarantine()) == []
     assert "library" in entries(rig(tmp_path, bench_timeout_s=1).plan(offers("a")))
+
+
+def condemned_by_hand(store: Store, name: str, digest: str, reason: str = "why") -> None:
+    fields = {"candidate": name, "status": "raised", "reason": reason}
+    store.quarantine(ENVIRONMENT, quarantine_name(name, digest), fields)
+
+
+def test_entries_are_those_of_offered_candidates_on_this_problem(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a", "b"))
+    for name, digest in (("a", ticket.digest), ("b", "f" * 64), ("stranger", ticket.digest)):
+        condemned_by_hand(bench.store, name, digest)
+    config = Config.load({}, environ={})
+    here = Isolation(config, bench.store, ENVIRONMENT, Counters())
+    entries_here = here.among(ticket.offers, ticket.digest)
+    assert set(entries_here) == {"a"}
+    assert here.condemned(entries_here["a"])
+    assert not here.condemned(None)
+    elsewhere = Isolation(config, bench.store, "o" * 16, Counters())
+    assert elsewhere.among(ticket.offers, ticket.digest) == {}
+
+
+def test_who_is_left_out_keeps_status_reason_and_time_and_who_is_tried_again_is_on_probation(
+    tmp_path: Path,
+) -> None:
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a", "b", "c"))
+    condemned_by_hand(bench.store, "a", ticket.digest, "it raised TypeError")
+    mishap = {"candidate": "b", "status": "crashed", "reason": "SIGKILL"}
+    bench.store.quarantine(ENVIRONMENT, quarantine_name("b", ticket.digest), mishap)
+    isolation = Isolation(Config.load({}, environ={}), bench.store, ENVIRONMENT, Counters())
+    quarantined = isolation.among(ticket.offers, ticket.digest)
+    remaining = isolation.without(ticket, list(ticket.offers), quarantined)
+    assert [offer.candidate_id for offer in remaining] == ["library", "b", "c"]
+    assert ticket.on_probation == {"b"}
+    row = ticket.measured["a"]
+    assert (row.status, row.reason) == ("raised", "it raised TypeError")
+    assert row.measured_at == quarantined["a"].created
+    assert set(ticket.measured) == {"a"}
+
+
+def test_a_failure_counts_for_the_process_and_for_its_problem(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a", "b"))
+    assert ticket.task is not None
+    fail(ticket, "a", "raised")
+    for counters in (bench.counters, ticket.task.spent):
+        stats = counters.snapshot()
+        assert (stats.failed, stats.quarantined) == (1, 1)
+
+
+def test_the_entry_says_what_failed_and_at_which_limits(tmp_path: Path) -> None:
+    bench = rig(tmp_path, bench_timeout_s=7)
+    ticket = bench.plan(offers("a"))
+    fail(ticket, "a", "hung")
+    (entry,) = bench.store.iter_quarantine()
+    assert (entry.candidate, entry.status) == (quarantine_name("a", ticket.digest), "hung")
+    assert entry.reason.startswith("ended")
+    assert entry.fields["candidate"] == "a"
+    assert entry.fields["problem"] == ticket.problem.describe()
+    assert entry.fields["limits"]["bench_timeout_s"] == 7
+
+
+def test_a_success_releases_only_who_was_on_probation(tmp_path: Path) -> None:
+    """Another process may have condemned a candidate after this one had begun to measure it."""
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a"))
+    condemned_by_hand(bench.store, "a", ticket.digest)
+    race(ticket, {"library": 1.0, "a": 0.5})
+    assert [entry.status for entry in bench.store.iter_quarantine()] == ["raised"]
+    assert entries(rig(tmp_path).plan(offers("a"), product=ticket.problem)) == []
