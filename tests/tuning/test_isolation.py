@@ -186,3 +186,14 @@ def test_a_success_releases_only_who_was_on_probation(tmp_path: Path) -> None:
     race(ticket, {"library": 1.0, "a": 0.5})
     assert [entry.status for entry in bench.store.iter_quarantine()] == ["raised"]
     assert entries(rig(tmp_path).plan(offers("a"), product=ticket.problem)) == []
+
+
+def test_a_mishap_counts_only_under_the_limits_everybody_has(tmp_path: Path) -> None:
+    """A limit of a second ends many a good kernel."""
+    counted: dict[int, object] = {}
+    for limit_s in (1, int(Config().bench_timeout_s)):
+        bench = rig(tmp_path / str(limit_s), bench_timeout_s=limit_s)
+        fail(bench.plan(offers("a")), "a", "hung")
+        (entry,) = bench.store.iter_quarantine()
+        counted[limit_s] = entry.mishaps
+    assert list(counted.values()) == [0, 1]
