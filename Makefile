@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready-torch-$(TORCH)
 ARGS ?=
 
-# One worker for each core; see tests/support/tiers.py. A test that compiles takes its time on a busy machine.
+# One worker for each core; see tests/support/tiers/options.py. A test that compiles takes its time on a busy machine.
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 PATIENT := -o faulthandler_timeout=600
 

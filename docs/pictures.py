@@ -10,7 +10,7 @@ from inductor_plugin.tuning.report.page.document import document
 from inductor_plugin.tuning.report.page.model import page_model
 from inductor_plugin.tuning.report.page.source import CacheSource, Holding
 from tests.support.browser import browser_path, opened_browser
-from tests.support.measured_gpu import H100, gpu_records
+from tests.support.cache.measured_gpu import H100, gpu_records
 
 FOLDER = Path(__file__).parent / "pictures"
 TITLE = "Example: made-up records of an H100"

@@ -11,20 +11,20 @@ import pytest
 
 import inductor_plugin
 from inductor_plugin.tuning import race, validity
-from tests.support import tiers
 from tests.support.repository import REPOSITORY
+from tests.support.tiers import options
 from tests.support.warned import forget
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of `tests.support.tiers`."""
-    tiers.add_options(parser)
+    """Add the options of `tests.support.tiers.options`."""
+    options.add_options(parser)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return the number of workers that `-n auto` stands for."""
-    return tiers.workers(config)
+    return options.workers(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,23 +36,23 @@ def pytest_configure(config: pytest.Config) -> None:
             "run `make test` here",
             returncode=3,
         )
-    tiers.configure(config)
+    options.configure(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a device that is not there; ask for it only if a test does."""
-    wanting = [one for one in items if one.get_closest_marker("gpu") or _wants_sm90(one)]
+    wanting = [item for item in items if item.get_closest_marker("gpu") or _wants_sm90(item)]
     if not wanting:
         return
     import torch
 
     there = torch.cuda.is_available()
     sm90 = there and torch.cuda.get_device_capability() == (9, 0)
-    for one in wanting:
+    for test in wanting:
         if not there:
-            one.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-        elif _wants_sm90(one) and not sm90:
-            one.add_marker(pytest.mark.skip(reason="needs compute capability 9.0"))
+            test.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        elif _wants_sm90(test) and not sm90:
+            test.add_marker(pytest.mark.skip(reason="needs compute capability 9.0"))
 
 
 def _wants_sm90(item: pytest.Item) -> bool:
@@ -62,7 +62,7 @@ def _wants_sm90(item: pytest.Item) -> bool:
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Take the plugin's variables away, keep its cache out of the user's home, let it warn again."""
-    for variable in [one for one in os.environ if one.startswith("INDUCTOR_PLUGIN_")]:
+    for variable in [name for name in os.environ if name.startswith("INDUCTOR_PLUGIN_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg-cache"))
     # Whether a candidate wins is chance in most tests; one that does must not cost them a second compile.

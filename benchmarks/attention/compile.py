@@ -34,11 +34,11 @@ from inductor_plugin.template import Candidate, Template, TritonSource
 from inductor_plugin.templates.triton_attention.backward import TritonAttentionBackward
 from inductor_plugin.templates.triton_attention.decode import TritonAttentionDecode
 from inductor_plugin.templates.triton_attention.forward import TritonAttention
-from tests.support import triton_interpreter
 from tests.support.attention import backward_cases
 from tests.support.attention.backward_cases import Case
 from tests.support.attention.forward_cases import meta_operands_of, problem_of
 from tests.support.attention.lowering import graph, source_of
+from tests.support.triton import interpreter
 
 OUT = RESULTS / "attention_triton.json"
 GPUS = ("A100", "H200", "B200")
@@ -139,7 +139,7 @@ def compiled(gpu: Target, mask: str, problem: Problem, candidate: Candidate) -> 
     """Compile one candidate; called within `as_target` of the GPU."""
     arch = gpu.capability[0] * 10 + gpu.capability[1]
     assert isinstance(candidate.kernel, TritonSource)
-    usage = triton_interpreter.compiled(source_of(problem, candidate), arch)
+    usage = interpreter.compiled(source_of(problem, candidate), arch)
     q = problem.inputs[attention_of(problem).operands.index("q")]
     return Row(
         gpu=gpu.name,

@@ -26,10 +26,11 @@ import torch
 
 from benchmarks.harness.repository import RESULTS
 from benchmarks.harness.sources import sources_digest
-from tests.support import gpu, triton_interpreter
+from tests.support import gpu
 from tests.support.attention import backward_cases as backward
 from tests.support.attention import forward_cases as forward
 from tests.support.attention.lowering import computed, graph, module_of
+from tests.support.triton import interpreter
 
 OUT = RESULTS / "attention_numerics.json"
 SOURCES = {
@@ -89,7 +90,7 @@ def backward_errors(trials: Sequence[backward.Trial]) -> Iterator[dict[str, floa
             module = module_of(problem, backward.candidate_of(trial, problem))
             modules.append((module, [*operands.values()]))
             exact.append(expected)
-    for results, expected in zip(triton_interpreter.outputs(modules), exact, strict=True):
+    for results, expected in zip(interpreter.outputs(modules), exact, strict=True):
         yield backward.errors(results, expected)
 
 

@@ -42,7 +42,7 @@ from inductor_plugin.template import Candidate, Failed, TritonSource
 from inductor_plugin.templates.triton import persistent_tma, split_k
 from inductor_plugin.templates.triton.order import TritonTile
 from inductor_plugin.templates.triton.product import Product, product_of
-from tests.support import triton, triton_interpreter
+from tests.support.triton import interpreter, lowering
 
 BF16, F32 = torch.bfloat16, torch.float32
 SIZE = 2048
@@ -228,7 +228,7 @@ def compiled_with(facts: Facts, epilogue: Fused, gpu: Target) -> Compiled:
     if len(sources) != 1:
         raise RuntimeError(f"{facts.name}: {len(sources)} kernels, the epilogue was not fused")
     arch = gpu.capability[0] * 10 + gpu.capability[1]
-    usage = triton_interpreter.compiled(sources[0], arch)
+    usage = interpreter.compiled(sources[0], arch)
     (resources,) = parse_ptxas(usage.log)
     resources = replace(resources, dynamic_shared_bytes=usage.shared, threads=32 * facts.warps)
     return Compiled(resources, epilogues[0] if epilogues else None)
@@ -303,7 +303,7 @@ def _choice(facts: Facts, nodes: Sequence[Any], layout: Any, gpu: Target) -> Any
     m, n, k = facts.tile
     if facts.template == "mm":
         return _stock(facts, nodes, layout)
-    product = product_of(replace(triton.problem(SIZE, SIZE, SIZE), target=gpu))
+    product = product_of(replace(lowering.problem(SIZE, SIZE, SIZE), target=gpu))
     assert isinstance(product, Product)
     make: Callable[[Product, TritonTile], Candidate] = (
         persistent_tma.candidate if facts.persistent else split_k.candidate

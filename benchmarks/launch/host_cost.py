@@ -25,7 +25,7 @@ from torch._inductor.select_algorithm import extern_kernels
 
 from benchmarks.startup.cold_warm import machine
 from inductor_plugin.ops import launch, sites
-from tests.support import host_kernels, native
+from tests.support.native import call_sites, host_kernels
 
 LIMITS = {"product": 2.0, "product, workspace": 2.0, "epilogue": 3.0, "attention": 3.0}
 """Most that a call may cost, in that of ``torch.mm(out=)``."""
@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--out", type=Path, help="file for the JSON")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, native.on_the_host():
+    with tempfile.TemporaryDirectory() as folder, call_sites.on_the_host():
         library = host_kernels.library(Path(folder), _KERNEL)
         figures = summary(measure(functions(f"nothing@{library}"), arguments.rounds))
     for name, figure in figures.items():
@@ -100,7 +100,7 @@ def functions(kernel: str) -> dict[str, Callable[[], None]]:
             qualified = f"inductor_plugin::{op}.out"
             line = f"launch({operands}, {workspace}, out={out})"
             for way, has_library in (("sites", True), ("python", False)):
-                given = native.sites() if has_library else None
+                given = call_sites.sites() if has_library else None
                 with mock.patch.object(sites.library, "sites", return_value=given):
                     site = sites.site(qualified, constants, *counts)
                 found[f"{way}: {name}"] = _function(line, {**space, "launch": site})

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.startup.cold_warm import machine
 from inductor_plugin.cache import open_store
-from tests.support.killed_processes import kill_many
+from tests.support.processes.killed import kill_many
 
 LARGEST_ERROR = 1e-5
 

@@ -54,18 +54,18 @@ def state() -> dict[str, Any]:
         from torch._inductor.heuristics.template.triton import BaseConfigHeuristic
 
         owners["tiles"] = BaseConfigHeuristic
-    found = {
-        f"{name}.{one}": value
+    attributes = {
+        f"{name}.{key}": value
         for name, owner in owners.items()
-        for one, value in vars(owner).items()
+        for key, value in vars(owner).items()
     }
-    found |= {f"environ.{name}": value for name, value in os.environ.items()}
+    attributes |= {f"environ.{name}": value for name, value in os.environ.items()}
     known: Any = device_interface.caching_worker_device_properties
-    found |= {f"properties.{name}": value for name, value in known.items()}
-    found |= {
+    attributes |= {f"properties.{name}": value for name, value in known.items()}
+    attributes |= {
         f"config.{name}": getattr(config, name) for name in ("compile_threads", "fx_graph_cache")
     }
-    return found
+    return attributes
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
@@ -128,9 +128,9 @@ def test_the_device_is_answered_for_but_not_available():
         assert torch.cuda.is_available() is there
         assert torch.cuda.get_device_capability() == (8, 0)
         assert torch.cuda.device_count() == 3
-        found: Any = torch.cuda.get_device_properties(2)
-        assert found is properties
-        assert (found.multi_processor_count, found.total_memory) == (108, 7)
+        card: Any = torch.cuda.get_device_properties(2)
+        assert card is properties
+        assert (card.multi_processor_count, card.total_memory) == (108, 7)
         with as_target(target("L40S")):
             assert torch.cuda.get_device_name() == "NVIDIA L40S"
         assert torch.cuda.get_device_name() == "NVIDIA A100-SXM4-80GB"
@@ -195,7 +195,7 @@ def test_a_grouped_product_has_stocks_kernels_as_on_the_device(
     operands = (Arg((4000, 512)), Arg((8, 1024, 512)), Arg((8,), torch.int32))
     with as_target(name), Lab(library_last, cache_dir).open() as lab:
         code = lab.lower(experts, *operands, gemm_backends="ATEN,TRITON")
-    assert ("triton_grouped_mm" in {one.name for one in lab.entries("triton")}) is offered
+    assert ("triton_grouped_mm" in {entry.name for entry in lab.entries("triton")}) is offered
     assert ("def triton_tem_fused" in code) is offered
     assert bool(list(inductor_cache.glob("triton/0/*/triton_tem*.cubin"))) is offered
 
@@ -234,11 +234,11 @@ def test_two_threads_that_ask_leave_the_device_as_it_was(monkeypatch: pytest.Mon
         inside.wait(10)
         fake_device._with_device(second)()
 
-    threads = [threading.Thread(target=one) for one in (ask_first, ask_second)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    threads = [threading.Thread(target=question) for question in (ask_first, ask_second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert torch.cuda.is_available is there
 
 

@@ -45,30 +45,32 @@ def lowered(make: Callable[[], Any], config: Config, **options: Any) -> list[Low
 
 def test_every_set_of_inputs_gives_its_problems_with_their_kernels(config: Config) -> None:
     before = stats()
-    found = lowered(models.half, config)
-    assert [one.problem for one in found] == [
+    products = lowered(models.half, config)
+    assert [product.problem for product in products] == [
         "attention(1x4x128x64, 1x4x128x64, 1x4x128x64)",
         "mm(128x256, 256x512)",
         "attention(1x4x64x64, 1x4x64x64, 1x4x64x64)",
         "mm(64x256, 256x512)",
     ]
     store = RUNTIME.store(config)
-    for one in found:
-        assert len(one.offered) == 3
-        assert len(one.kernels) == sum("triton" in name for name in one.offered)
-        assert one.failed == ()
-        assert all(store.kernel(digest) is not None for digest in one.kernels)
+    for described in products:
+        assert len(described.offered) == 3
+        assert len(described.kernels) == sum("triton" in name for name in described.offered)
+        assert described.failed == ()
+        assert all(store.kernel(digest) is not None for digest in described.kernels)
     spent = stats().since(before)
-    kernels = {digest for one in found for digest in one.kernels}
+    kernels = {digest for product in products for digest in product.kernels}
     assert len(kernels) >= 4
     assert (spent.compiled, spent.benchmarked) == (len(kernels), 0)
     # Nothing was measured, so nothing is decided; who refused, and why, is kept for `explain`.
     records = list(store.iter_records())
-    assert [one.decision for one in records] == [None] * 4
-    assert all("triton_decode" in one.rejected for one in records if one.op == "mm")
+    assert [record.decision for record in records] == [None] * 4
+    assert all("triton_decode" in record.rejected for record in records if record.op == "mm")
     # And what is compiled is not compiled again, nor does it count as known.
     before = stats()
-    assert [one.kernels for one in lowered(models.half, config)] == [one.kernels for one in found]
+    assert [product.kernels for product in lowered(models.half, config)] == [
+        product.kernels for product in products
+    ]
     spent = stats().since(before)
     assert (spent.compiled, spent.record_misses) == (0, 4)
 
@@ -95,15 +97,17 @@ def test_a_model_that_wants_values_is_made_with_real_tensors(
         model, inputs = models.wants_values()
         return model, [inputs]
 
-    found = [one.problem for one in lowered(make, config)]
-    assert [one for one in found if not one.startswith("attention")] == ["mm(128x256, 256x512)"]
+    problems = [product.problem for product in lowered(make, config)]
+    assert [problem for problem in problems if not problem.startswith("attention")] == [
+        "mm(128x256, 256x512)"
+    ]
     assert "made with real tensors" in caplog.text
 
 
 def test_unknown_sizes_stay_unknown(config: Config) -> None:
-    found = lowered(models.half, config, dynamic=True)
-    assert len(found) >= 1
-    assert all(one.kernels for one in found)
+    products = lowered(models.half, config, dynamic=True)
+    assert len(products) >= 1
+    assert all(product.kernels for product in products)
 
 
 def test_nothing_is_left_behind(config: Config) -> None:

@@ -96,8 +96,8 @@ def test_an_import_that_fails_inside_the_users_module_is_shown_as_it_is(here: Pa
 
 
 def test_tensors_are_found_in_nested_answers_and_moved_in_nested_inputs():
-    one, two = torch.zeros(1), torch.ones(2)
-    assert [t.numel() for t in models.tensors({"a": (one, [two]), "b": None})] == [1, 2]
-    moved = models.moved({"a": (one, [two]), "b": 5}, "meta")
+    tensor, other = torch.zeros(1), torch.ones(2)
+    assert [t.numel() for t in models.tensors({"a": (tensor, [other]), "b": None})] == [1, 2]
+    moved = models.moved({"a": (tensor, [other]), "b": 5}, "meta")
     assert moved["a"][0].device.type == moved["a"][1][0].device.type == "meta"
     assert moved["b"] == 5

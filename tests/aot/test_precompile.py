@@ -24,7 +24,7 @@ from inductor_plugin.errors import ArchiveError, OptionError, PackError, TargetE
 from inductor_plugin.kernels.nvcc import NoToolkit, find
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.support.cache import kernel_key
+from tests.support.cache.records import kernel_key
 from tests.support.repository import REPOSITORY
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
@@ -115,18 +115,22 @@ def command(*arguments: str) -> dict[str, Any]:
 def test_another_process_takes_the_pack_and_compiles_nothing(
     request_: Request, tmp_path: Path
 ) -> None:
-    made = run(request_, quiet)
-    assert made.stats.compiled == 6
-    assert made.count("triton") == len(made.pack.kernels) == 6
-    assert (made.pack.target, made.pack.arch, made.pack.models) == ("H200", "sm_90a", (HALF,))
-    assert made.pack.problems == (
+    finished = run(request_, quiet)
+    assert finished.stats.compiled == 6
+    assert finished.count("triton") == len(finished.pack.kernels) == 6
+    assert (finished.pack.target, finished.pack.arch, finished.pack.models) == (
+        "H200",
+        "sm_90a",
+        (HALF,),
+    )
+    assert finished.pack.problems == (
         "attention(1x4x128x64, 1x4x128x64, 1x4x128x64)",
         "attention(1x4x64x64, 1x4x64x64, 1x4x64x64)",
         "mm(128x256, 256x512)",
         "mm(64x256, 256x512)",
     )
-    assert made.pack.software["torch"] == torch.__version__
-    assert made.bytes == request_.out.stat().st_size > 10_000
+    assert finished.pack.software["torch"] == torch.__version__
+    assert finished.bytes == request_.out.stat().st_size > 10_000
     other = str(tmp_path / "other")
     taken = command("import", str(request_.out), "--cache-dir", other)
     assert taken["kernels"] == 6
@@ -136,8 +140,8 @@ def test_another_process_takes_the_pack_and_compiles_nothing(
         *("--out", str(tmp_path / "again.pack")),
     )
     assert again["stats"]["compiled"] == 0
-    assert again["stats"]["candidates"] == made.stats.candidates
-    assert again["pack"]["kernels"] == list(made.pack.kernels)
+    assert again["stats"]["candidates"] == finished.stats.candidates
+    assert again["pack"]["kernels"] == list(finished.pack.kernels)
 
 
 @pytest.mark.slow
@@ -146,15 +150,15 @@ def test_cutlass_kernels_come_with_it_and_need_no_compiler(
     request_: Request, tmp_path: Path
 ) -> None:
     config = replace(request_.config, gemm_backends="ATEN,CUTLASS", max_candidates=3)
-    made = run(replace(request_, config=config), quiet)
-    assert made.count("cutlass") >= 3
-    for kernel in made.kernels:
+    finished = run(replace(request_, config=config), quiet)
+    assert finished.count("cutlass") >= 3
+    for kernel in finished.kernels:
         assert kernel.spills == 0
         assert kernel.registers is not None
         if kernel.kind == "cutlass":  # the attention's are Triton's
             assert kernel.instructions == ("HGMMA",)
             assert kernel.registers <= 168
-    assert made.bytes < 200_000 * made.count("cutlass")
+    assert finished.bytes < 200_000 * finished.count("cutlass")
     other = str(tmp_path / "other")
     command("import", str(request_.out), "--cache-dir", other)
     arguments = ("precompile", "--target", "H200", "--model", HALF, "--backends", "ATEN,CUTLASS")
@@ -163,7 +167,7 @@ def test_cutlass_kernels_come_with_it_and_need_no_compiler(
         *("--out", str(tmp_path / "again.pack")),
     )
     assert again["stats"]["compiled"] == 0
-    assert again["pack"]["kernels"] == list(made.pack.kernels)
+    assert again["pack"]["kernels"] == list(finished.pack.kernels)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +207,7 @@ def test_a_pack_that_does_not_load_leaves_the_old_file(
     with pytest.raises(PackError, match="cannot be loaded"):
         run(request_, quiet)
     assert request_.out.read_bytes() == b"the old one"
-    assert [one.name for one in request_.out.parent.glob("*.unchecked")] == []
+    assert [path.name for path in request_.out.parent.glob("*.unchecked")] == []
 
 
 def test_a_library_that_is_none_is_found_when_the_pack_is_read_back(tmp_path: Path) -> None:
@@ -237,12 +241,12 @@ def test_a_backend_without_a_library_kernel_is_compiled_too(request_: Request) -
 
 
 def test_odd_sizes_are_compiled_and_refusals_are_remembered(request_: Request) -> None:
-    made = run(replace(request_, models=("tests.support.graphs.models:odd",)), quiet)
-    assert made.pack.problems == ("mm(33x4001, 4001x97)",)
-    assert "triton_persistent_tma" in made.problems[0].rejected
+    finished = run(replace(request_, models=("tests.support.graphs.models:odd",)), quiet)
+    assert finished.pack.problems == ("mm(33x4001, 4001x97)",)
+    assert "triton_persistent_tma" in finished.problems[0].rejected
     (record,) = RUNTIME.store(request_.config).iter_records()
     assert record.decision is None
-    assert record.rejected == made.problems[0].rejected
+    assert record.rejected == finished.problems[0].rejected
 
 
 def test_the_general_set_is_compiled(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,9 +311,9 @@ def test_without_a_compiler_the_rest_is_compiled_and_the_lack_is_said(request_: 
     config = replace(
         request_.config, gemm_backends="ATEN,TRITON,CUTLASS", nvcc="/nowhere", max_candidates=1
     )
-    made = run(replace(request_, config=config), quiet)
-    assert made.count("triton") == 2
-    (warning,) = made.warnings
+    finished = run(replace(request_, config=config), quiet)
+    assert finished.count("triton") == 2
+    (warning,) = finished.warnings
     assert "no CUTLASS kernels" in warning
     assert "/nowhere" in warning
 
@@ -354,4 +358,6 @@ def test_the_general_set_knows_every_architecture_and_keeps_its_sizes() -> None:
         standard.for_arch("sm_70")
     model, sets = standard.products("sm_80")
     assert not model.eight_bit
-    assert [len(one[0]) for one in sets if isinstance(one, tuple)] == [len(standard.LAYERS)] * 5
+    assert [len(arguments_[0]) for arguments_ in sets if isinstance(arguments_, tuple)] == [
+        len(standard.LAYERS)
+    ] * 5

@@ -22,8 +22,8 @@ from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops import launch
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.attention import Mask
-from tests.support import host_kernels
 from tests.support.attention import reference
+from tests.support.native import host_kernels
 from tests.support.repository import REPOSITORY
 
 MASKS = [
@@ -81,23 +81,23 @@ class Case:
 
     def forward(self, kernel: str, lse: Tensor | None) -> Tensor:
         out = torch.empty_like(self.q)
-        given = (self.q, self.k, self.v, lse, kernel, *arguments(self.mask))
-        cutlass.cutlass_fmha(*given, out=out)
+        operands = (self.q, self.k, self.v, lse, kernel, *arguments(self.mask))
+        cutlass.cutlass_fmha(*operands, out=out)
         return out
 
     def backward(
         self, kernel: str, workspace: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dq, dk, dv = (torch.full_like(one, 7.0) for one in (self.q, self.k, self.v))
+        dq, dk, dv = (torch.full_like(tensor, 7.0) for tensor in (self.q, self.k, self.v))
         o, lse = self.out.float(), self.lse.float()
         operands = (self.d_out, self.q, self.k, self.v, o, lse, self.delta, dq, dv)
-        given = (*operands, kernel, *arguments(self.mask))
-        cutlass.cutlass_fmha_backward(*given, workspace=workspace, out=dk)
+        inputs = (*operands, kernel, *arguments(self.mask))
+        cutlass.cutlass_fmha_backward(*inputs, workspace=workspace, out=dk)
         return dq, dk, dv
 
-    def close(self, found: Any, expected: Any) -> None:
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-5)
+    def close(self, result: Any, expected: Any) -> None:
+        for value, other in zip(result, expected, strict=True):
+            torch.testing.assert_close(value.double(), other, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -137,11 +137,11 @@ def test_a_workspace_has_to_begin_where_tma_reads(library: Path) -> None:
 def test_where_the_library_is_gone_attention_is_computed_otherwise(*, backward: bool) -> None:
     case, lse = Case(MASKS[3]), torch.empty(2, 4, 5)
     with pytest.warns(RuntimeWarning, match="attention is computed in plain torch instead"):
-        found = case.backward("gone@0") if backward else (case.forward("gone@0", lse), lse)
-    case.close(found, case.grads[:3] if backward else (case.out, case.lse))
+        result = case.backward("gone@0") if backward else (case.forward("gone@0", lse), lse)
+    case.close(result, case.grads[:3] if backward else (case.out, case.lse))
 
 
-@pytest.mark.parametrize("status", [one for one in FmhaStatus if one])
+@pytest.mark.parametrize("status", [status for status in FmhaStatus if status])
 def test_every_refusal_has_a_reason_with_the_sizes(library: Path, status: FmhaStatus) -> None:
     refused = status < FmhaStatus.WORKSPACE
     with pytest.raises(KernelError, match=f"never_{int(status)}: .*seq_q=5 seq_k=9") as raised:
@@ -176,10 +176,10 @@ def test_a_deterministic_backward_does_not_use_it(library: Path, cache_dir: Path
     torch.use_deterministic_algorithms(True)
     try:
         with pytest.warns(RuntimeWarning, match="depends on the order of sums"):
-            found = case.backward(kernel)
+            gradients = case.backward(kernel)
     finally:
         torch.use_deterministic_algorithms(False)
-    case.close(found, case.grads[:3])
+    case.close(gradients, case.grads[:3])
 
 
 def operand(*size: int, dtype: str = "bfloat16") -> Operand:
@@ -189,11 +189,11 @@ def operand(*size: int, dtype: str = "bfloat16") -> Operand:
 
 def test_a_workspace_is_known_before_anything_is_allocated(library: Path) -> None:
     q, rows = operand(2, 4, 64, 64), operand(2, 4, 64, dtype="float32")
-    told = (0.125, -1, 0, True)
+    call_arguments = (0.125, -1, 0, True)
     device = torch.device("cuda:1")
 
     def needed(op: str, kernel: str, *operands: Operand) -> int:
-        call = OpKernel(f"inductor_plugin::{op}.out", (f"{kernel}@{library}", *told))
+        call = OpKernel(f"inductor_plugin::{op}.out", (f"{kernel}@{library}", *call_arguments))
         return cutlass.workspace_needed(call, operands, q, device)
 
     back = (q, q, q, q, q, rows, rows, q, q)
@@ -209,13 +209,13 @@ def test_generated_code_can_be_traced_without_a_kernel() -> None:
     ops: Any = torch.ops.inductor_plugin
     with FakeTensorMode():
         q, lse = torch.empty(2, 4, 64, 64), torch.empty(2, 4, 64)
-        told = ("a@0", 0.125, -1, -1, False)
+        call_arguments = ("a@0", 0.125, -1, -1, False)
         out = torch.empty_like(q)
-        ops.cutlass_fmha.out(q, q, q, lse, *told, out=out)
-        ops.cutlass_fmha.out(q, q, q, None, *told, out=out)
-        ops.cutlass_fmha_output.out(q, q, q, *told, out=out)
+        ops.cutlass_fmha.out(q, q, q, lse, *call_arguments, out=out)
+        ops.cutlass_fmha.out(q, q, q, None, *call_arguments, out=out)
+        ops.cutlass_fmha_output.out(q, q, q, *call_arguments, out=out)
         back = (q, q, q, q, q, lse, lse, torch.empty_like(q), torch.empty_like(q))
-        ops.cutlass_fmha_backward.out(*back, *told, out=out)
+        ops.cutlass_fmha_backward.out(*back, *call_arguments, out=out)
 
 
 def test_schemas_say_what_is_written() -> None:
@@ -223,7 +223,9 @@ def test_schemas_say_what_is_written() -> None:
 
     def written(op: Any) -> set[str]:
         return {
-            one.name for one in op._schema.arguments if one.alias_info and one.alias_info.is_write
+            argument.name
+            for argument in op._schema.arguments
+            if argument.alias_info and argument.alias_info.is_write
         }
 
     assert written(ops.cutlass_fmha.out) == {"lse", "workspace", "out"}

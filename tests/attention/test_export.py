@@ -27,9 +27,9 @@ LOAD = """
 import sys
 import torch
 {register}
-package, given, results = sys.argv[1:]
+package, operands, results = sys.argv[1:]
 model = torch._inductor.aoti_load_package(package)
-torch.save([model(*one) for one in torch.load(given)], results)
+torch.save([model(*inputs) for inputs in torch.load(operands)], results)
 """
 REGISTER = "from inductor_plugin import fmha"
 
@@ -81,7 +81,7 @@ def varlen_program() -> torch.export.ExportedProgram:
 
 
 def calls(program: torch.export.ExportedProgram) -> list[str]:
-    return [str(one.target) for one in program.graph.nodes if "fmha" in str(one.target)]
+    return [str(node.target) for node in program.graph.nodes if "fmha" in str(node.target)]
 
 
 @pytest.mark.parametrize("lse", [False, True], ids=["out", "out and lse"])
@@ -90,20 +90,20 @@ def test_an_exported_program_takes_other_sizes(lse: bool):
     assert calls(program) == ["inductor_plugin.fmha.default"]
     assert calls(program.run_decompositions()) == ["inductor_plugin.fmha.default"]
     for sizes in ((2, 7, 90), (9, 64, 5)):
-        given = dense_operands(*sizes)
-        torch.testing.assert_close(program.module()(*given), Dense(lse=lse)(*given))
+        operands = dense_operands(*sizes)
+        torch.testing.assert_close(program.module()(*operands), Dense(lse=lse)(*operands))
 
 
 def test_an_exported_varlen_program_takes_other_sequences(tmp_path: Path):
     torch.export.save(varlen_program(), tmp_path / "model.pt2")
     program = torch.export.load(tmp_path / "model.pt2")
     for lengths in ((3, 4), (20, 1, 7, 30)):
-        given = varlen_operands(*lengths)
-        torch.testing.assert_close(program.module()(*given), Varlen()(*given))
+        operands = varlen_operands(*lengths)
+        torch.testing.assert_close(program.module()(*operands), Varlen()(*operands))
 
 
-def run(package: Path, given: list[Any], folder: Path, register: str) -> Any:
-    torch.save(given, folder / "given.pt")
+def run(package: Path, values: list[Any], folder: Path, register: str) -> Any:
+    torch.save(values, folder / "given.pt")
     code = LOAD.format(register=register)
     paths = [str(package), str(folder / "given.pt"), str(folder / "results.pt")]
     return subprocess.run(
@@ -119,17 +119,17 @@ def test_a_package_is_built_and_loaded_by_a_new_process(
     lse = kind == "out and lse"
     if kind == "varlen":
         program, model = varlen_program(), Varlen()
-        given: list[Any] = [varlen_operands(*one) for one in ((3, 4), (20, 1, 7, 30))]
+        operands: list[Any] = [varlen_operands(*lengths) for lengths in ((3, 4), (20, 1, 7, 30))]
     else:
         program, model = dense_program(lse=lse), Dense(lse=lse)
-        given = [dense_operands(*one) for one in ((2, 7, 90), (9, 64, 5))]
+        operands = [dense_operands(*size) for size in ((2, 7, 90), (9, 64, 5))]
     package = Path(inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2")))
-    done = run(package, given, tmp_path, REGISTER)
+    done = run(package, operands, tmp_path, REGISTER)
     assert done.returncode == 0, done.stderr
-    for found, one in zip(torch.load(tmp_path / "results.pt"), given, strict=True):
-        expected = model(*one)
-        torch.testing.assert_close(found, list(expected) if lse else expected)
+    for result, operand in zip(torch.load(tmp_path / "results.pt"), operands, strict=True):
+        expected = model(*operand)
+        torch.testing.assert_close(result, list(expected) if lse else expected)
     if kind == "out":
-        done = run(package, given, tmp_path, "")
+        done = run(package, operands, tmp_path, "")
         assert done.returncode != 0
         assert "inductor_plugin::fmha" in done.stderr

@@ -38,40 +38,40 @@ UNIT = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-1
 BIASED_NAMES = ("q", "k", "v", "bias")
 
 
-def reference(case: Case, given: dict[str, torch.Tensor]) -> dict[str, Any]:
+def reference(case: Case, named_operands: dict[str, torch.Tensor]) -> dict[str, Any]:
     named = {
-        "bias": given.get("bias"),
-        "cu_q": given.get("cu_seqlens_q"),
-        "cu_k": given.get("cu_seqlens_k"),
+        "bias": named_operands.get("bias"),
+        "cu_q": named_operands.get("cu_seqlens_q"),
+        "cu_k": named_operands.get("cu_seqlens_k"),
         "scale": case.keywords.get("scale"),
         "softcap": case.keywords.get("softcap", 0.0),
     }
     return {"mask": case.mask, **named}
 
 
-def close(found: torch.Tensor, expected: torch.Tensor, unit: float) -> None:
+def close(tensor: torch.Tensor, expected: torch.Tensor, unit: float) -> None:
     """Compare with float64, by units of the largest number there."""
     finite = expected[expected.isfinite()]
     atol = 8 * unit * max(finite.abs().max().item(), 1.0)
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=atol)
+    torch.testing.assert_close(tensor.double(), expected, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("dtype", UNIT, ids=str)
 @pytest.mark.parametrize("name", GOOD)
 def test_it_is_the_reference_forward_and_backward(name: str, dtype: torch.dtype):
     case = GOOD[name]
-    given = operands(case, dtype)
-    leaves = [given[one].requires_grad_() for one in BIASED_NAMES if one in given]
-    out, lse = fmha(**given, **case.keywords, return_lse=True)
+    tensors = operands(case, dtype)
+    leaves = [tensors[key].requires_grad_() for key in BIASED_NAMES if key in tensors]
+    out, lse = fmha(**tensors, **case.keywords, return_lse=True)
     do, grad_lse = torch.randn_like(out), torch.randn_like(lse)
     gradients = torch.autograd.grad((out, lse), leaves, (do, grad_lse))
-    given = {one: tensor.detach() for one, tensor in given.items()}
-    q, k, v, told = given["q"], given["k"], given["v"], reference(case, given)
-    expected_out, expected_lse = attention_reference.forward(q, k, v, **told)
+    tensors = {key: tensor.detach() for key, tensor in tensors.items()}
+    q, k, v, positional = tensors["q"], tensors["k"], tensors["v"], reference(case, tensors)
+    expected_out, expected_lse = attention_reference.forward(q, k, v, **positional)
     assert (out.dtype, lse.dtype) == (dtype, torch.float32)
     close(out, expected_out, UNIT[dtype])
     close(lse, expected_lse, UNIT[torch.float32])
-    expected = attention_reference.backward(do, q, k, v, grad_lse=grad_lse, **told)
+    expected = attention_reference.backward(do, q, k, v, grad_lse=grad_lse, **positional)
     for leaf, ours, theirs in zip(leaves, gradients, expected, strict=False):
         assert theirs is not None
         assert ours.dtype == leaf.dtype
@@ -88,18 +88,18 @@ def test_its_gradients_are_those_of_differences(name: str, lse: bool):
         case = case._replace(tokens=(4, 5))
     if case.bias is not None:
         case = case._replace(bias=(2, 1, 1, 5) if case.bias[1] == 1 else (2, 2, 4, 5))
-    given = operands(case, torch.float64)
-    names = [one for one in BIASED_NAMES if one in given]
-    rest = {one: tensor for one, tensor in given.items() if one not in names}
+    tensors = operands(case, torch.float64)
+    names = [key for key in BIASED_NAMES if key in tensors]
+    rest = {key: tensor for key, tensor in tensors.items() if key not in names}
 
     def call(*leaves: torch.Tensor) -> Any:
         named = dict(zip(names, leaves, strict=True))
-        found = fmha(**named, **rest, **case.keywords, return_lse=lse)
+        outputs = fmha(**named, **rest, **case.keywords, return_lse=lse)
         if lse:  # a row that sees nothing has an infinite lse, of which there is no difference
-            return found[0], found[1].masked_fill(found[1] == math.inf, 0.0)
-        return found
+            return outputs[0], outputs[1].masked_fill(outputs[1] == math.inf, 0.0)
+        return outputs
 
-    leaves = [given[one].requires_grad_() for one in names]
+    leaves = [tensors[key].requires_grad_() for key in names]
     assert torch.autograd.gradcheck(call, leaves, fast_mode=True)
 
 
@@ -111,11 +111,11 @@ def test_the_size_of_its_blocks_changes_nothing(
     name: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ):
     case = GOOD[name]
-    given = operands(case, torch.float64)
-    leaves = [given[one].requires_grad_() for one in BIASED_NAMES if one in given]
+    tensors = operands(case, torch.float64)
+    leaves = [tensors[key].requires_grad_() for key in BIASED_NAMES if key in tensors]
 
     def results() -> list[torch.Tensor]:
-        out = fmha(**given, **case.keywords)
+        out = fmha(**tensors, **case.keywords)
         return [out, *torch.autograd.grad(out, leaves, torch.ones_like(out))]
 
     expected = results()
@@ -125,9 +125,9 @@ def test_the_size_of_its_blocks_changes_nothing(
 
 
 def test_rows_that_see_nothing_have_no_gradient():
-    given = operands(Case(tokens=(9, 4)), torch.float32)
-    leaves = [given[one].requires_grad_() for one in "qkv"]
-    out, lse = fmha(**given, causal=True, return_lse=True)
+    tensors = operands(Case(tokens=(9, 4)), torch.float32)
+    leaves = [tensors[name].requires_grad_() for name in "qkv"]
+    out, lse = fmha(**tensors, causal=True, return_lse=True)
     assert out[:, :, :5].eq(0).all()
     assert lse[:, :, :5].eq(math.inf).all()
     assert lse[:, :, 5:].isfinite().all()
@@ -135,18 +135,18 @@ def test_rows_that_see_nothing_have_no_gradient():
         (out, lse), leaves, (torch.ones_like(out), torch.ones_like(lse))
     )
     assert dq[:, :, :5].eq(0).all()
-    assert all(one.isfinite().all() for one in (dq, dk, dv))
+    assert all(tensor.isfinite().all() for tensor in (dq, dk, dv))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("operand", range(4))
 def test_what_is_not_finite_goes_where_softmax_takes_it(operand: int, value: float):
     case = Case(tokens=(5, 6), bias=(4, 5, 6))
-    given = operands(case, torch.float32)
-    list(given.values())[operand].view(-1)[7] = value
-    out, lse = fmha(**given, return_lse=True)
+    tensors = operands(case, torch.float32)
+    list(tensors.values())[operand].view(-1)[7] = value
+    out, lse = fmha(**tensors, return_lse=True)
     expected = attention_reference.forward(
-        given["q"], given["k"], given["v"], **reference(case, given), dtype=torch.float32
+        tensors["q"], tensors["k"], tensors["v"], **reference(case, tensors), dtype=torch.float32
     )
     torch.testing.assert_close((out, lse), expected, equal_nan=True)
 
@@ -166,12 +166,12 @@ def test_a_bad_call_is_refused_with_its_value(name: str):
 @pytest.mark.parametrize("name", GOOD)
 def test_operands_of_8_bits_are_read_as_they_are(name: str):
     case = GOOD[name]
-    given = operands(case, torch.float32)
-    narrow = {one: given[one].to(torch.float8_e4m3fn) for one in "qkv"}
-    out, lse = fmha(**(given | narrow), **case.keywords, return_lse=True)
-    wide = {one: tensor.double() for one, tensor in narrow.items()}
+    tensors = operands(case, torch.float32)
+    narrow = {key: tensors[key].to(torch.float8_e4m3fn) for key in "qkv"}
+    out, lse = fmha(**(tensors | narrow), **case.keywords, return_lse=True)
+    wide = {key: tensor.double() for key, tensor in narrow.items()}
     expected, exact_lse = attention_reference.forward(
-        wide["q"], wide["k"], wide["v"], **reference(case, given)
+        wide["q"], wide["k"], wide["v"], **reference(case, tensors)
     )
     assert (out.dtype, lse.dtype) == (torch.bfloat16, torch.float32)
     close(out, expected, UNIT[torch.bfloat16])
@@ -182,41 +182,42 @@ def test_operands_of_8_bits_are_read_as_they_are(name: str):
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
 def test_operands_of_8_bits_have_no_gradient(operand: str, backend: str | None):
     torch.compiler.reset()
-    given = {
-        one: tensor.to(torch.float8_e4m3fn) for one, tensor in good_arguments(varlen=False).items()
+    arguments = {
+        name: tensor.to(torch.float8_e4m3fn)
+        for name, tensor in good_arguments(varlen=False).items()
     }
-    given["bias"] = torch.zeros(6, 7)
-    given[operand].requires_grad_()
+    arguments["bias"] = torch.zeros(6, 7)
+    arguments[operand].requires_grad_()
     call: Any = fmha if backend is None else torch.compile(fmha, backend=backend)
     with pytest.raises(Exception, match=r"fmha: q is torch.float8_e4m3fn, which has no gradient"):
-        call(**given)
+        call(**arguments)
     with torch.no_grad():
-        assert call(**given).dtype == torch.bfloat16
+        assert call(**arguments).dtype == torch.bfloat16
 
 
 def test_devices_are_not_mixed():
-    given = good_arguments(varlen=False)
-    given["k"] = given["k"].to("meta")
+    arguments = good_arguments(varlen=False)
+    arguments["k"] = arguments["k"].to("meta")
     with pytest.raises(TypeError, match="q is on cpu and k on meta; move them to one device"):
-        fmha(**given)
+        fmha(**arguments)
 
 
 def test_it_is_differentiable_once():
-    given = operands(GOOD["GQA"], torch.float64)
-    q = given["q"].requires_grad_()
-    dq = grad(fmha(**given).sum(), q, create_graph=True)[0]
+    tensors = operands(GOOD["GQA"], torch.float64)
+    q = tensors["q"].requires_grad_()
+    dq = grad(fmha(**tensors).sum(), q, create_graph=True)[0]
     with pytest.raises(RuntimeError, match="fmha is differentiable once"):
         dq.sum().backward()
 
 
 def test_gradients_of_torch_func_are_those_of_autograd():
-    given = operands(GOOD["GQA"], torch.float64)
-    q, k, v = (given[name] for name in "qkv")
+    tensors = operands(GOOD["GQA"], torch.float64)
+    q, k, v = (tensors[name] for name in "qkv")
     call: Any = lambda q, k, v: fmha(q, k, v, causal=True, return_lse=True)  # noqa: E731
     vjp: Any = torch.func.vjp
     (out, lse), pull = vjp(call, q, k, v)
     do, grad_lse = torch.randn_like(out), torch.randn_like(lse)
-    leaves = [one.clone().requires_grad_() for one in (q, k, v)]
+    leaves = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
     expected = torch.autograd.grad(call(*leaves), leaves, (do, grad_lse))
     torch.testing.assert_close(pull((do, grad_lse)), expected, rtol=0, atol=0)
     alone: Any = torch.func.grad(lambda q: call(q, k, v)[0].square().sum())
@@ -247,21 +248,23 @@ def forward_mode() -> dict[str, Callable[..., Any]]:
 )  # torch's own for its decompositions
 @pytest.mark.parametrize("name", forward_mode())
 def test_forward_mode_is_refused_and_not_taken_for_a_constant(name: str):
-    given = operands(GOOD["plain"], torch.float64)
+    tensors = operands(GOOD["plain"], torch.float64)
     with pytest.raises(NotImplementedError, match="fmha: a forward-mode derivative is asked for"):
-        forward_mode()[name](lambda v: fmha(given["q"], given["k"], v), given["v"])
+        forward_mode()[name](lambda v: fmha(tensors["q"], tensors["k"], v), tensors["v"])
 
 
 @pytest.mark.parametrize("operand", BIASED_NAMES)
 def test_one_gradient_can_be_asked_for(operand: str):
     case = GOOD["bias"]
-    given = operands(case, torch.float64)
-    leaves = {one: given[one] for one in BIASED_NAMES}
-    for one in leaves.values():
-        one.requires_grad_()
-    expected = torch.autograd.grad(fmha(**given).sum(), list(leaves.values()))
-    given = {one: tensor.detach().requires_grad_(one == operand) for one, tensor in given.items()}
-    alone = grad(fmha(**given).sum(), given[operand])[0]
+    tensors = operands(case, torch.float64)
+    leaves = {name: tensors[name] for name in BIASED_NAMES}
+    for leaf in leaves.values():
+        leaf.requires_grad_()
+    expected = torch.autograd.grad(fmha(**tensors).sum(), list(leaves.values()))
+    tensors = {
+        name: tensor.detach().requires_grad_(name == operand) for name, tensor in tensors.items()
+    }
+    alone = grad(fmha(**tensors).sum(), tensors[operand])[0]
     torch.testing.assert_close(alone, expected[BIASED_NAMES.index(operand)])
 
 
@@ -273,13 +276,13 @@ def test_flash_attention_is_refused_what_it_cannot_express():
     narrow = half[..., :20]
     plain, top_left = ScoreParams(Mask(), 1.0), ScoreParams(Mask(right=0), 1.0)
     bottom_right = ScoreParams(Mask(left=3, bottom_right=True), 1.0)
-    for given, rule in (
+    for name, rule in (
         (square, plain),
         (longer, plain),
         (square, top_left),
         (longer, bottom_right),
     ):
-        assert flash_refusal(given, rule, (9, 0)) is None
+        assert flash_refusal(name, rule, (9, 0)) is None
     refused = {
         "compute capability 8.0, this device has 7.5": (square, plain, (7, 5)),
         "not torch.float32": (Operands(half.float(), half.float(), half.float()), plain, (9, 0)),
@@ -289,21 +292,21 @@ def test_flash_attention_is_refused_what_it_cannot_express():
         "head dim 20 is no multiple": (Operands(narrow, narrow, narrow), plain, (9, 0)),
         "top-left": (longer, top_left, (9, 0)),
     }
-    for reason, (given, rule, capability) in refused.items():
-        assert reason in str(flash_refusal(given, rule, capability))
+    for reason, (name, rule, capability) in refused.items():
+        assert reason in str(flash_refusal(name, rule, capability))
 
 
 def test_flash_attention_reads_operands_of_8_bits_in_bfloat16():
     narrow = torch.empty(2, 4, 16, 64, dtype=torch.float8_e4m3fn)
     assert (
-        widened(given := Operands(narrow, narrow, narrow)) is given
+        widened(tensors := Operands(narrow, narrow, narrow)) is tensors
     )  # on a CPU nothing asks for it
     with FakeTensorMode():
         q = torch.empty(2, 4, 16, 64, dtype=torch.float8_e4m3fn, device="cuda:0")
         wide = widened(Operands(q, q, q, max_seqlen_q=3))
         half = Operands(wide.q, wide.k, wide.v)
         assert widened(half) is half
-    assert {one.dtype for one in (wide.q, wide.k, wide.v)} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in (wide.q, wide.k, wide.v)} == {torch.bfloat16}
     assert wide.max_seqlen_q == 3
     assert flash_refusal(wide, ScoreParams(Mask(), 1.0), (9, 0)) is None
 
@@ -314,16 +317,16 @@ def test_what_flash_attention_is_called_with_fits_its_schema_and_its_shapes(varl
     cu = torch.tensor([0, 10, 32], dtype=torch.int32)
     shapes = ((32, 4, 64), (32, 2, 64)) if varlen else ((2, 4, 16, 64), (2, 2, 32, 64))
     with FakeTensorMode():
-        q, k = (torch.empty(one, dtype=torch.bfloat16, device="cuda:0") for one in shapes)
+        q, k = (torch.empty(shape, dtype=torch.bfloat16, device="cuda:0") for shape in shapes)
         lengths = [torch.empty(3, dtype=torch.int32, device="cuda:0") for _ in "qk"]
-        given = Operands(q, k, k, None, lengths[0], lengths[1]) if varlen else Operands(q, k, k)
+        arguments = Operands(q, k, k, None, lengths[0], lengths[1]) if varlen else Operands(q, k, k)
         assert cu.shape == lengths[0].shape
         for mask in (Mask(), Mask(right=0, bottom_right=True), Mask(left=4, bottom_right=True)):
             rule = ScoreParams(mask, 0.125)
-            out, lse = flash_forward(given, rule)
+            out, lse = flash_forward(arguments, rule)
             assert out.shape == q.shape
             assert lse.shape == ((4, 32) if varlen else (2, 4, 16))
             assert lse.dtype == torch.float32
-            dq, dk, dv, dbias = flash_backward(out, given, out, lse, rule)
+            dq, dk, dv, dbias = flash_backward(out, arguments, out, lse, rule)
             assert (dq.shape, dk.shape, dv.shape) == (q.shape, k.shape, k.shape)
             assert dbias is None

@@ -17,132 +17,23 @@ import pytest
 import torch
 
 from inductor_plugin.attention import flash_wheel, library
-from inductor_plugin.attention.gates import DispatchContext
 from inductor_plugin.attention.library import reformed
 from inductor_plugin.attention.tools import MemoizedByVersion, TorchTools
 from inductor_plugin.problem.attention import Attention, Mask, arguments
 from tests.support.attention import reference
-
-A = Attention(
-    backward=False,
-    batch=2,
-    heads=8,
-    kv_heads=8,
-    queries=256,
-    keys=256,
-    head_dim=64,
-    value_dim=64,
-    scale=0.125,
-    mask=Mask(),
-    softcap=0.0,
-    operands=("q", "k", "v"),
-    dtype="bfloat16",
-)
-H100 = DispatchContext(capability=(9, 0), square=True, cudnn=92400)
-CAUSAL, AT_END = Mask(-1, 0), Mask(-1, 0, bottom_right=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "attention", "setting", "reason"),
-    [
-        ("flash", A, H100, None),
-        ("flash", replace(A, mask=CAUSAL), H100, None),
-        ("flash", replace(A, mask=CAUSAL, keys=300), replace(H100, square=False), "begins at"),
-        ("flash", replace(A, mask=AT_END, keys=300), replace(H100, square=False), None),
-        ("flash", replace(A, kv_heads=2), H100, None),
-        ("flash", replace(A, kv_heads=3), H100, "no multiple of 3"),
-        ("flash", replace(A, dtype="float32"), H100, "float32"),
-        ("flash", replace(A, head_dim=60, value_dim=60), H100, "multiples of 8"),
-        ("flash", replace(A, value_dim=128), H100, "values of 128"),
-        ("flash", replace(A, operands=("q", "k", "v", "bias")), H100, "a bias"),
-        ("flash", replace(A, softcap=3.0), H100, "soft cap"),
-        ("flash", A, replace(H100, capability=(7, 5)), "7.5"),
-        ("flash", A, DispatchContext(), "not known"),
-        (
-            "flash",
-            replace(A, backward=True, head_dim=256, value_dim=256),
-            replace(H100, capability=(8, 9)),
-            "do not fit",
-        ),
-        ("flash_window", replace(A, mask=Mask(100, 0, bottom_right=True)), H100, None),
-        ("efficient", A, H100, None),
-        ("efficient", replace(A, dtype="float32", head_dim=60, value_dim=60), H100, None),
-        ("efficient", replace(A, kv_heads=2), H100, "share a key head"),
-        ("efficient", replace(A, mask=AT_END), replace(H100, square=False), "ends at the last key"),
-        ("efficient", replace(A, mask=Mask(9, 9)), H100, "a window"),
-        (
-            "efficient",
-            replace(A, operands=("q", "k", "v", "bias")),
-            replace(H100, aligned_bias=False),
-            "not aligned",
-        ),
-        ("efficient", A, replace(H100, bias_dtype="float32", wide_bias=False), None),
-        (
-            "efficient",
-            replace(A, operands=("q", "k", "v", "bias")),
-            replace(H100, bias_dtype="bfloat16"),
-            None,
-        ),
-        (
-            "efficient",
-            replace(A, operands=("q", "k", "v", "bias")),
-            replace(H100, bias_dtype="float32"),
-            "a float32 bias of bfloat16 operands",
-        ),
-        (
-            "efficient",
-            replace(A, operands=("q", "k", "v", "bias")),
-            replace(H100, wide_bias=False),
-            "the same for all keys",
-        ),
-        (
-            "efficient",
-            replace(A, backward=True),
-            replace(H100, deterministic=True),
-            "deterministic",
-        ),
-        ("cudnn", replace(A, kv_heads=2, mask=CAUSAL), H100, None),
-        ("cudnn", A, replace(H100, cudnn=0), "no cuDNN"),
-        ("cudnn", A, replace(H100, dynamic=True), "a plan for each"),
-        ("cudnn", A, replace(H100, deterministic=True), "deterministic"),
-        ("cudnn", replace(A, head_dim=256, value_dim=256), H100, None),
-        (
-            "cudnn",
-            replace(A, head_dim=256, value_dim=256),
-            replace(H100, capability=(8, 0)),
-            "up to 128",
-        ),
-        ("cudnn", replace(A, keys=1), H100, "a single key"),
-        ("cudnn", replace(A, backward=True, keys=192), H100, "NaN"),
-        ("cudnn", replace(A, backward=True, keys=192), replace(H100, cudnn=92600), None),
-        ("flash3", A, H100, "cannot be imported"),
-        ("flash3", A, replace(H100, packages=frozenset({"flash_attn_interface"})), None),
-        ("flash4", A, replace(H100, packages=frozenset({"flash_attn.cute"})), None),
-        (
-            "flash3",
-            A,
-            replace(H100, capability=(8, 0), packages=frozenset({"flash_attn_interface"})),
-            "(9,)",
-        ),
-    ],
-)
-def test_who_can_compute_what(
-    name: str, attention: Attention, setting: DispatchContext, reason: str | None
-) -> None:
-    found = library.KERNELS[name].refusal(attention, setting)
-    assert (found is None) if reason is None else (reason in str(found)), found
+from tests.support.attention.problems import PLAIN
 
 
 def test_who_is_asked() -> None:
     def names(attention: Attention) -> list[str]:
         return [kernel.name for kernel in library.rivals(attention)]
 
-    assert names(A) == ["flash", "efficient", "cudnn", "flash3", "flash4"]
-    assert names(replace(A, mask=Mask(5, 0)))[0] == "flash_window"
-    assert names(replace(A, backward=True)) == ["flash", "efficient", "cudnn"]
-    packed = replace(A, operands=("q", "k", "v", "cu_q", "cu_k"))
+    assert names(PLAIN) == ["flash", "efficient", "cudnn", "flash3", "flash4"]
+    assert names(replace(PLAIN, mask=Mask(5, 0)))[0] == "flash_window"
+    assert names(replace(PLAIN, backward=True)) == ["flash", "efficient", "cudnn"]
+    packed = replace(PLAIN, operands=("q", "k", "v", "cu_q", "cu_k"))
     assert names(packed) == ["flash_varlen", "flash3", "flash4"]
-    for kernel in {*names(A), *names(packed), "flash_window"}:
+    for kernel in {*names(PLAIN), *names(packed), "flash_window"}:
         assert library.extern_name(kernel, gradient=False) in library.FUNCTIONS
 
 
@@ -157,9 +48,9 @@ def test_statistics_change_their_form(have: str, want: str, rows: int) -> None:
         "padded": torch.constant_pad_nd(plain, [0, -rows % 32], math.inf),
         "cpu": plain.transpose(1, 2).contiguous().transpose(1, 2),
     }
-    made = reformed(TorchTools(), forms[have], have, want, lambda: rows)
-    assert torch.equal(made, forms[want])
-    assert made.stride() == forms[want].stride()
+    converted = reformed(TorchTools(), forms[have], have, want, lambda: rows)
+    assert torch.equal(converted, forms[want])
+    assert converted.stride() == forms[want].stride()
 
 
 @pytest.mark.parametrize("name", ["cpu", "fmha"])
@@ -170,40 +61,40 @@ def test_results_of_both_directions(name: str, biased: bool) -> None:
     more = [] if bias is None else [bias]
     mask = Mask(-1, 0) if not biased else Mask()
     names = ["q", "k", "v", *(["bias"] if biased else []), "lse"]
-    told = arguments(scale=0.3, mask=mask, operands=tuple(names))
-    given = [q, k, v, *more, torch.empty(2, 3, 20)]
-    out, lse = library.results(name, False, given, {**told, "form": "rows"})
+    call_arguments = arguments(scale=0.3, mask=mask, operands=tuple(names))
+    operands = [q, k, v, *more, torch.empty(2, 3, 20)]
+    out, lse = library.results(name, False, operands, {**call_arguments, "form": "rows"})
     right, rows = reference.forward(q, k, v, mask=mask, scale=0.3, bias=bias)
     torch.testing.assert_close(out.double(), right, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(lse.double(), rows, atol=1e-5, rtol=1e-5)
     assert lse.is_contiguous()
     names = ["do", "q", "k", "v", "out", "lse", "delta", *names[3:-1], "dq", "dv"]
-    told = arguments(scale=0.3, mask=mask, operands=tuple(names))
-    given = [do, q, k, v, out, lse, lse, *more, q, v]
-    found = library.results(name, True, given, told)
+    call_arguments = arguments(scale=0.3, mask=mask, operands=tuple(names))
+    operands = [do, q, k, v, out, lse, lse, *more, q, v]
+    result = library.results(name, True, operands, call_arguments)
     exact = reference.backward(do, q, k, v, mask=mask, scale=0.3, bias=bias)
-    for got, wanted in zip(found, exact, strict=False):
+    for got, wanted in zip(result, exact, strict=False):
         torch.testing.assert_close(got.double(), wanted, atol=1e-4, rtol=1e-4)
 
 
 def test_padded_rows_are_made_once_and_again_if_they_were_written_to() -> None:
-    made: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
 
     def pad(lse: torch.Tensor) -> torch.Tensor:
-        made.append(reformed(TorchTools(), lse, "rows", "padded", lambda: lse.size(2)))
-        return made[-1]
+        tensors.append(reformed(TorchTools(), lse, "rows", "padded", lambda: lse.size(2)))
+        return tensors[-1]
 
     once, lse = MemoizedByVersion(pad), torch.randn(2, 3, 50)
     assert once(lse) is once(lse)
-    assert len(made) == 1
+    assert len(tensors) == 1
     lse[0].copy_(torch.zeros(3, 50))
     assert not once(lse)[0, :, :50].any()
     assert once(lse).isposinf()[..., 50:].all()
-    assert len(made) == 2
+    assert len(tensors) == 2
     fits = torch.randn(2, 3, 64)
     assert once(fits) is fits
     gone = weakref.ref(fits)
-    made.clear()
+    tensors.clear()
     del fits
     assert gone() is None
 
@@ -211,21 +102,21 @@ def test_padded_rows_are_made_once_and_again_if_they_were_written_to() -> None:
 def test_a_gradient_told_of_padded_rows_is_the_same() -> None:
     q, k, v, do, out = (torch.randn(2, 3, 20, 16) for _ in range(5))
     names = ("do", "q", "k", "v", "out", "lse", "delta", "dq", "dv")
-    told = arguments(scale=0.3, mask=Mask(), operands=names)
+    call_arguments = arguments(scale=0.3, mask=Mask(), operands=names)
     out, lse = reference.forward(q, k, v, mask=Mask(), scale=0.3)
-    given = [do, q, k, v, out.float(), lse.float(), lse, q, v]
-    plain = library.results("fmha", True, given, told)
-    padded = library.results("fmha", True, given, {**told, "form": "padded"})
+    operands = [do, q, k, v, out.float(), lse.float(), lse, q, v]
+    plain = library.results("fmha", True, operands, call_arguments)
+    padded = library.results("fmha", True, operands, {**call_arguments, "form": "padded"})
     assert all(map(torch.equal, plain, padded))
 
 
 def test_a_measured_call_gives_the_output_in_the_wanted_order() -> None:
     q, k, v = (torch.randn(2, 3, 20, 16) for _ in range(3))
-    told = arguments(scale=0.3, mask=Mask(), operands=("q", "k", "v"))
+    call_arguments = arguments(scale=0.3, mask=Mask(), operands=("q", "k", "v"))
     function = library.FUNCTIONS["attention_cpu"]
-    out = function(q, k, v, **told)
+    out = function(q, k, v, **call_arguments)
     order = (0, 2, 1, 3)
-    moved = function(q, k, v, **told, order=(order,))
+    moved = function(q, k, v, **call_arguments, order=(order,))
     assert torch.equal(out, moved)
     assert moved.stride() == (20 * 3 * 16, 16, 3 * 16, 1)
 
@@ -248,7 +139,7 @@ class Fake(ModuleType):
             return_attn_probs: bool = False,
         ) -> Any:
             self.asked = {"causal": causal, "window": window_size, "lse": return_attn_probs}
-            swapped = (one.transpose(1, 2) for one in (q, k, v))
+            swapped = (tensor.transpose(1, 2) for tensor in (q, k, v))
             mask = Mask(-1, 0) if causal else Mask()
             out, lse = reference.forward(*swapped, mask=mask, scale=softmax_scale)
             return (out.float().transpose(1, 2), lse.float()) if gives_lse else out
@@ -272,14 +163,16 @@ def test_flash_attentions_own_packages(
     if package == "flash4":
         monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
     q, k, v = (torch.randn(2, 3, 20, 16) for _ in range(3))
-    told = arguments(scale=0.3, mask=Mask(-1, 0), operands=("q", "k", "v", "lse"))
-    out, lse = library.results(package, False, [q, k, v, q], told)
+    call_arguments = arguments(scale=0.3, mask=Mask(-1, 0), operands=("q", "k", "v", "lse"))
+    out, lse = library.results(package, False, [q, k, v, q], call_arguments)
     right, rows = reference.forward(q, k, v, mask=Mask(-1, 0), scale=0.3)
     torch.testing.assert_close(out.double(), right, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(lse.double(), rows, atol=1e-5, rtol=1e-5)
     assert module.asked == {"causal": True, "window": (unlimited, unlimited), "lse": True}
-    told = arguments(scale=0.3, mask=Mask(7, -1, bottom_right=True), operands=("q", "k", "v"))
-    library.results(package, False, [q, k, v], told)
+    call_arguments = arguments(
+        scale=0.3, mask=Mask(7, -1, bottom_right=True), operands=("q", "k", "v")
+    )
+    library.results(package, False, [q, k, v], call_arguments)
     assert module.asked["window"] == (7, unlimited)
     assert module.asked["causal"] is False
 
@@ -288,8 +181,8 @@ def test_flash_attentions_own_packages(
 def test_torch_finds_nothing_wrong_with_their_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, flash_wheel.PACKAGES["flash3"], Fake((-1, -1)))
     q, k, v = (torch.randn(2, 20, 3, 16) for _ in range(3))
-    given = (q, k, v, None, None, 20, 20, 0.3, 0.0, -1, 0, "flash3")
-    checks = torch.library.opcheck(torch.ops.inductor_plugin.flash_wheel.default, given)
+    call_arguments = (q, k, v, None, None, 20, 20, 0.3, 0.0, -1, 0, "flash3")
+    checks = torch.library.opcheck(torch.ops.inductor_plugin.flash_wheel.default, call_arguments)
     assert set(checks.values()) == {"SUCCESS"}
 
 
@@ -298,9 +191,9 @@ def test_a_package_that_gives_no_lse_is_an_error(monkeypatch: pytest.MonkeyPatch
     module = Fake((-1, -1), gives_lse=False)
     monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
     q = torch.randn(2, 3, 20, 16)
-    told = arguments(scale=0.3, mask=Mask(), operands=("q", "k", "v"))
+    call_arguments = arguments(scale=0.3, mask=Mask(), operands=("q", "k", "v"))
     with pytest.raises(RuntimeError, match="gives no lse"):
-        library.results("flash3", False, [q, q, q], told)
+        library.results("flash3", False, [q, q, q], call_arguments)
 
 
 @pytest.mark.parametrize("name", ["attention_cpu", "attention_flash_window_backward"])

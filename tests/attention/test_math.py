@@ -44,9 +44,9 @@ PAIRWISE = [
 
 def test_any_two_of_its_facts_occur_together() -> None:
     columns = list(zip(*((d, b, h, (q, k), m) for d, b, h, q, k, m in PAIRWISE), strict=True))
-    for one, other in itertools.combinations(columns, 2):
-        together = set(zip(one, other, strict=True))
-        assert together == set(itertools.product(one, other))
+    for left, other in itertools.combinations(columns, 2):
+        together = set(zip(left, other, strict=True))
+        assert together == set(itertools.product(left, other))
 
 
 @pytest.mark.parametrize(
@@ -60,21 +60,21 @@ def test_it_agrees_with_float64(
     do = torch.randn(2, 4, queries, 24, dtype=dtype)
     wanted, rows = reference.forward(q, k, v, mask=mask, scale=SCALE, bias=bias)
     limit = 2e-5 if dtype == torch.float32 else 4e-2
-    told = (SCALE, mask.left, mask.right, mask.bottom_right)
+    call_arguments = (SCALE, mask.left, mask.right, mask.bottom_right)
     out = torch.empty(2, queries, 4, 24, dtype=dtype).transpose(1, 2)
     lse = torch.empty(2, queries, 4).transpose(1, 2)
     more = () if bias is None else (bias,)
     prefix = "bias_" if biased else ""
-    getattr(OPS.attention_math, f"{prefix}lse_out")(q, k, v, *more, lse, *told, out=out)
+    getattr(OPS.attention_math, f"{prefix}lse_out")(q, k, v, *more, lse, *call_arguments, out=out)
     alone = torch.empty_like(out)
-    getattr(OPS.attention_math, f"{prefix}out")(q, k, v, *more, *told, out=alone)
+    getattr(OPS.attention_math, f"{prefix}out")(q, k, v, *more, *call_arguments, out=alone)
     for got in (out, alone):
         torch.testing.assert_close(got.double(), wanted, atol=limit, rtol=limit)
     torch.testing.assert_close(lse.double(), rows, atol=limit, rtol=limit)
     exact = reference.backward(do, q, k, v, mask=mask, scale=SCALE, bias=bias)
-    dq, dk, dv = (torch.empty_like(one) for one in (q, k, v))
+    dq, dk, dv = (torch.empty_like(tensor) for tensor in (q, k, v))
     getattr(OPS.attention_math_backward, f"{prefix}out")(
-        do, q, k, v, out, lse, *more, dq, dv, *told, out=dk
+        do, q, k, v, out, lse, *more, dq, dv, *call_arguments, out=dk
     )
     for got, right in zip((dq, dk, dv), exact, strict=False):
         torch.testing.assert_close(got.double(), right, atol=4 * limit, rtol=4 * limit)
@@ -82,12 +82,12 @@ def test_it_agrees_with_float64(
 
 def test_another_default_device_changes_nothing() -> None:
     q, k, v = operands(torch.float32, 2, 13, 11)
-    given = [q, k, v, torch.randn(2, 4, 13, 24)]
+    inputs = [q, k, v, torch.randn(2, 4, 13, 24)]
     mask = Mask(4, 0, True)
     attention_math._hidden.cache_clear()
     with torch.device("meta"):
-        made = gradients(given, mask)
-    for got, wanted in zip(made, gradients(given, mask), strict=True):
+        results = gradients(inputs, mask)
+    for got, wanted in zip(results, gradients(inputs, mask), strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
 
@@ -110,11 +110,11 @@ def test_a_key_that_is_hidden_has_no_effect_whatever_it_is(
     q, k, v = operands(torch.float32, 2, 12, 12)
     bias = torch.randn(12, 12) if biased else None
     k[1, 1, 6 if mask.right >= 0 else 3, 0] = value
-    told = (SCALE, mask.left, mask.right, mask.bottom_right)
+    call_arguments = (SCALE, mask.left, mask.right, mask.bottom_right)
     wanted = reference.forward(q, k, v, mask=mask, scale=SCALE, bias=bias, dtype=torch.float32)
     out, alone, lse = torch.empty(2, 4, 12, 24), torch.empty(2, 4, 12, 24), torch.empty(2, 4, 12)
-    attention_math.attention_math(q, k, v, bias, lse, *told, out=out)
-    attention_math.attention_math(q, k, v, bias, None, *told, out=alone)
+    attention_math.attention_math(q, k, v, bias, lse, *call_arguments, out=out)
+    attention_math.attention_math(q, k, v, bias, None, *call_arguments, out=alone)
     limits: dict[str, Any] = {"atol": 2e-5, "rtol": 2e-5, "equal_nan": True}
     assert out[1, 2:].isfinite().all(-1).any()
     torch.testing.assert_close((out, lse), wanted, **limits)
@@ -126,11 +126,13 @@ def gradients(
 ) -> list[torch.Tensor]:
     """Return out, lse, dq, dk and dv, the last operand being do."""
     q, k, v, do = operands
-    told = (SCALE, mask.left, mask.right, mask.bottom_right)
+    call_arguments = (SCALE, mask.left, mask.right, mask.bottom_right)
     out, lse = torch.empty_like(do), torch.empty(do.shape[:-1], device=do.device)
-    attention_math.attention_math(q, k, v, bias, lse, *told, out=out)
-    dq, dk, dv = (torch.empty_like(one) for one in (q, k, v))
-    attention_math.attention_math_backward(do, q, k, v, out, lse, bias, dq, dv, *told, out=dk)
+    attention_math.attention_math(q, k, v, bias, lse, *call_arguments, out=out)
+    dq, dk, dv = (torch.empty_like(tensor) for tensor in (q, k, v))
+    attention_math.attention_math_backward(
+        do, q, k, v, out, lse, bias, dq, dv, *call_arguments, out=dk
+    )
     return [out, lse, dq, dk, dv]
 
 
@@ -152,7 +154,7 @@ def test_a_hidden_value_reaches_no_gradient_where_the_forward_left_it_out() -> N
     do = torch.randn(2, 4, 12, 24)
     out, lse, *_ = gradients([q, k, v, do], mask)
     v[:, :, 0] = math.nan
-    dq, dk, dv = (torch.empty_like(one) for one in (q, k, v))
+    dq, dk, dv = (torch.empty_like(tensor) for tensor in (q, k, v))
     attention_math.attention_math_backward(
         do, q, k, v, out, lse, None, dq, dv, SCALE, 2, 0, False, out=dk
     )
@@ -208,12 +210,12 @@ def test_a_bias_has_any_type(dtype: torch.dtype, added: torch.dtype, mask: Mask)
 
 def problem(device: str = "cpu", **extents: int) -> Problem:
     size = (2, 4, extents.get("queries", 64), 16)
-    one = Operand(size, (size[1] * size[2] * 16, size[2] * 16, 16, 1), "float32", device)
-    told = arguments(
+    operand = Operand(size, (size[1] * size[2] * 16, size[2] * 16, 16, 1), "float32", device)
+    call_arguments = arguments(
         scale=SCALE, mask=Mask(), softcap=extents.get("softcap", 0), operands=("q", "k", "v")
     )
-    texts = tuple((name, repr(value)) for name, value in sorted(told.items()))
-    return Problem(FORWARD, (one, one, one), one, texts)
+    texts = tuple((name, repr(value)) for name, value in sorted(call_arguments.items()))
+    return Problem(FORWARD, (operand, operand, operand), operand, texts)
 
 
 def test_the_template_says_why_not() -> None:

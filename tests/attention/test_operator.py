@@ -38,20 +38,20 @@ pytestmark = pytest.mark.compat
 
 
 def op_arguments(case: Case, *, grad: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    given = operands(case, torch.float32)
+    tensors = operands(case, torch.float32)
     if grad:
-        for one in ("q", "k", "v", "bias"):
-            if one in given:
-                given[one].requires_grad_()
+        for name in ("q", "k", "v", "bias"):
+            if name in tensors:
+                tensors[name].requires_grad_()
     names = ("q", "k", "v", "bias", "cu_seqlens_q", "cu_seqlens_k")
     mask = case.mask
     keywords = {
         "window_left": mask.left,
         "window_right": mask.right,
         "bottom_right": mask.bottom_right,
-        **{one: case.keywords[one] for one in ("softcap", "scale") if one in case.keywords},
+        **{key: case.keywords[key] for key in ("softcap", "scale") if key in case.keywords},
     }
-    return tuple(given.get(one) for one in names), keywords
+    return tuple(tensors.get(key) for key in names), keywords
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # opcheck's own
@@ -59,18 +59,25 @@ def op_arguments(case: Case, *, grad: bool) -> tuple[tuple[Any, ...], dict[str, 
 @pytest.mark.parametrize("lse", [False, True], ids=["out", "out and lse"])
 def test_torch_finds_nothing_wrong_with_it(name: str, lse: bool):
     arguments, keywords = op_arguments(GOOD[name], grad=True)
-    found = torch.library.opcheck(FMHA, arguments, {**keywords, "return_lse": lse})
-    assert set(found.values()) == {"SUCCESS"}
+    checks = torch.library.opcheck(FMHA, arguments, {**keywords, "return_lse": lse})
+    assert set(checks.values()) == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("name", ["bias of batches, cap", "varlen, causal window"])
 def test_torch_finds_nothing_wrong_with_its_backward(name: str):
     arguments, keywords = op_arguments(GOOD[name], grad=False)
     out, lse = FMHA(*arguments, **keywords, return_lse=True)
-    given = (torch.randn_like(out), *arguments[:3], out, lse, torch.randn_like(lse), *arguments[3:])
+    inputs = (
+        torch.randn_like(out),
+        *arguments[:3],
+        out,
+        lse,
+        torch.randn_like(lse),
+        *arguments[3:],
+    )
     keywords["bias_grad"] = arguments[3] is not None
-    found = torch.library.opcheck(FMHA_BACKWARD, given, keywords)
-    assert set(found.values()) == {"SUCCESS"}
+    checks = torch.library.opcheck(FMHA_BACKWARD, inputs, keywords)
+    assert set(checks.values()) == {"SUCCESS"}
 
 
 def test_its_schema_is_the_one_others_lower():
@@ -80,7 +87,7 @@ def test_its_schema_is_the_one_others_lower():
 
 def layouts() -> dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     packed = torch.randn(2, 6, 3, 4, 8)  # [B, S, qkv, H, D]
-    q, k, v = (packed[:, :, one].transpose(1, 2) for one in range(3))
+    q, k, v = (packed[:, :, index].transpose(1, 2) for index in range(3))
     dense = torch.randn(2, 4, 6, 8)
     return {
         "heads first": (dense, dense, dense),
@@ -98,16 +105,18 @@ def layouts() -> dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.float8_e4m3fn], ids=str)
 def test_fake_results_are_laid_out_as_real_ones(name: str, dtype: torch.dtype):
     q, k, v = (
-        torch.empty_strided(one.size(), one.stride(), dtype=dtype).fill_(0.5)
-        for one in layouts()[name]
+        torch.empty_strided(layout.size(), layout.stride(), dtype=dtype).fill_(0.5)
+        for layout in layouts()[name]
     )
     bias = torch.zeros(6, 6, dtype=torch.float32 if dtype.itemsize == 1 else dtype).t()
     real = FMHA(q, k, v, bias, return_lse=True)
     with FakeTensorMode() as mode:
-        given = [mode.from_tensor(one) for one in (q, k, v, bias)]
-        fake = FMHA(*given, return_lse=True)
+        arguments = [mode.from_tensor(tensor) for tensor in (q, k, v, bias)]
+        fake = FMHA(*arguments, return_lse=True)
         if dtype.itemsize > 1:
-            fake += FMHA_BACKWARD(fake[0], *given[:3], *fake, None, given[3], bias_grad=True)
+            fake += FMHA_BACKWARD(
+                fake[0], *arguments[:3], *fake, None, arguments[3], bias_grad=True
+            )
     if dtype.itemsize > 1:
         real += FMHA_BACKWARD(real[0], q, k, v, *real, None, bias, bias_grad=True)
     for ours, theirs in zip(real, fake, strict=True):
@@ -145,18 +154,18 @@ def test_lse_is_computed_for_who_asked_and_for_the_backward(lse: bool):
     def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         return fmha(q, k, v, causal=True, return_lse=lse)
 
-    given = operands(GOOD["GQA"], torch.float32)
+    tensors = operands(GOOD["GQA"], torch.float32)
     inference, training = Graphs(), Graphs()
-    torch.compile(model, backend=aot_autograd(fw_compiler=inference), fullgraph=True)(**given)
-    for one in given.values():
-        one.requires_grad_()
+    torch.compile(model, backend=aot_autograd(fw_compiler=inference), fullgraph=True)(**tensors)
+    for tensor in tensors.values():
+        tensor.requires_grad_()
     reset()
-    found = torch.compile(model, backend=aot_autograd(fw_compiler=training), fullgraph=True)(
-        **given
+    result = torch.compile(model, backend=aot_autograd(fw_compiler=training), fullgraph=True)(
+        **tensors
     )
-    (found[0] if lse else found).sum().backward()
-    assert given["k"].grad is not None
-    assert [(name, told.get("return_lse", False)) for name, told in inference.calls] == [
+    (result[0] if lse else result).sum().backward()
+    assert tensors["k"].grad is not None
+    assert [(name, call.get("return_lse", False)) for name, call in inference.calls] == [
         ("inductor_plugin.fmha.default", lse)
     ]
     (forward, forward_told), (backward, backward_told) = training.calls
@@ -178,13 +187,13 @@ def test_other_sizes_need_no_other_graph(backend: str, inductor_cache: Path):
     # Of the first sizes no two are equal: torch takes those to be equal ever after.
     for batch, sq, sk in ((6, 9, 13), (3, 70, 33), (5, 4, 200)):
         q, k = (torch.randn(batch, heads, s, 8) for heads, s in ((4, sq), (2, sk)))
-        given = [one.requires_grad_() for one in (q, k, torch.randn_like(k))]
-        outs, expected = compiled(*given), model(*given)
+        arguments = [tensor.requires_grad_() for tensor in (q, k, torch.randn_like(k))]
+        outs, expected = compiled(*arguments), model(*arguments)
         torch.testing.assert_close(outs, expected)
-        grads = [torch.randn_like(one) for one in expected]
+        grads = [torch.randn_like(expected_item) for expected_item in expected]
         torch.testing.assert_close(
-            torch.autograd.grad(outs, given, grads),
-            torch.autograd.grad(expected, given, grads),
+            torch.autograd.grad(outs, arguments, grads),
+            torch.autograd.grad(expected, arguments, grads),
             rtol=1e-4,
             atol=1e-5,
             equal_nan=True,
@@ -199,7 +208,7 @@ def test_a_batch_of_none_gives_nothing(biased: bool, backend: str | None, induct
     q = torch.randn(0, 6, 4, 8).transpose(1, 2)
     k, v = torch.randn(0, 2, 7, 8), torch.randn(0, 2, 7, 16)
     bias = torch.randn(4, 6, 7) if biased else None
-    leaves = [one.requires_grad_() for one in (q, k, v, bias) if one is not None]
+    leaves = [tensor.requires_grad_() for tensor in (q, k, v, bias) if tensor is not None]
 
     def model(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
         return fmha(q, k, v, bias=bias, causal=True, return_lse=True)
@@ -208,12 +217,14 @@ def test_a_batch_of_none_gives_nothing(biased: bool, backend: str | None, induct
     out, lse = call(*leaves)
     assert (out.shape, lse.shape) == ((0, 4, 6, 16), (0, 4, 6))
     assert (out.dtype, lse.dtype) == (torch.float32, torch.float32)
-    assert out.stride() == fmha(*(one.detach() for one in leaves[:3])).stride()
-    found = torch.autograd.grad((out, lse), leaves, (torch.ones_like(out), torch.ones_like(lse)))
-    for got, leaf in zip(found, leaves, strict=True):
+    assert out.stride() == fmha(*(tensor.detach() for tensor in leaves[:3])).stride()
+    gradients = torch.autograd.grad(
+        (out, lse), leaves, (torch.ones_like(out), torch.ones_like(lse))
+    )
+    for got, leaf in zip(gradients, leaves, strict=True):
         assert (got.shape, got.dtype) == (leaf.shape, leaf.dtype)
     if biased:
-        assert found[3].eq(0).all()
+        assert gradients[3].eq(0).all()
 
 
 def test_varlen_calls_of_other_lengths_and_windows_need_no_other_graph():
@@ -228,23 +239,23 @@ def test_varlen_calls_of_other_lengths_and_windows_need_no_other_graph():
     compiled = torch.compile(model, dynamic=True, fullgraph=True, backend="aot_eager")
     for left, lengths in ((3, (4, 7)), (5, (9, 2, 6)), (8, (3, 3, 3, 11))):
         q, k = (torch.randn(sum(lengths), heads, 8) for heads in (4, 2))
-        given = (q, k, cumulated(*lengths), left, max(lengths))
-        torch.testing.assert_close(compiled(*given), model(*given))
+        arguments = (q, k, cumulated(*lengths), left, max(lengths))
+        torch.testing.assert_close(compiled(*arguments), model(*arguments))
     assert counters["stats"]["unique_graphs"] == 1
 
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
 def test_autocast_casts_what_it_casts_for_sdpa(backend: str | None):
     reset()
-    given = operands(GOOD["GQA"], torch.float32)
-    given["q"] = given["q"].bfloat16()
-    leaves = [one.requires_grad_() for one in given.values()]
+    tensors = operands(GOOD["GQA"], torch.float32)
+    tensors["q"] = tensors["q"].bfloat16()
+    leaves = [tensor.requires_grad_() for tensor in tensors.values()]
     call: Any = fmha if backend is None else torch.compile(fmha, backend=backend, fullgraph=True)
     with torch.autocast("cpu", torch.bfloat16):
-        out = call(**given, causal=True)
+        out = call(**tensors, causal=True)
         sdpa = torch.nn.functional.scaled_dot_product_attention(*leaves, enable_gqa=True)
     assert out.dtype == sdpa.dtype == torch.bfloat16
-    expected = fmha(*(one.bfloat16() for one in leaves), causal=True)
+    expected = fmha(*(leaf.bfloat16() for leaf in leaves), causal=True)
     torch.testing.assert_close(out, expected, rtol=0, atol=0)
     out.sum().backward()
     assert [leaf.grad is not None and leaf.grad.dtype for leaf in leaves] == [
@@ -253,19 +264,19 @@ def test_autocast_casts_what_it_casts_for_sdpa(backend: str | None):
 
 
 def test_autocast_leaves_operands_of_8_bits_as_they_are():
-    given = operands(GOOD["GQA"], torch.float8_e4m3fn)
+    tensors = operands(GOOD["GQA"], torch.float8_e4m3fn)
     call: Any = fmha
-    expected = call(**given)
+    expected = call(**tensors)
     with torch.autocast("cpu", torch.float16):
-        out = call(**given)
+        out = call(**tensors)
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out, expected, rtol=0, atol=0)
-    given["k"] = given["k"].float()
+    tensors["k"] = tensors["k"].float()
     with (
         torch.autocast("cpu", torch.float16),
         pytest.raises(TypeError, match=r"k is torch\.float32"),
     ):
-        call(**given)
+        call(**tensors)
 
 
 @pytest.mark.parametrize("dynamic", [None, True], ids=["fixed", "dynamic"])
@@ -297,8 +308,8 @@ def test_a_bad_call_is_refused_before_there_is_a_graph(name: str, dynamic: bool 
 
 
 def test_flops_are_counted_as_torch_counts_attention():
-    given = operands(Case(heads=(4, 4), tokens=(32, 48), dims=(16, 16)), torch.float32)
-    leaves = [one.requires_grad_() for one in given.values()]
+    tensors = operands(Case(heads=(4, 4), tokens=(32, 48), dims=(16, 16)), torch.float32)
+    leaves = [tensor.requires_grad_() for tensor in tensors.values()]
     scores = 2 * 2 * 4 * 32 * 48 * 16
     with FlopCounterMode(display=False) as counter:
         fmha(*leaves, causal=True).sum().backward()
@@ -306,7 +317,7 @@ def test_flops_are_counted_as_torch_counts_attention():
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         fmha(*leaves, window=(7, 4))
     assert counter.get_total_flops() == 2 * scores * 12 // 48
-    shapes, torchs = [one.shape for one in leaves], cast(Any, flop_counter)
+    shapes, torchs = [leaf.shape for leaf in leaves], cast(Any, flop_counter)
     assert torchs.sdpa_flop_count(*shapes) == 2 * scores
     assert torchs.sdpa_backward_flop_count(leaves[0].shape, *shapes) == 5 * scores
     cu_q, cu_k = cumulated(9, 13), cumulated(20, 28)

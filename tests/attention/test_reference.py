@@ -73,15 +73,15 @@ def test_it_is_torchs_math_path_forward_and_backward(name: str):
         out, lse = forward(q, k, v, mask=mask, scale=0.3, bias=bias)
         torch.testing.assert_close(out, expected.detach(), rtol=0, atol=1e-14)
         assert (lse == math.inf).equal((~keep.any(-1)).expand_as(lse))
-        found = backward(do, q, k, v, mask=mask, scale=0.3, bias=bias)
-        for ours, theirs in zip(found, gradients, strict=True):
+        grads = backward(do, q, k, v, mask=mask, scale=0.3, bias=bias)
+        for ours, theirs in zip(grads, gradients, strict=True):
             assert ours is not None
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-13)
 
 
 def autograd(leaves: list[torch.Tensor], softcap: float) -> tuple[torch.Tensor, torch.Tensor]:
     q, k, v = leaves
-    k, v = (one.repeat_interleave(2, 1) for one in (k, v))
+    k, v = (tensor.repeat_interleave(2, 1) for tensor in (k, v))
     scores = softcap * torch.tanh(q @ k.transpose(-1, -2) * q.size(-1) ** -0.5 / softcap)
     scores = scores.masked_fill(~by_hand(q.size(2), k.size(2), Mask(right=2)), -math.inf)
     return scores.softmax(-1) @ v, scores.logsumexp(-1)
@@ -90,16 +90,16 @@ def autograd(leaves: list[torch.Tensor], softcap: float) -> tuple[torch.Tensor, 
 def test_a_cap_and_a_gradient_of_lse_are_what_autograd_makes_of_them():
     torch.manual_seed(0)
     leaves = [drawn(2, 4, 11, 8), drawn(2, 2, 13, 8), drawn(2, 2, 13, 8)]
-    out, lse = autograd([one.requires_grad_() for one in leaves], softcap=0.7)
+    out, lse = autograd([leaf.requires_grad_() for leaf in leaves], softcap=0.7)
     do, grad_lse = torch.randn_like(out), torch.randn_like(lse)
     expected = torch.autograd.grad((out, lse), leaves, (do, grad_lse))
-    q, k, v = (one.detach() for one in leaves)
+    q, k, v = (leaf.detach() for leaf in leaves)
     found_out, found_lse = forward(q, k, v, mask=Mask(right=2), softcap=0.7)
     torch.testing.assert_close(found_out, out.detach(), rtol=0, atol=1e-14)
     torch.testing.assert_close(found_lse, lse.detach(), rtol=0, atol=1e-14)
-    found = backward(do, q, k, v, mask=Mask(right=2), softcap=0.7, grad_lse=grad_lse)
-    assert found.dbias is None
-    for ours, theirs in zip(found, expected, strict=False):
+    gradients = backward(do, q, k, v, mask=Mask(right=2), softcap=0.7, grad_lse=grad_lse)
+    assert gradients.dbias is None
+    for ours, theirs in zip(gradients, expected, strict=False):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-13)
 
 
@@ -118,19 +118,19 @@ def test_sequences_behind_one_another_are_the_sequences_alone(name: str):
     assert grads.dbias is not None
     for b, (sq, sk) in enumerate(zip(lengths_q, lengths_k, strict=True)):
         i, j = (slice(int(cu[b]), int(cu[b + 1])) for cu in (cu_q, cu_k))
-        one = [x.transpose(0, 1)[None] for x in (q[i], k[j], v[j])]
+        sequence = [x.transpose(0, 1)[None] for x in (q[i], k[j], v[j])]
         alone = bias[b, :, :sq, :sk][None]
         grad = do[i].transpose(0, 1)[None]
-        out_alone, lse_alone = forward(*one, mask=mask, bias=alone)
+        out_alone, lse_alone = forward(*sequence, mask=mask, bias=alone)
         torch.testing.assert_close(out[i].transpose(0, 1)[None], out_alone)
         torch.testing.assert_close(lse[:, i][None], lse_alone)
-        found = backward(grad, *one, mask=mask, bias=alone, grad_lse=grad_lse[:, i][None])
-        for whole, part, at in zip(grads, found, (i, j, j), strict=False):
+        gradients = backward(grad, *sequence, mask=mask, bias=alone, grad_lse=grad_lse[:, i][None])
+        for whole, part, at in zip(grads, gradients, (i, j, j), strict=False):
             assert whole is not None
             assert part is not None
             torch.testing.assert_close(whole[at].transpose(0, 1)[None], part)
-        assert found.dbias is not None
-        torch.testing.assert_close(grads.dbias[b, :, :sq, :sk][None], found.dbias)
+        assert gradients.dbias is not None
+        torch.testing.assert_close(grads.dbias[b, :, :sq, :sk][None], gradients.dbias)
 
 
 def test_rows_that_see_nothing_give_nothing():
@@ -144,8 +144,8 @@ def test_rows_that_see_nothing_give_nothing():
     out, lse = forward(q, k, drawn(1, 1, 3, 4), mask=Mask(), bias=hidden)
     assert out.eq(0).all()
     assert lse.eq(math.inf).all()
-    found = backward(drawn(1, 2, 6, 4), q, k, drawn(1, 1, 3, 4), mask=Mask(), bias=hidden)
-    assert all(one is not None and one.eq(0).all() for one in found)
+    gradients = backward(drawn(1, 2, 6, 4), q, k, drawn(1, 1, 3, 4), mask=Mask(), bias=hidden)
+    assert all(gradient is not None and gradient.eq(0).all() for gradient in gradients)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -166,5 +166,11 @@ def test_it_computes_in_the_type_that_is_asked_for():
     q, k, v = (torch.randn(1, 1, 5, 8, dtype=torch.bfloat16) for _ in range(3))
     for dtype in (torch.float32, torch.float64):
         out, lse = forward(q, k, v, mask=Mask(), dtype=dtype)
-        found = backward(q, q, k, v, mask=Mask(), dtype=dtype)
-        assert {out.dtype, lse.dtype, found.dq.dtype, found.dk.dtype, found.dv.dtype} == {dtype}
+        gradients = backward(q, q, k, v, mask=Mask(), dtype=dtype)
+        assert {
+            out.dtype,
+            lse.dtype,
+            gradients.dq.dtype,
+            gradients.dk.dtype,
+            gradients.dv.dtype,
+        } == {dtype}

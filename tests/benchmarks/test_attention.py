@@ -21,12 +21,12 @@ ROUNDED = {False: 1e-4, True: 1e-2}
 
 
 def test_names_are_unique_and_every_kind_is_there() -> None:
-    names = [one.name for one in SHAPES]
+    names = [shape.name for shape in SHAPES]
     assert len(names) == len(set(names))
     kinds = {name.split()[0] for name in names}
     assert {"prefill", "long", "window", "cross", "decode", "varlen"} <= kinds
-    assert {one.dim for one in SHAPES} == {64, 128, 256}
-    assert len(__main__.todo()) == sum(1 + one.backward for one in SHAPES)
+    assert {shape.dim for shape in SHAPES} == {64, 128, 256}
+    assert len(__main__.todo()) == sum(1 + shape.backward for shape in SHAPES)
 
 
 def test_an_unknown_attention_lists_the_known() -> None:
@@ -58,23 +58,23 @@ def test_right_numbers_are_right_and_a_wrong_head_is_not(lengths: tuple[int, ...
     if lengths:
         ends = dict.fromkeys(("cu_q", "cu_k"), ends_of(shape, "cpu"))
     out, _ = reference.forward(q, k, v, mask=shape.mask, **ends)
-    found = reference.backward(do, q, k, v, mask=shape.mask, **ends)
-    gradients = [found.dq, found.dk, found.dv]
-    given = (q, k, v, do)
-    assert error_of(shape, given, out, gradients) < 1e-5
+    grads = reference.backward(do, q, k, v, mask=shape.mask, **ends)
+    gradients = [grads.dq, grads.dk, grads.dv]
+    arguments = (q, k, v, do)
+    assert error_of(shape, arguments, out, gradients) < 1e-5
     for wrong in (0, 1, 2):
-        damaged = [one.clone() for one in gradients]
+        damaged = [gradient.clone() for gradient in gradients]
         damaged[wrong].select(1, -1).mul_(1.2)
-        assert error_of(shape, given, out, damaged) > shape.accepted
+        assert error_of(shape, arguments, out, damaged) > shape.accepted
     broken = out.clone()
     broken.view(-1)[7] = float("nan")
-    assert error_of(shape, given, broken) == float("inf")
+    assert error_of(shape, arguments, broken) == float("inf")
 
 
-PLAIN = [one for one in SHAPES if one.plain or one.queries == 1]
+PLAIN = [shape for shape in SHAPES if shape.plain or shape.queries == 1]
 
 
-@pytest.mark.parametrize("shape", PLAIN[::3], ids=lambda one: one.name)
+@pytest.mark.parametrize("shape", PLAIN[::3], ids=lambda shape_: shape_.name)
 def test_forced_operators_compute_what_is_named(shape: Shape) -> None:
     small = replace(arm.dried(shape), dim=16)
     tensors = operands(small, "cpu")
@@ -96,7 +96,7 @@ def test_an_arm_that_cannot_say_it_says_so() -> None:
         arm.attention("cudnn", replace(SMALL, mask=Mask(3, 0)), "cpu")
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda one: one.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape_: shape_.name)
 def test_the_plugin_computes_what_is_named(shape: Shape) -> None:
     small = replace(arm.dried(shape), dim=16)
     if small.mask.left > 0:
@@ -129,6 +129,6 @@ def test_gains_leave_out_wrong_arms(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_decoding_sees_the_last_key() -> None:
-    decode = next(one for one in SHAPES if one.name.startswith("decode"))
+    decode = next(shape for shape in SHAPES if shape.name.startswith("decode"))
     assert decode.mask == LAST_CAUSAL
     assert not decode.backward

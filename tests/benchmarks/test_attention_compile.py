@@ -53,24 +53,24 @@ COMPILED = {
 
 def causal(gpu: str, dim: int, dtype: str = "bfloat16") -> Problem:
     """Return an attention with the shapes that are compiled."""
-    (found,) = problems(target(gpu), [dim], ["causal"], dtype)
-    return found[-1]
+    (problem,) = problems(target(gpu), [dim], ["causal"], dtype)
+    return problem[-1]
 
 
 def offered(gpu: str, dim: int, kind: str, dtype: str = "bfloat16") -> list[str]:
     """Return the names of the kernels for one of `KINDS`, the most promising first."""
     ((template, _, problem),) = problems(target(gpu), [dim], [kind], dtype)
-    return [one.name for one in template.candidates(problem)]
+    return [candidate.name for candidate in template.candidates(problem)]
 
 
 @functools.cache
 def measured(dtype: str = "bfloat16") -> dict[tuple[str, int, str], set[str]]:
     """Return the names of the kernels that were compiled for a type, by GPU, head dim and kind."""
-    found: dict[tuple[str, int, str], set[str]] = {}
+    result: dict[tuple[str, int, str], set[str]] = {}
     for row in stored(OUT):
         if row.dtype == dtype:
-            found.setdefault((row.gpu, row.head_dim, row.mask), set()).add(row.name)
-    return found
+            result.setdefault((row.gpu, row.head_dim, row.mask), set()).add(row.name)
+    return result
 
 
 @pytest.mark.parametrize("kind", COMPILED)
@@ -109,8 +109,8 @@ def test_only_what_a_file_does_not_hold_is_missing(tmp_path: Path) -> None:
     problem = causal("A100", 64)
     chosen = FORWARD.candidates(problem)[:2]
     rows = [
-        Row(gpu.name, one.template, 64, "causal", "bfloat16", one.name, 200, 0, 1 << 15)
-        for one in chosen
+        Row(gpu.name, block.template, 64, "causal", "bfloat16", block.name, 200, 0, 1 << 15)
+        for block in chosen
     ]
     out = tmp_path / "kernels.json"
     assert not held(out, gpu, "causal", problem, chosen)
@@ -128,8 +128,8 @@ def test_the_first_three_of_some_head_dims_are_compiled() -> None:
 
 def test_what_is_compiled_is_offered_from_the_first_on_and_does_not_spill() -> None:
     for (gpu, dim, kind), names in measured().items():
-        found = offered(gpu, dim, kind)
-        assert found[0] in names <= set(found), (gpu, dim, kind)
+        offers = offered(gpu, dim, kind)
+        assert offers[0] in names <= set(offers), (gpu, dim, kind)
     assert complaints(stored(OUT)) == []
 
 
@@ -144,8 +144,8 @@ def test_with_the_triton_of_torch_2_11_every_kernel_for_an_h200_fits(kind: str, 
 
 def test_a_kernel_that_computes_nothing_is_complained_about() -> None:
     row = Row("B200", FORWARD.name, 96, "causal", "bfloat16", "128x128_s2_w8_ws", 4, 0, 141096)
-    (told,) = complaints([row])
-    assert "4 registers, so that it can compute nothing" in told
+    (complaint,) = complaints([row])
+    assert "4 registers, so that it can compute nothing" in complaint
     assert "bytes spilled" in complaints([replace(row, registers=255, spills=8)])[0]
     assert (
         "bytes of shared memory of" in complaints([replace(row, registers=255, shared=1 << 20)])[0]
@@ -153,12 +153,14 @@ def test_a_kernel_that_computes_nothing_is_complained_about() -> None:
 
 
 def test_shared_memory_of_what_was_compiled_is_predicted() -> None:
-    rows = [one for one in stored(OUT) if one.template == FORWARD.name]
+    rows = [line for line in stored(OUT) if line.template == FORWARD.name]
     assert len(rows) >= len(GPUS) * len(DIMS)
     for row in rows:
-        (found,) = problems(target(row.gpu), [row.head_dim], [row.mask], row.dtype)
-        problem = found[-1]
-        (block,) = [one for one in blocks_of(problem) if one.name == row.name]
+        (described,) = problems(target(row.gpu), [row.head_dim], [row.mask], row.dtype)
+        problem = described[-1]
+        (block,) = [
+            named_block for named_block in blocks_of(problem) if named_block.name == row.name
+        ]
         predicted = shared_bytes(block, problem)
         # Operands of 8 bits take half of it on their way, and all of it behind that.
         least = 0.5 if row.dtype == NARROW else 0.85

@@ -20,13 +20,13 @@ pytestmark = [
 
 def test_the_table_of_errors_is_of_these_kernels_and_cases() -> None:
     """What is committed, by python -m benchmarks.attention.numerics."""
-    told = json.loads(numerics.OUT.read_text())
+    parsed = json.loads(numerics.OUT.read_text())
     for part, places in numerics.SOURCES.items():
-        assert told["sources"][part] == sources_digest(places), part
-    wanted = Counter(one.group for one in trials())
-    found: Counter[str] = Counter()
-    for row in told["rows"]:
+        assert parsed["sources"][part] == sources_digest(places), part
+    wanted = Counter(trial.group for trial in trials())
+    counts: Counter[str] = Counter()
+    for row in parsed["rows"]:
         if row["part"] == "forward":
-            found[row["group"]] += row["cases"]
-    assert found == wanted
-    assert sum(row["cases"] for row in told["rows"]) >= 600
+            counts[row["group"]] += row["cases"]
+    assert counts == wanted
+    assert sum(row["cases"] for row in parsed["rows"]) >= 600

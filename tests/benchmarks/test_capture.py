@@ -110,8 +110,10 @@ def on_streams(cuda: FakeCuda) -> Callable[..., torch.Tensor]:
         @staticmethod
         def backward(ctx: Any, do: Any) -> Any:
             cuda.kernel(ctx.stream)
-            found = reference.backward(do, *ctx.saved_tensors, mask=SMALL.mask)
-            return tuple(tensor.to(do.dtype) for tensor in (found.dq, found.dk, found.dv))
+            gradients = reference.backward(do, *ctx.saved_tensors, mask=SMALL.mask)
+            return tuple(
+                tensor.to(do.dtype) for tensor in (gradients.dq, gradients.dk, gradients.dv)
+            )
 
     apply: Any = Attention.apply
     return apply

@@ -27,11 +27,11 @@ pytestmark = [
 ]
 
 ATEN: Any = torch
-LAYER = {one.label: one for one in LAYERS}
+LAYER = {layer.label: layer for layer in LAYERS}
 PLAIN, BIASED, GROUPED = (
     LAYER[label] for label in ("llama3-8b o", "dit-xl fc1", "mixtral-8x7b grouped_w2")
 )
-OURS = {one.name for one in BUILTIN}
+OURS = {template.name for template in BUILTIN}
 
 
 def release() -> tuple[int, int]:
@@ -40,10 +40,10 @@ def release() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def graph(given: Problem) -> Callable[..., tuple[torch.Tensor]]:
+def graph(product: Problem) -> Callable[..., tuple[torch.Tensor]]:
     """Return the function whose lowering is the product."""
     facts: dict[str, Any] = {"out_dtype": torch.bfloat16}
-    facts["use_fast_accum"] = dict(given.arguments).get("use_fast_accum") == "True"
+    facts["use_fast_accum"] = dict(product.arguments).get("use_fast_accum") == "True"
     functions: dict[str, Callable[..., tuple[torch.Tensor]]] = {
         "mm": lambda a, b: (torch.mm(a, b),),
         "addmm": lambda c, a, b: (torch.addmm(c, a, b),),
@@ -51,18 +51,21 @@ def graph(given: Problem) -> Callable[..., tuple[torch.Tensor]]:
         "grouped_mm": lambda a, b, ends: (ATEN._grouped_mm(a, b, ends),),
         "scaled_mm": lambda a, b, x, y, *c: (ATEN._scaled_mm(a, b, x, y, *c, **facts),),
     }
-    return functions[given.op]
+    return functions[product.op]
 
 
-def stocks(given: Problem, gpu: str, folder: Path) -> set[str]:
+def stocks(product: Problem, gpu: str, folder: Path) -> set[str]:
     """Return the names of Inductor's own Triton candidates."""
-    arguments = [Arg(one.size, getattr(torch, one.dtype), one.stride) for one in given.inputs]
+    arguments = [
+        Arg(operand.size, getattr(torch, operand.dtype), operand.stride)
+        for operand in product.inputs
+    ]
     with as_target(gpu), Lab(library_first, folder).open() as lab:
-        code = lab.lower(graph(given), *arguments, gemm_backends="ATEN,TRITON", max_candidates=0)
-    entries = [one for task in lab.tasks for one in task.entries]
+        code = lab.lower(graph(product), *arguments, gemm_backends="ATEN,TRITON", max_candidates=0)
+    entries = [entry for task in lab.tasks for entry in task.entries]
     # With the library alone there is nothing to select.
-    assert any(one.library for one in entries) or f"_{given.op}(" in code
-    return {one.name for one in entries if one.kind == "triton" and one.name not in OURS}
+    assert any(entry.library for entry in entries) or f"_{product.op}(" in code
+    return {entry.name for entry in entries if entry.kind == "triton" and entry.name not in OURS}
 
 
 def products() -> Iterator[Any]:
@@ -91,34 +94,34 @@ def _tf32() -> Iterator[Callable[[Kind], None]]:
 def test_inductor_offers_what_coverage_says(
     gpu: str, layer: Layer, types: Kind, tf32: Any, cache_dir: Path, inductor_cache: Path
 ) -> None:
-    given = problem(Shape(layer, 64), types, "tn", target(gpu))
-    assert isinstance(given, Problem)
+    product = problem(Shape(layer, 64), types, "tn", target(gpu))
+    assert isinstance(product, Problem)
     if layer.groups and types.name == "fp16" and release() < (2, 15):
         pytest.skip("torch._grouped_mm takes float16 from torch 2.15 on")
     tf32(types)
-    said = coverage.stock(given)
+    said = coverage.stock(product)
     assert bool(said.template) != bool(said.reason)
     wanted = {f"triton_{said.template}"} if said.template else set[str]()
-    assert stocks(given, gpu, cache_dir) == wanted
+    assert stocks(product, gpu, cache_dir) == wanted
 
 
 @pytest.mark.parametrize("rows", [1, 4096])
 @pytest.mark.parametrize("order", ["tn", "tt", "nn", "nt"])
-@pytest.mark.parametrize("layer", [PLAIN, GROUPED], ids=lambda one: one.name)
+@pytest.mark.parametrize("layer", [PLAIN, GROUPED], ids=lambda layer_: layer_.name)
 def test_neither_the_rows_nor_the_order_matter(
     rows: int, order: str, layer: Layer, cache_dir: Path, inductor_cache: Path
 ) -> None:
     shape = Shape(layer, rows)
     if coverage.uncallable(shape, kind("bf16"), order, target("H200")) is not None:
-        given = problem(shape, kind("bf16"), order, target("H200"))
-        assert isinstance(given, Problem)
+        product = problem(shape, kind("bf16"), order, target("H200"))
+        assert isinstance(product, Problem)
         with pytest.raises(RuntimeError, match="multiple of 16 bytes"):
-            stocks(given, "H200", cache_dir)
+            stocks(product, "H200", cache_dir)
         return
-    given = problem(shape, kind("bf16"), order, target("H200"))
-    assert isinstance(given, Problem)
-    said = coverage.stock(given)
-    assert stocks(given, "H200", cache_dir) == {f"triton_{said.template}"}
+    product = problem(shape, kind("bf16"), order, target("H200"))
+    assert isinstance(product, Problem)
+    said = coverage.stock(product)
+    assert stocks(product, "H200", cache_dir) == {f"triton_{said.template}"}
 
 
 @pytest.mark.parametrize("gpu", ["H200", "B200"])
@@ -128,18 +131,18 @@ def test_a_scaled_product_in_another_order_is_none(
 ) -> None:
     shape = Shape(PLAIN, 64)
     assert coverage.uncallable(shape, kind("e4m3_row"), order, target(gpu)) is not None
-    given = problem(shape, kind("e4m3_row"), order, target(gpu))
-    assert isinstance(given, Problem)
+    product = problem(shape, kind("e4m3_row"), order, target(gpu))
+    assert isinstance(product, Problem)
     with pytest.raises(RuntimeError, match=r"must be (row|col)_major"):
-        stocks(given, gpu, cache_dir)
+        stocks(product, gpu, cache_dir)
 
 
 def test_an_option_gives_blocks_their_template(cache_dir: Path, inductor_cache: Path) -> None:
-    given = problem(Shape(PLAIN, 64), kind("e4m3_block"), "tn", target("H200"))
-    assert isinstance(given, Problem)
-    assert "triton.enable_persistent_tma_matmul" in coverage.stock(given).reason
+    product = problem(Shape(PLAIN, 64), kind("e4m3_block"), "tn", target("H200"))
+    assert isinstance(product, Problem)
+    assert "triton.enable_persistent_tma_matmul" in coverage.stock(product).reason
     import torch._inductor.config as config
 
     with config.patch({"triton.enable_persistent_tma_matmul": True}):
-        names = stocks(given, "H200", cache_dir)
+        names = stocks(product, "H200", cache_dir)
     assert names == {"triton_scaled_mm_device_tma_main_loop_scaling"}

@@ -34,10 +34,10 @@ from tests.support.graphs.epilogues import CASES
 
 @pytest.fixture(name="toolkit", scope="module")
 def a_toolkit() -> Toolkit:
-    found = nvcc.find("", dict(os.environ))
-    if not isinstance(found, Toolkit):
-        pytest.skip(found.reason)
-    return found
+    toolkit = nvcc.find("", dict(os.environ))
+    if not isinstance(toolkit, Toolkit):
+        pytest.skip(toolkit.reason)
+    return toolkit
 
 
 def rows() -> list[dict[str, Any]]:
@@ -46,22 +46,22 @@ def rows() -> list[dict[str, Any]]:
 
 def test_the_file_has_every_epilogue_on_every_tile() -> None:
     wanted = {(case.name, tile.tile) for case in CASES for tile in TILES}
-    found = {(one["name"], tuple(one["tile"])) for one in rows()}
-    assert wanted <= found
+    result = {(row["name"], tuple(row["tile"])) for row in rows()}
+    assert wanted <= result
     assert len(wanted) >= 40
     assert complaints(rows()) == []
-    for one in rows():
-        assert one["instructions"] == ["HGMMA"]
-        assert one["workspace_bytes"] == 0
-        assert (one["epilogue"] is None) == (one["name"] == "none")
+    for line in rows():
+        assert line["instructions"] == ["HGMMA"]
+        assert line["workspace_bytes"] == 0
+        assert (line["epilogue"] is None) == (line["name"] == "none")
 
 
 def test_what_an_epilogue_takes_of_shared_memory_is_known_before_it_is_compiled() -> None:
     """The rest is whole stages of A and B, and less than the 2048 bytes kept for barriers."""
-    for one in rows():
-        m, n, k = one["tile"]
-        rest = one["shared_bytes"] - one["epilogue_bytes"]
-        assert rest % ((m + n) * k * 2) < 2048, one["kernel"]
+    for row in rows():
+        m, n, k = row["tile"]
+        rest = row["shared_bytes"] - row["epilogue_bytes"]
+        assert rest % ((m + n) * k * 2) < 2048, row["kernel"]
 
 
 def test_a_kernel_is_complained_about_if_it_spills_refuses_or_multiplies_without_tensor_cores() -> (
@@ -121,9 +121,9 @@ OTHERS = {
 @pytest.mark.slow
 def test_other_types_and_more_outputs_are_fused_too(toolkit: Toolkit, tmp_path: Path) -> None:
     chosen = [Pair(name, None, config) for name, config in OTHERS.items()]
-    found = compiled(toolkit, chosen, tmp_path, "sm_90a")
-    assert [(one["status"], one["reason"]) for one in found] == [("ok", "")] * len(chosen)
-    assert complaints(found) == []
+    usages = compiled(toolkit, chosen, tmp_path, "sm_90a")
+    assert [(usage["status"], usage["reason"]) for usage in usages] == [("ok", "")] * len(chosen)
+    assert complaints(usages) == []
     (library,) = tmp_path.glob("*.so")
     for pair in chosen:
         symbol = unique_symbol(CppSource(pair.digest, pair.text, pair.config.name))
@@ -146,23 +146,23 @@ def test_blackwell_kernels_fuse_one_operand_and_one_output(
     if toolkit.release < (12, 8):
         pytest.skip(f"sm_100a needs CUDA 12.8, this is {toolkit.version}")
     (_, pair) = pairs(["residual"], BLACKWELL)
-    (found,) = compiled(toolkit, [pair], tmp_path, "sm_100a")
-    assert complaints([found]) == []
+    (kernel,) = compiled(toolkit, [pair], tmp_path, "sm_100a")
+    assert complaints([kernel]) == []
 
 
 def test_what_has_the_same_text_is_taken_over_from_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known = [
-        {**rows()[0], "name": one.name, "text": one.digest, "kernel": one.config.name}
-        for one in pairs(["relu"], TILES)
+        {**rows()[0], "name": pair.name, "text": pair.digest, "kernel": pair.config.name}
+        for pair in pairs(["relu"], TILES)
     ]
     out = tmp_path / "kernels.json"
     out.write_text(json.dumps({"kernels": known[:-1]}))
     asked: list[str] = []
 
     def compiled_now(toolkit: Toolkit, unit: Sequence[Pair], *_others: Any) -> list[dict[str, Any]]:
-        asked.extend(one.digest for one in unit)
+        asked.extend(kernel.digest for kernel in unit)
         return known[-1:]
 
     monkeypatch.setattr(evt_compile, "compiled", compiled_now)

@@ -41,24 +41,24 @@ GELU = "bert-base fc1 m4096 bias gelu"
 
 def test_each_model_and_each_epilogue_is_among_the_products() -> None:
     products = fused_products()
-    names = [one.name for one in products]
+    names = [product.name for product in products]
     assert len(names) == len(set(names))
-    assert {one.epilogue for one in products} == set(EPILOGUES)
-    assert {one.layer.split("-")[0] for one in products} == {"bert", "llama3"}
+    assert {product.epilogue for product in products} == set(EPILOGUES)
+    assert {product.layer.split("-")[0] for product in products} == {"bert", "llama3"}
     first = products[:6]
-    assert len({one.layer for one in first}) == len(first)
-    assert all(one.n % 16 == 0 for one in products)  # rows of fp8 end at 16 bytes
+    assert len({product.layer for product in first}) == len(first)
+    assert all(product.n % 16 == 0 for product in products)  # rows of fp8 end at 16 bytes
 
 
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_a_wrong_result_is_told_from_a_right_one(name: str) -> None:
-    shape = next(one for one in fused_products() if one.epilogue == name)
+    shape = next(product for product in fused_products() if product.epilogue == name)
     tensors, again = (shape.tensors("cpu", 64) for _ in range(2))
-    assert all(torch.equal(one, other) for one, other in zip(tensors, again, strict=True))
+    assert all(torch.equal(tensor, other) for tensor, other in zip(tensors, again, strict=True))
     assert len(tensors) == 2 + len(shape.spec.operands)
     answer = shape.spec.function(*tensors)
     assert answer.dtype == shape.spec.dtype
-    wide = shape.spec.function(*(one.float() for one in tensors))
+    wide = shape.spec.function(*(tensor.float() for tensor in tensors))
     assert error_of(answer, wide) < shape.spec.accepted
     assert error_of(answer.float() * 1.1, wide) > shape.spec.accepted
     unfused = (tensors[0].float() @ tensors[1].float().t()).to(answer.dtype)
@@ -91,17 +91,17 @@ def test_what_is_foretold_and_found_is_noted(cache_dir: Path) -> None:
             gemm_backends="ATEN,TRITON,CUTLASS",
             max_candidates=4,
         )
-    found = notes.to_dict()
-    assert found["measured_us"] == pytest.approx(
+    line = notes.to_dict()
+    assert line["measured_us"] == pytest.approx(
         {"product": 10.0, "unfused": 20.0, "triton": 15.0, "evt": 9.0}
     )
-    assert found["winner"].startswith("fused.cutlass")
-    assert {len(one["tile"]) for one in found["predicted"]} == {3}
-    low, expected, high = found["predicted"][0]["separate_us"]
+    assert line["winner"].startswith("fused.cutlass")
+    assert {len(prediction["tile"]) for prediction in line["predicted"]} == {3}
+    low, expected, high = line["predicted"][0]["separate_us"]
     assert 0 < low <= expected <= high
-    assert {one["kept"] for one in found["predicted"]} >= {True}
-    json.dumps(found)
-    row = {"product": "one", "arms": {"ours": {"fusion": found}}}
+    assert {prediction["kept"] for prediction in line["predicted"]} >= {True}
+    json.dumps(line)
+    row = {"product": "one", "arms": {"ours": {"fusion": line}}}
     foretold, took = fused.separate_us(row)
     assert foretold == f"{expected:.1f} ({low:.1f} to {high:.1f})"
     assert took == pytest.approx(10.0)
@@ -130,14 +130,14 @@ def test_registers_are_noted_beside_the_compilers() -> None:
     with fused_arm.recorded(notes):
         assert estimate.why_not() is None
         assert estimate.why_not_compiled(Resources(128, 0, 65536, 256)) is None
-    (told,) = notes.predicted
-    (found,) = notes.compiled
-    assert found["registers"] == 128
-    assert found["registers_predicted"] == told["registers"] >= 120
+    (predicted,) = notes.predicted
+    (compiled_kernel,) = notes.compiled
+    assert compiled_kernel["registers"] == 128
+    assert compiled_kernel["registers_predicted"] == predicted["registers"] >= 120
     row = {"arms": {"ours": {"fusion": notes.to_dict()}}}
     text, error = fused.registers(row)
-    assert text == f"{told['registers']}/128"
-    assert error == pytest.approx(abs(told["registers"] - 128) / 128)
+    assert text == f"{predicted['registers']}/128"
+    assert error == pytest.approx(abs(predicted["registers"] - 128) / 128)
 
 
 def good(us: float, **more: Any) -> dict[str, Any]:
@@ -204,8 +204,8 @@ def ran(
         yield [FakeArm(name, log, failing) for name in names]
 
     monkeypatch.setattr(campaign, "arms", arms)
-    given = SimpleNamespace(arms=fused.ARMS, dry=True, arm_s=9.0, rounds=2)
-    left = fused.run(rows, fused_products()[:3], given, Budget(1e6))
+    arguments = SimpleNamespace(arms=fused.ARMS, dry=True, arm_s=9.0, rounds=2)
+    left = fused.run(rows, fused_products()[:3], arguments, Budget(1e6))
     return log, left
 
 
@@ -215,11 +215,13 @@ def test_all_arms_compile_in_order_and_are_sampled_in_turns(
     rows = Rows(tmp_path / "fused.json", {})
     log, left = ran(rows, monkeypatch)
     assert left == []
-    one = log[: len(log) // 3]
-    assert [name for name, do in one if do == "prepare"] == list(fused.ARMS)
-    sampled = [name for name, do in one if do == "sample"]
+    part = log[: len(log) // 3]
+    assert [name for name, do in part if do == "prepare"] == list(fused.ARMS)
+    sampled = [name for name, do in part if do == "sample"]
     assert sampled == [*fused.ARMS, *fused.ARMS[1:], fused.ARMS[0]]
-    assert [row["product"] for row in rows.rows] == [one.name for one in fused_products()[:3]]
+    assert [row["product"] for row in rows.rows] == [
+        product.name for product in fused_products()[:3]
+    ]
     written = json.loads((tmp_path / "fused.json").read_text())["rows"]
     assert written == rows.rows
     assert written[0]["arms"]["evt"]["samples_ms"] == [0.1, 0.1]

@@ -58,8 +58,8 @@ def test_what_was_made_to_spill_does(store: dict[str, Any]) -> None:
 
 def test_a_wrong_verdict_is_counted(cases: list[Case]) -> None:
     case = next(case for case in cases if case.kind == "stress")
-    harmless = [replace(one, fused=replace(one.fused, registers=32, spilled_bytes=0, shared_bytes=0))
-                for one in case.candidates]  # fmt: skip
+    harmless = [replace(candidate, fused=replace(candidate.fused, registers=32, spilled_bytes=0, shared_bytes=0))
+                for candidate in case.candidates]  # fmt: skip
     before, after = row_of(case), row_of(replace(case, candidates=tuple(harmless)))
     assert after["spilling"] == 0
     assert after["pruned_wrongly"] > before["pruned_wrongly"]

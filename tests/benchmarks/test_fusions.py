@@ -39,10 +39,10 @@ POINTWISE = Work(None, "", (0, 0), PRODUCT.written_bytes, PRODUCT.written_bytes,
 
 
 def test_a_factor_is_a_kernels_own() -> None:
-    found = [factor(str(one)) for one in range(200)]
-    assert found == [factor(str(one)) for one in range(200)]
-    assert 0.85 <= min(found) < 0.88
-    assert 1.12 < max(found) <= 1.15
+    result = [factor(str(index)) for index in range(200)]
+    assert result == [factor(str(index)) for index in range(200)]
+    assert 0.85 <= min(result) < 0.88
+    assert 1.12 < max(result) <= 1.15
 
 
 def test_both_arms_see_the_same_product() -> None:
@@ -51,7 +51,7 @@ def test_both_arms_see_the_same_product() -> None:
 
 
 def test_an_epilogue_costs_and_saves() -> None:
-    fused, bare, apart = (COST.generated(one) for one in (GELU, ALONE, POINTWISE))
+    fused, bare, apart = (COST.generated(code) for code in (GELU, ALONE, POINTWISE))
     assert bare < fused < bare + apart
     more = replace(GELU, read_bytes=GELU.read_bytes + 10**9)
     assert COST.generated(more) > fused + 100
@@ -88,10 +88,10 @@ def test_compiled_kernels_are_kept(tmp_path: Path) -> None:
 
 def test_what_is_committed_says_which_kernels_spill() -> None:
     known = read()
-    fused = [one for one in known if " + " in one]
+    fused = [known_name for known_name in known if " + " in known_name]
     assert len(fused) >= 50
-    assert any((known[one].spills or 0) > 64 for one in fused)
-    bare = [one.partition(" + ")[0] for one in fused]
+    assert any((known[kernel].spills or 0) > 64 for kernel in fused)
+    bare = [kernel.partition(" + ")[0] for kernel in fused]
     assert set(bare) <= set(known)
 
 
@@ -115,13 +115,13 @@ def test_a_difference_is_named() -> None:
 
 def test_the_summary_holds_what_it_says() -> None:
     def row(every: int, ours: int, differs: list[str]) -> dict[str, Any]:
-        one = {"benchmarks": 2, "asked": 4}
+        benchmarked = {"benchmarks": 2, "asked": 4}
         counts = {
             "benchmarks": ours, "kernels_by_reason": {"spills": 3}, "pairs_pruned": 1,
             "saved_by_records": 2,
         }  # fmt: skip
         return {
-            "setting": "digest", "stock": one, "all": {**one, "benchmarks": every}, "ours": counts,
+            "setting": "digest", "stock": benchmarked, "all": {**benchmarked, "benchmarks": every}, "ours": counts,
             "differs_from_all": differs, "differs_from_stock": [],
         }  # fmt: skip
 
@@ -138,7 +138,9 @@ def all_arms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counts]:
     """Return what the three arms did with two layers of GPT-2."""
     names: tuple[Arm, ...] = ("stock", "all", "ours")
     make = functools.partial(gpt2, 2)
-    return {one: counted(make, one, COST, tmp_path_factory.mktemp(one), read()) for one in names}
+    return {
+        name: counted(make, name, COST, tmp_path_factory.mktemp(name), read()) for name in names
+    }
 
 
 @needs_cuda
@@ -178,7 +180,7 @@ def test_the_counts_add_up(arms: dict[str, Counts]) -> None:
     assert len(ours.screened) == len(set(ours.screened))
     assert sum(name.startswith("unfused.") for _, name in ours.screened) == ours.problems
     assert ours.calls == []
-    kept = [one for _, one in ours.screened if one.startswith("fused.")]
+    kept = [candidate for _, candidate in ours.screened if candidate.startswith("fused.")]
     tried = {source for _, what, source in arms["all"].calls if what == "fused"}
     # All of them are fused kernels of one product: measured, behind, spilling, or over the limit.
     rejected = sum(count for kind, count in ours.rejected.items() if kind != "cutlass")

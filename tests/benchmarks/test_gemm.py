@@ -30,7 +30,7 @@ from inductor_plugin.problem import Problem
 
 
 def layer(label: str) -> Layer:
-    return next(one for one in LAYERS if one.label == label)
+    return next(layer_name for layer_name in LAYERS if layer_name.label == label)
 
 
 def test_built_kernels_are_counted_up_to_the_first_good_one() -> None:
@@ -64,7 +64,7 @@ def test_a_product_computes_what_it_is_compared_with(label: str) -> None:
     shape = Shape(layer(label), 64)
     function, tensors = gemm_arm.product(shape, kind("bf16"), "cpu", dry=True)
     again = gemm_arm.product(shape, kind("bf16"), "cpu", dry=True)[1]
-    assert all(torch.equal(one, other) for one, other in zip(tensors, again, strict=True))
+    assert all(torch.equal(tensor, other) for tensor, other in zip(tensors, again, strict=True))
     if shape.layer.groups:
         parts = zip(tensors[0].chunk(8), tensors[1], strict=True)
         answer = torch.cat([rows @ weight.t() for rows, weight in parts])
@@ -83,10 +83,13 @@ def test_a_scaled_product_is_compared_with_scaled_operands(
     monkeypatch.setattr(gemm_arm, "DRY_SIZE", 256)
     shape = Shape(layer("dit-xl fc1"), 1024)
     a, w, x, y, bias = gemm_arm.product(shape, kind(types), "cpu", dry=True)[1]
-    given = problem(shape, kind(types), "tn", None)
-    assert isinstance(given, Problem)
-    columns = [one.stride()[0] == 1 for one in (x, y)]
-    assert columns == [one.stride[0] == 1 for one in given.inputs[2:4]] or types != "e4m3_block"
+    described = problem(shape, kind(types), "tn", None)
+    assert isinstance(described, Problem)
+    columns = [tensor.stride()[0] == 1 for tensor in (x, y)]
+    assert (
+        columns == [operand.stride[0] == 1 for operand in described.inputs[2:4]]
+        or types != "e4m3_block"
+    )
     rows = [0, 3, 255]
     wanted = check.expected(shape, kind(types), [a, w, x, y, bias], rows)
 
@@ -191,8 +194,8 @@ def test_a_product_nobody_decided_has_no_winner(
     monkeypatch.setitem(gemm_arm._originals, "decide", lambda selection, ticket: verdict)
     monkeypatch.setattr(gemm_arm, "ways", ways)
     first, second = (
-        gemm_arm.prepare("ours", tmp_path, request(one), dry=True)[0]
-        for one in ("llama3-8b o m16", "llama3-8b o m64")
+        gemm_arm.prepare("ours", tmp_path, request(name), dry=True)[0]
+        for name in ("llama3-8b o m16", "llama3-8b o m64")
     )
     assert (first["winner"], second["winner"]) == ("the first's", "")
 
@@ -240,10 +243,10 @@ def test_arms_are_sampled_in_turns_that_rotate() -> None:
     assert [name for name, do in log if do == "prepare"] == ["a", "b", "c"]
     assert log[:3] == [(name, "prepare") for name in "abc"]
     assert "".join(name for name, do in log if do == "sample") == "abcbcacababc"
-    assert all(one["samples_ms"] == [1.0] * 4 for one in row["arms"].values())
+    assert all(arm["samples_ms"] == [1.0] * 4 for arm in row["arms"].values())
 
 
-def sampled(rows: Rows, monkeypatch: pytest.MonkeyPatch, **given: Any) -> set[tuple[str, str]]:
+def sampled(rows: Rows, monkeypatch: pytest.MonkeyPatch, **operands: Any) -> set[tuple[str, str]]:
     """Run over all products with arms that answer at once; return what stock CUTLASS was asked."""
 
     @contextmanager
@@ -252,12 +255,14 @@ def sampled(rows: Rows, monkeypatch: pytest.MonkeyPatch, **given: Any) -> set[tu
 
     monkeypatch.setattr(campaign, "arms", arms)
     facts = {"arms": __main__.ARMS, "dry": True, "arm_s": 9.0, "rounds": 1}
-    products = [one for one in __main__.todo(__main__.KINDS) if "o m" in __main__.name_of(*one)]
-    __main__.run(rows, products, SimpleNamespace(**facts, **given), Budget(1e6))
+    products = [
+        product for product in __main__.todo(__main__.KINDS) if "o m" in __main__.name_of(*product)
+    ]
+    __main__.run(rows, products, SimpleNamespace(**facts, **operands), Budget(1e6))
     cutlass = [row for row in rows.rows if "stock_cutlass" in row["arms"]]
-    found = [(row["kind"], __main__.m_class(row["m"])) for row in cutlass]
-    assert len(found) == len(set(found))
-    return set(found)
+    result = [(row["kind"], __main__.m_class(row["m"])) for row in cutlass]
+    assert len(result) == len(set(result))
+    return set(result)
 
 
 def test_stock_cutlass_is_spread_over_types_and_rows(

@@ -24,52 +24,60 @@ RESULTS = REPOSITORY / "benchmarks" / "results"
 
 
 def layer(label: str) -> Layer:
-    return next(one for one in LAYERS if one.label == label)
+    return next(layer_name for layer_name in LAYERS if layer_name.label == label)
 
 
 def test_the_list_has_every_product_once_and_in_order_of_interest() -> None:
     assert len(shapes()) == len(LAYERS) * len(ROWS)
     assert set(by_interest()) == set(shapes())
     assert len(by_interest()) == len(shapes())
-    assert len({one.label for one in shapes()}) == len(shapes())
-    assert {one.model for one in LAYERS} == set(SOURCES)
+    assert len({shape.label for shape in shapes()}) == len(shapes())
+    assert {layer_name.model for layer_name in LAYERS} == set(SOURCES)
 
 
 def test_the_parameters_of_a_model_add_up() -> None:
     # Llama 3 8B has 8.03e9 parameters, 2 x 128256 x 4096 of them in its embeddings; 32 blocks.
-    block = sum(one.n * one.k for one in LAYERS if one.model == "llama3-8b")
+    block = sum(
+        layer_name.n * layer_name.k for layer_name in LAYERS if layer_name.model == "llama3-8b"
+    )
     assert 32 * block + 2 * 128256 * 4096 == pytest.approx(8.03e9, rel=0.001)
     # Llama 3 70B: 70.6e9, 80 blocks; one GPU of eight holds an eighth of a block.
     whole, part = (
-        sum(one.n * one.k for one in LAYERS if one.model == "llama3-70b" and one.parallel == shared)
+        sum(
+            layer_name.n * layer_name.k
+            for layer_name in LAYERS
+            if layer_name.model == "llama3-70b" and layer_name.parallel == shared
+        )
         for shared in (1, 8)
     )
     assert 80 * whole + 2 * 128256 * 8192 == pytest.approx(70.6e9, rel=0.001)
     assert 8 * part == whole
     # Qwen2.5 7B: 7.62e9, 28 blocks, 152064 words of 3584.
-    block = sum(one.n * one.k for one in LAYERS if one.model == "qwen2.5-7b")
+    block = sum(
+        layer_name.n * layer_name.k for layer_name in LAYERS if layer_name.model == "qwen2.5-7b"
+    )
     assert 28 * block + 2 * 152064 * 3584 == pytest.approx(7.62e9, rel=0.001)
 
 
-@pytest.mark.parametrize("types", KINDS, ids=lambda one: one.name)
+@pytest.mark.parametrize("types", KINDS, ids=lambda kind_: kind_.name)
 @pytest.mark.parametrize("order", ORDERS)
 def test_operands_lie_as_the_order_says(types: Any, order: str) -> None:
-    given = problem(Shape(layer("llama3-8b o"), 64), types, order, target("H200"))
-    assert isinstance(given, Problem)
-    a, b = given.inputs[:2]
-    assert (a.size, b.size, given.output.size) == ((64, 4096), (4096, 4096), (64, 4096))
+    product = problem(Shape(layer("llama3-8b o"), 64), types, order, target("H200"))
+    assert isinstance(product, Problem)
+    a, b = product.inputs[:2]
+    assert (a.size, b.size, product.output.size) == ((64, 4096), (4096, 4096), (64, 4096))
     assert (a.stride[1] == 1) == (order[0] == "t")
     assert (b.stride[1] == 1) == (order[1] == "t")
-    assert given.op == {"none": "int_mm" if types.a == "int8" else "mm"}.get(
+    assert product.op == {"none": "int_mm" if types.a == "int8" else "mm"}.get(
         types.scale, "scaled_mm"
     )
 
 
 def test_a_bias_makes_another_operator() -> None:
-    given = problem(Shape(layer("dit-xl fc1"), 64), kind("bf16"), "tn", None)
-    assert isinstance(given, Problem)
-    assert given.op == "addmm"
-    assert given.inputs[0].size == (4608,)
+    product = problem(Shape(layer("dit-xl fc1"), 64), kind("bf16"), "tn", None)
+    assert isinstance(product, Problem)
+    assert product.op == "addmm"
+    assert product.inputs[0].size == (4608,)
     groups = problem(Shape(layer("mixtral-8x7b grouped_w2"), 64), kind("bf16"), "tn", None)
     assert isinstance(groups, Problem)
     assert groups.inputs[1].size == (8, 14336, 4096)
@@ -84,14 +92,18 @@ TENSOR_CORES = ("bf16", "fp16")
 def test_the_committed_coverage_is_what_the_templates_say(gpu: str) -> None:
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
     report = json.loads((RESULTS / "coverage.json").read_text())["gpus"][gpu]
-    dense = [one for one in LAYERS if one.label in ("llama3-8b o", "dit-xl fc2")]
-    some = [Shape(one, rows) for one in dense for rows in (1, 256, 8192)]
+    dense = [
+        layer_name for layer_name in LAYERS if layer_name.label in ("llama3-8b o", "dit-xl fc2")
+    ]
+    some = [Shape(layer_, rows) for layer_ in dense for rows in (1, 256, 8192)]
     for key, cell in coverage.coverage(target(gpu), some).items():
         committed = report["/".join(key)]
         for side in ("cutlass", "triton"):
             missing = cell.products - getattr(cell, side)
             assert missing <= committed["products"] - committed[side], (gpu, key, side)
-            reasons = {one["reason"] for one in committed["reasons"] if one["side"] == side}
+            reasons = {
+                reason["reason"] for reason in committed["reasons"] if reason["side"] == side
+            }
             assert {why for where, why in cell.reasons if where == side} <= reasons
         assert cell.neither == []
 
@@ -124,21 +136,21 @@ WHY_NOT_OURS = {
 def test_a_type_without_a_triton_template_of_ours_says_why(types: str) -> None:
     label, reason = WHY_NOT_OURS[types]
     cells = coverage.coverage(target("H200"), [Shape(layer(label), 64)], [kind(types)])
-    (found,) = [why for side, why in cells[types, "tn"].reasons if side == "triton"]
-    assert reason in found
+    (result,) = [why for side, why in cells[types, "tn"].reasons if side == "triton"]
+    assert reason in result
 
 
-@pytest.mark.parametrize("types", KINDS, ids=lambda one: one.name)
+@pytest.mark.parametrize("types", KINDS, ids=lambda kind_: kind_.name)
 def test_no_purpose_is_denied_where_a_template_of_ours_serves(types: Any) -> None:
     for label in ("llama3-8b o", "dit-xl fc1", "mixtral-8x7b grouped_w2"):
         shape = Shape(layer(label), 64)
         if coverage.uncallable(shape, types, "tn", target("H200")) is not None:
             continue
-        given = problem(shape, types, "tn", target("H200"))
-        assert isinstance(given, Problem)
-        found = coverage.answer(default_registry(), given)
+        product = problem(shape, types, "tn", target("H200"))
+        assert isinstance(product, Problem)
+        answer = coverage.answer(default_registry(), product)
         for side in ("cutlass", "triton"):
-            assert getattr(found, side) == (side not in coverage.purpose(given)), found
+            assert getattr(answer, side) == (side not in coverage.purpose(product)), answer
 
 
 def test_what_torch_does_not_take_is_no_product() -> None:
@@ -161,10 +173,10 @@ def test_a_kernel_for_a_newer_gpu_does_not_count() -> None:
     assert all(why.startswith("Inductor's own Triton template 'mm' serves it") for why in reasons)
     source = TritonSource("one", "", "tiles", (), 1, 4, capability=(9, 0))
     for gpu, reason in (("A100", "needs compute capability 9.0, A100 has less"), ("H200", "")):
-        given = problem(shape, kind("bf16"), "tn", target(gpu))
-        assert isinstance(given, Problem)
-        assert reason in coverage.able(Candidate("one", "one", {}, source), given)
-        assert bool(reason) == bool(coverage.able(Candidate("one", "one", {}, source), given))
+        product = problem(shape, kind("bf16"), "tn", target(gpu))
+        assert isinstance(product, Problem)
+        assert reason in coverage.able(Candidate("one", "one", {}, source), product)
+        assert bool(reason) == bool(coverage.able(Candidate("one", "one", {}, source), product))
 
 
 def test_reasons_are_grouped_without_their_figures() -> None:

@@ -135,8 +135,8 @@ def test_the_journal_keeps_the_first_failure_and_names_what_was_running() -> Non
 def test_only_what_passed_before_and_has_no_other_reason_is_a_fault() -> None:
     stock = {"same": Result("failed"), "worse": Result("passed"), "better": Result("failed")}
     plugin = {"same": Result("failed"), "worse": Result("failed"), "better": Result("passed")}
-    found = differences(stock | {"only stock": Result("passed")}, plugin, {})
-    assert [(each.test, each.is_fault) for each in found] == [("worse", True), ("better", False)]
+    results = differences(stock | {"only stock": Result("passed")}, plugin, {})
+    assert [(each.test, each.is_fault) for each in results] == [("worse", True), ("better", False)]
     assert not Difference("worse", stock["worse"], plugin["worse"], "an internal").is_fault
     assert counts(stock, plugin)["in_both"] == 3
     assert counts(stock, plugin)["same"] == 1

@@ -33,9 +33,9 @@ def test_the_committed_table_is_what_is_foretold_now(
     assert summaries(rows) == store["summary"]
     foretold = {(row.pair.gpu, row.pair.name, row.pair.epilogue): row.foretold for row in rows}
     written = {
-        (entry["gpu"], entry["name"], name): one["foretold"]
+        (entry["gpu"], entry["name"], name): kernel["foretold"]
         for entry in store["kernels"].values()
-        for name, one in entry["fused"].items()
+        for name, kernel in entry["fused"].items()
     }
     assert foretold == written
 
@@ -46,33 +46,33 @@ def test_registers_and_spills_are_foretold_rightly(rows: list[Row], part: str) -
 
 
 def test_spills_are_foretold_rightly_of_kernels_the_model_has_not_seen(rows: list[Row]) -> None:
-    held = [one for one in rows if not one.pair.calibration and one.pair.kernel.kind == "triton"]
-    right = sum(one.spills_right for one in held)
+    held = [row for row in rows if not row.pair.calibration and row.pair.kernel.kind == "triton"]
+    right = sum(kernel.spills_right for kernel in held)
     assert right >= 0.95 * len(held) > 0
-    assert sum(one.close for one in held) >= 0.9 * len(held)
+    assert sum(kernel.close for kernel in held) >= 0.9 * len(held)
 
 
 def test_the_table_is_large_enough_to_say_something(rows: list[Row]) -> None:
     assert len(rows) >= 60
     for gpu in ("A100", "H200"):
-        assert sum(one.pair.gpu == gpu for one in rows) >= 20
-    assert sum(one.pair.kernel.kind == "cutlass" for one in rows) >= 8
-    assert sum(one.pair.fused.spilled_bytes > 0 for one in rows) >= 10
-    assert {one.pair.calibration for one in rows} == {True, False}
-    grown = [one for one in rows if not one.unchanged]
+        assert sum(row.pair.gpu == gpu for row in rows) >= 20
+    assert sum(row.pair.kernel.kind == "cutlass" for row in rows) >= 8
+    assert sum(row.pair.fused.spilled_bytes > 0 for row in rows) >= 10
+    assert {row.pair.calibration for row in rows} == {True, False}
+    grown = [row for row in rows if not row.unchanged]
     assert len(grown) >= 60
-    assert sum(one.close for one in grown) >= 0.85 * len(grown)
+    assert sum(kernel.close for kernel in grown) >= 0.85 * len(grown)
 
 
 def test_a_wrong_row_is_seen(rows: list[Row]) -> None:
-    one = next(one for one in rows if one.close and one.spills_right)
-    fused = one.pair.fused
-    more = replace(one.pair, fused=replace(fused, registers=2 * fused.registers))
-    assert not replace(one, pair=more).close
+    precise = next(row for row in rows if row.close and row.spills_right)
+    fused = precise.pair.fused
+    more = replace(precise.pair, fused=replace(fused, registers=2 * fused.registers))
+    assert not replace(precise, pair=more).close
     spilling = replace(
-        one.pair, fused=replace(fused, spilled_bytes=0 if fused.spilled_bytes else 8)
+        precise.pair, fused=replace(fused, spilled_bytes=0 if fused.spilled_bytes else 8)
     )
-    assert not replace(one, pair=spilling).spills_right
+    assert not replace(precise, pair=spilling).spills_right
 
 
 @pytest.mark.compat
@@ -94,13 +94,13 @@ def test_kernels_compile_fused_without_a_gpu(
         alone = prediction.taken_of(compiled(facts, None, target(gpu)).taken)
         kernel = prediction.kernel_of(prediction.kernel_facts(facts, alone))
         for name in names:
-            made = compiled(facts, name, target(gpu))
-            assert made.epilogue is not None
+            usages = compiled(facts, name, target(gpu))
+            assert usages.epilogue is not None
             stated = epilogue_of(store["epilogues"][name])
-            assert made.epilogue.describe() == stated.describe()
-            fused = predict(kernel, made.epilogue, target(gpu)).fused
-            assert abs(fused.registers / made.taken.registers - 1) <= 0.3
-            assert (fused.spilled_bytes > 0) == (made.taken.spilled_bytes > 0)
+            assert usages.epilogue.describe() == stated.describe()
+            fused = predict(kernel, usages.epilogue, target(gpu)).fused
+            assert abs(fused.registers / usages.taken.registers - 1) <= 0.3
+            assert (fused.spilled_bytes > 0) == (usages.taken.spilled_bytes > 0)
             if versions == store["made_by"]:
                 fused = {k: v for k, v in entry["fused"][name].items() if k != "foretold"}
-                assert prediction.taken_of(made.taken) == Taken(**fused)
+                assert prediction.taken_of(usages.taken) == Taken(**fused)

@@ -21,7 +21,7 @@ from benchmarks.harness.resume import CUT, SAME, Budget, Rows, failed_arms, is_b
 from benchmarks.harness.sources import PLUGIN, REPOSITORY, sources_digest
 
 PRODUCTS = __main__.todo(["bf16"])[:3]
-NAMES = [__main__.name_of(*one) for one in PRODUCTS]
+NAMES = [__main__.name_of(*product) for product in PRODUCTS]
 ARMS = ("cublas", "stock", "ours")
 FACTS: dict[str, str] = dict.fromkeys(SAME, "same")
 
@@ -59,28 +59,28 @@ class FakeArm:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    made = World()
+    created = World()
 
     @contextlib.contextmanager
     def arms(names: list[str], module: str, *, dry: bool) -> Generator[list[FakeArm], None, None]:
-        yield [FakeArm(name, made) for name in names]
+        yield [FakeArm(name, created) for name in names]
 
     monkeypatch.setattr(campaign, "arms", arms)
-    return made
+    return created
 
 
 def go(world: World, out: Path, budget_s: float, *, rounds: int = 2, **more: Any) -> list[str]:
     """Run the benchmark on the fake arms, going on from ``out``; return what is left."""
-    given = Namespace(
+    arguments = Namespace(
         **{"arms": list(ARMS), "dry": True, "cutlass_s": 150.0, "arm_s": 180.0, "rounds": rounds}
         | more
     )
     rows = Rows(out, FACTS, [out])
-    return __main__.run(rows, PRODUCTS, given, Budget(budget_s, lambda: world.now_s))
+    return __main__.run(rows, PRODUCTS, arguments, Budget(budget_s, lambda: world.now_s))
 
 
 def rows(out: Path) -> dict[str, dict[str, Any]]:
-    return {one["product"]: one for one in json.loads(out.read_text())["rows"]}
+    return {row["product"]: row for row in json.loads(out.read_text())["rows"]}
 
 
 def test_a_run_ends_with_its_budget(world: World, tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_a_product_that_no_run_is_long_enough_for_stops_nobody(
     assert go(world, out, 60.0) == []
     begun = [what for name, what, _ in world.asked if name == "cublas" and what != "sample"]
     assert begun == [NAMES[1], NAMES[2], NAMES[0]]
-    assert [failed_arms(one, ARMS) for one in rows(out).values()] == [[], [], []]
-    assert not any(CUT in one for one in rows(out).values())
+    assert [failed_arms(row, ARMS) for row in rows(out).values()] == [[], [], []]
+    assert not any(CUT in row for row in rows(out).values())
     assert list(rows(out)) == NAMES  # the order of the file stays
 
 
@@ -241,7 +241,7 @@ def test_stock_cutlass_is_tried_again_where_it_failed(world: World, tmp_path: Pa
     world.broken = (__main__.SAMPLED,)
     go(world, out, 1000.0, arms=list(__main__.ARMS))
     before = rows(out)
-    where = [name for name, one in before.items() if __main__.SAMPLED in one["arms"]]
+    where = [name for name, row in before.items() if __main__.SAMPLED in row["arms"]]
     assert where[0] == NAMES[0]
     go(world, out, 1000.0, arms=list(__main__.ARMS), cutlass_s=0.0)
     assert rows(out) == before  # a row without that arm does not take the place of one with it
@@ -284,7 +284,7 @@ def test_the_facts_of_a_run_name_its_sources(tmp_path: Path) -> None:
     assert facts is not None
     assert facts["sources"] == sources_digest(__main__.SOURCES)
     assert set(PLUGIN) < set(__main__.SOURCES)
-    assert all((REPOSITORY / one).exists() for one in __main__.SOURCES)
+    assert all((REPOSITORY / source).exists() for source in __main__.SOURCES)
     kernel = tmp_path / "templates" / "source" / "one.cuh"
     kernel.parent.mkdir(parents=True)
     arm = tmp_path / "arm.py"

@@ -37,12 +37,12 @@ class TestSome(unittest.TestCase):
 def test_each_test_is_run_beyond_one_that_kills_the_process(tmp_path: Path) -> None:
     path = tmp_path / "some_suite.py"
     path.write_text(SUITE, encoding="utf-8")
-    names = [f"TestSome.test_{one}" for one in ("a_crash", "known", "left_out", "right", "wrong")]
+    names = [f"TestSome.test_{name}" for name in ("a_crash", "known", "left_out", "right", "wrong")]
     fared = sdpa_suite.arm(path, "plain", names, 120.0, tmp_path)
-    found = {
+    result = {
         name.removeprefix("TestSome.test_"): o["outcome"] for name, o in fared.outcomes.items()
     }
-    assert found == {
+    assert result == {
         "a_crash": "crashed",
         "known": "expected failure",
         "left_out": "skipped",
@@ -60,10 +60,10 @@ def test_a_later_run_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
     path.write_text(SUITE, encoding="utf-8")
     answered = {"test": "TestSome.test_wrong", "outcome": "passed", "reason": "by an earlier run"}
     (tmp_path / "plain.0.0.jsonl").write_text(json.dumps(answered) + "\n", encoding="utf-8")
-    names = [f"TestSome.test_{one}" for one in ("left_out", "right", "wrong")]
+    names = [f"TestSome.test_{name}" for name in ("left_out", "right", "wrong")]
     fared = sdpa_suite.arm(path, "plain", names, 120.0, tmp_path, jobs=2)
-    found = {name: one["outcome"] for name, one in fared.outcomes.items()}
-    assert found == dict(zip(names, ("skipped", "passed", "passed"), strict=True))
+    result = {name: outcome["outcome"] for name, outcome in fared.outcomes.items()}
+    assert result == dict(zip(names, ("skipped", "passed", "passed"), strict=True))
     assert fared.outcomes[names[2]]["reason"] == "by an earlier run"
     fared = sdpa_suite.arm(path, "plain", names, 0.0, tmp_path)
     assert fared.not_run == []
@@ -143,8 +143,8 @@ def test_calls_are_compiled_once_for_each_kind(calls: Calls) -> None:
 def test_masks_that_are_no_plain_tensors_reach_their_own_code(calls: Calls) -> None:
     q = torch.randn(1, 2, 8, 4)
     attend: Any = torch.nn.functional.scaled_dot_product_attention
-    found = attend(q, q, q, attn_mask=causal_upper_left(8, 8))
-    torch.testing.assert_close(found, ORIGINAL(q, q, q, is_causal=True))
+    actual = attend(q, q, q, attn_mask=causal_upper_left(8, 8))
+    torch.testing.assert_close(actual, ORIGINAL(q, q, q, is_causal=True))
     assert calls.counts["compiled"] == 1
 
 

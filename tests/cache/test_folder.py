@@ -11,7 +11,7 @@ import pytest
 
 from inductor_plugin.cache import document, open_store
 from inductor_plugin.cache.folder import RETRY_S
-from tests.support.cache import measured, record
+from tests.support.cache.records import measured, record
 
 
 class Clock:

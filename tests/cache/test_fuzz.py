@@ -22,8 +22,15 @@ from inductor_plugin.cache.merge import merge
 from inductor_plugin.cache.record import from_fields, to_fields
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.decision import decide
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record
-from tests.support.fuzz import VALUES, Attack, attacks, cases, quick
+from tests.support.cache.fuzz import VALUES, Attack, attacks, cases, quick
+from tests.support.cache.records import (
+    ENVIRONMENT,
+    decision,
+    kernel_key,
+    measured,
+    put_library,
+    record,
+)
 
 DIGEST = kernel_key().digest
 SOUND = record(measured("a"), problem=2)

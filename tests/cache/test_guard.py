@@ -19,7 +19,7 @@ from inductor_plugin.cache.guard import (
     reason_to_refuse,
 )
 from inductor_plugin.errors import CacheRefusedError
-from tests.support.cache import kernel_key, put_library
+from tests.support.cache.records import kernel_key, put_library
 
 DIGEST = kernel_key().digest
 

@@ -12,7 +12,7 @@ import pytest
 
 from inductor_plugin.cache import document, open_store
 from inductor_plugin.cache.entry import ENTRY, damage_of_folder, parse_entry
-from tests.support.cache import kernel_key, put_library
+from tests.support.cache.records import kernel_key, put_library
 
 DIGEST = kernel_key().digest
 

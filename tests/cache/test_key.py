@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import KernelKey, differences, digest_of
-from tests.support.cache import kernel_key
+from tests.support.cache.records import kernel_key
 
 
-@pytest.mark.parametrize("name", [one.name for one in fields(KernelKey)])
+@pytest.mark.parametrize("name", [field_.name for field_ in fields(KernelKey)])
 def test_every_field_of_a_kernel_key_changes_its_digest(name: str):
     key = kernel_key()
     assert replace(key, **{name: "another"}).digest != key.digest
@@ -62,8 +62,11 @@ def test_differences_name_nested_fields_by_dotted_path():
         "software": {"torch": "2.15", "mkl": "1"},
         "inputs": [{"d": 2}],
     }
-    found = [(one.path, one.left, one.right) for one in differences(left, right)]
-    assert found == [
+    differing = [
+        (difference.path, difference.left, difference.right)
+        for difference in differences(left, right)
+    ]
+    assert differing == [
         ("inputs.0.d", 1, 2),
         ("size", [1, 2], [1, 3]),
         ("software.mkl", "(absent)", "1"),

@@ -15,7 +15,7 @@ from filelock import BaseFileLock, FileLock
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.lock import remove_unused
 from inductor_plugin.errors import CacheError
-from tests.support.cache import measured, record
+from tests.support.cache.records import measured, record
 from tests.support.repository import REPOSITORY
 
 CHILDREN = REPOSITORY / "tests" / "support" / "processes" / "cache.py"

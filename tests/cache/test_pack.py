@@ -12,7 +12,7 @@ from inductor_plugin.cache.pack import dump_pack, parse_pack
 from inductor_plugin.cache.transfer import tape
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive, merge_stores
 from inductor_plugin.errors import ArchiveError
-from tests.support.cache import kernel_key
+from tests.support.cache.records import kernel_key
 
 LIBRARY = os.urandom(200_000)
 
@@ -58,7 +58,7 @@ def test_a_damaged_pack_says_what_is_wrong() -> None:
 
 def test_kernels_of_one_library_share_its_file(tmp_path: Path) -> None:
     store, digests = two_in_one_library(tmp_path)
-    first, second = (store.kernel(one) for one in digests)
+    first, second = (store.kernel(digest) for digest in digests)
     assert first is not None
     assert second is not None
     assert first.path("kernel.so").samefile(second.path("kernel.so"))
@@ -83,7 +83,7 @@ def test_an_archive_holds_a_shared_library_once_and_gives_it_back_shared(tmp_pat
     taken = import_archive(other, file)
     assert taken.kernels == 2
     assert taken.packs == (pack,)
-    first, second = (other.kernel(one) for one in digests)
+    first, second = (other.kernel(digest) for digest in digests)
     assert first is not None
     assert second is not None
     assert first.path("kernel.so").read_bytes() == LIBRARY
@@ -168,7 +168,7 @@ def test_a_damaged_note_of_a_pack_is_found_and_left_out(
     path = store.layout.pack(pack.name)
     path.write_bytes(path.read_bytes().replace(b"H200", b"H100"))
     fresh = open_store(store.root)
-    assert [one.kind for one in fresh.verify()] == ["pack"]
+    assert [finding.kind for finding in fresh.verify()] == ["pack"]
     assert fresh.packs() == []
     assert "damaged cache entry" in caplog.text
 
@@ -191,15 +191,15 @@ def test_a_pack_that_is_not_whole_is_named(tmp_path: Path) -> None:
 def test_kernels_are_found_by_what_they_are(tmp_path: Path) -> None:
     store, digests = two_in_one_library(tmp_path)
     key = kernel_key("a")
-    found = store.kernels_like(key.template, key.config, key.target)
-    assert {one.digest for one in found} == set(digests)
+    results = store.kernels_like(key.template, key.config, key.target)
+    assert {result.digest for result in results} == set(digests)
     assert store.kernels_like(key.template, "another", key.target) == []
     later = replace(key, config="another")
     store.put_kernel(later, {"kernel.so": b"c"})
     store.put_pack(pack_of(later.digest))
-    assert [one.digest for one in store.kernels_like(key.template, "another", key.target)] == [
-        later.digest
-    ]
+    assert [
+        kernel.digest for kernel in store.kernels_like(key.template, "another", key.target)
+    ] == [later.digest]
 
 
 def test_a_cache_in_memory_keeps_packs_for_the_process(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def test_eight_processes_build_each_key_once_and_lose_no_timing(
     assert store.verify() == []
     records = list(store.iter_records())
     assert len(records) == KEYS
-    for one in records:
-        assert set(one.candidates) == {f"candidate-{who}" for who in range(PROCESSES)}
+    for record in records:
+        assert set(record.candidates) == {f"candidate-{who}" for who in range(PROCESSES)}
     assert len(list(store.iter_kernels())) == KEYS
     assert store.counters()["hits"] == PROCESSES * KEYS
 
@@ -91,7 +91,7 @@ def test_a_cache_that_is_being_written_is_sound(cache_dir: Path, repository: Pat
 
 def check_after_kills(store: Store) -> None:
     """The cache is sound, holds what was written, and takes more."""
-    places = [(one.environment, one.op, one.digest) for one in store.iter_records()]
+    places = [(record.environment, record.op, record.digest) for record in store.iter_records()]
     assert all(store.record(*place) is not None for place in places)
     assert store.counters().get("corrupt", 0) == 0
     assert store.counters()["misses"] > 0

@@ -14,14 +14,14 @@ from hypothesis import given, settings, strategies
 from inductor_plugin.cache import Decision, Measured, Record, document
 from inductor_plugin.cache.merge import combine, merge
 from inductor_plugin.cache.record import GRAPH, from_fields, rounded, to_fields
-from tests.support.cache import decision, measured, record
+from tests.support.cache.records import decision, measured, record
 
 
 def test_a_record_comes_back_from_its_document():
-    one = record(
+    kept = record(
         measured("a"), measured("b", None, status="hung", reason="x"), decision=decision("a", 2)
     )
-    assert from_fields(document.load(document.dump(to_fields(one)))) == one
+    assert from_fields(document.load(document.dump(to_fields(kept)))) == kept
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ def test_a_record_is_noisy_where_what_decided_it_is(
     spread_ms: float | None, compared: str, noisy: bool
 ):
     quiet, loud = measured("b", 1.0), measured("a", 1.0, spread_ms=spread_ms)
-    one = record(loud, quiet, decision=decision(compared))
-    assert one.noisy == noisy
-    assert replace(one, decision=None).noisy is False
+    kept = record(loud, quiet, decision=decision(compared))
+    assert kept.noisy == noisy
+    assert replace(kept, decision=None).noisy is False
     assert loud.noisy == ((spread_ms or 0.0) > 1.0)
-    assert "noisy" not in to_fields(one)  # it is derived, so that old records have it too
+    assert "noisy" not in to_fields(kept)  # it is derived, so that old records have it too
 
 
 def test_merging_keeps_every_candidate_the_newer_measurement_and_the_newer_refusals():
@@ -48,7 +48,11 @@ def test_merging_keeps_every_candidate_the_newer_measurement_and_the_newer_refus
         rejected={"u": "new"},
     )
     for both in (merge(old, new), merge(new, old)):
-        assert {n: one.median_ms for n, one in both.candidates.items()} == {"a": 1, "b": 3, "c": 4}
+        assert {n: candidate.median_ms for n, candidate in both.candidates.items()} == {
+            "a": 1,
+            "b": 3,
+            "c": 4,
+        }
         assert both.rejected == {"u": "new"}
         assert (both.created, both.updated) == (1000.0, 2000.0)
 
@@ -92,8 +96,8 @@ def test_a_failure_seen_later_replaces_a_timing():
 def test_the_decision_from_most_candidates_then_the_newer_stays(
     left: object, right: object, winner: str
 ):
-    one, other = record(decision=left), record(decision=right)
-    for both in (merge(one, other), merge(other, one)):
+    kept, other = record(decision=left), record(decision=right)
+    for both in (merge(kept, other), merge(other, kept)):
         assert both.decision is not None
         assert both.decision.winner == winner
 
@@ -107,12 +111,12 @@ def test_a_pinned_record_keeps_its_decision():
 
 
 def test_samples_keep_the_digits_that_mean_something():
-    one = rounded(
+    kept = rounded(
         record(measured("a", 0.123456789, error=math.inf, samples_ms=(1.23456789, math.nan)))
     )
-    assert one.candidates["a"].samples_ms == (1.23457,)
-    assert one.candidates["a"].median_ms == 0.123457
-    assert one.candidates["a"].error is None
+    assert kept.candidates["a"].samples_ms == (1.23457,)
+    assert kept.candidates["a"].median_ms == 0.123457
+    assert kept.candidates["a"].error is None
 
 
 def test_fields_of_another_format_are_refused():
@@ -307,18 +311,18 @@ def test_the_order_in_which_records_merge_does_not_matter(a: Record, b: Record, 
     assert merge(merge(a, b), b) == merge(a, b)
 
 
-def of_a_graph(made: Record) -> Record:
-    return replace(made, op=GRAPH)
+def of_a_graph(kept: Record) -> Record:
+    return replace(kept, op=GRAPH)
 
 
-def with_samples(made: Record, count: int) -> Record:
+def with_samples(kept: Record, count: int) -> Record:
     """Return a record whose measurements have this many samples, where there are any."""
-    rows = made.candidates.items()
+    rows = kept.candidates.items()
     sampled = {
-        name: replace(one, samples_ms=(1.0,) * (count if one.median_ms is not None else 0))
-        for name, one in rows
+        name: replace(line, samples_ms=(1.0,) * (count if line.median_ms is not None else 0))
+        for name, line in rows
     }
-    return replace(made, candidates=sampled)
+    return replace(kept, candidates=sampled)
 
 
 graphs = strategies.builds(of_a_graph, records)
@@ -330,10 +334,10 @@ few = strategies.lists(sampled, min_size=1, max_size=4) | strategies.lists(
 
 @settings(max_examples=1000, deadline=None, database=None)
 @given(few, strategies.randoms(use_true_random=False))
-def test_records_of_several_caches_combine_in_any_order(made: list[Record], random: Random):
-    expected = functools.reduce(combine, made)
+def test_records_of_several_caches_combine_in_any_order(values: list[Record], random: Random):
+    expected = functools.reduce(combine, values)
     for _ in range(3):
-        pool = [*made, random.choice(made)]  # one of them twice
+        pool = [*values, random.choice(values)]  # one of them twice
         while len(pool) > 1:  # in any order and grouping
             left, right = (pool.pop(random.randrange(len(pool))) for _ in range(2))
             pool.append(combine(left, right))
@@ -394,9 +398,11 @@ NOTE = {
 
 
 def test_the_note_of_an_epilogue_is_kept() -> None:
-    one = record(measured("a"), epilogue=NOTE)
-    assert from_fields(document.load(document.dump(to_fields(one)))) == one
-    assert document.dump(to_fields(one)).count(b'\n    "step 0": "product"') == 1  # a line for each
+    kept = record(measured("a"), epilogue=NOTE)
+    assert from_fields(document.load(document.dump(to_fields(kept)))) == kept
+    assert (
+        document.dump(to_fields(kept)).count(b'\n    "step 0": "product"') == 1
+    )  # a line for each
 
 
 def test_a_record_without_a_note_is_what_it_was_before_there_were_any() -> None:

@@ -12,7 +12,7 @@ import pytest
 from inductor_plugin.cache import Record, Store, document, open_store
 from inductor_plugin.cache.record import to_fields
 from inductor_plugin.cache.records import parse_environment
-from tests.support.cache import ENVIRONMENT, measured, record
+from tests.support.cache.records import ENVIRONMENT, measured, record
 
 
 def written(store: Store, **changes: Any) -> tuple[Path, Record]:

@@ -10,7 +10,7 @@ import pytest
 
 from inductor_plugin.cache import Store, digest_of, document, open_store
 from inductor_plugin.errors import CacheError, CacheRefusedError
-from tests.support.cache import (
+from tests.support.cache.records import (
     ENVIRONMENT,
     decision,
     give_away,
@@ -94,10 +94,10 @@ def test_a_damaged_kernel_is_a_reported_miss_and_built_again(
         path.write_bytes(b"")
     else:
         path.unlink()
-    assert [one.kind for one in store.verify()] == ["kernel"]
+    assert [finding.kind for finding in store.verify()] == ["kernel"]
     assert store.kernel(kernel_key().digest) is None
     assert store.kernel(kernel_key().digest) is None
-    assert len([one for one in caplog.records if "damaged" in one.message]) == 1
+    assert len([kept for kept in caplog.records if "damaged" in kept.message]) == 1
     assert store.counters()["corrupt"] == 1
     assert not path.parent.exists()
     assert put_library(store).path("kernel.so").read_bytes() == b"library"
@@ -115,34 +115,34 @@ def test_a_damaged_kernel_can_be_replaced_by_who_holds_its_lock(cache_dir: Path)
 
 def test_a_record_comes_back_in_this_store_and_the_next(cache_dir: Path):
     store = open_store(cache_dir)
-    one = record(measured("a", 0.123456789), decision=decision("a"))
-    written = store.put_record(one)
+    kept = record(measured("a", 0.123456789), decision=decision("a"))
+    written = store.put_record(kept)
     assert written.candidates["a"].median_ms == 0.123457
-    place = (one.environment, one.op, one.digest)
+    place = (kept.environment, kept.op, kept.digest)
     assert store.record(*place) == written
     assert open_store(cache_dir).record(*place) == written
-    assert store.record(one.environment, "bmm", one.digest) is None
-    assert store.has_records(one.environment)
+    assert store.record(kept.environment, "bmm", kept.digest) is None
+    assert store.has_records(kept.environment)
     assert not store.has_records("0" * 64)
 
 
 def test_what_was_only_compiled_is_no_measurement(tmp_path: Path):
     store = open_store(tmp_path)
-    one = record(measured("a", None, status="skipped"))
-    store.put_record(one)
-    assert not store.has_records(one.environment)
-    assert not open_store(tmp_path).has_records(one.environment)
+    kept = record(measured("a", None, status="skipped"))
+    store.put_record(kept)
+    assert not store.has_records(kept.environment)
+    assert not open_store(tmp_path).has_records(kept.environment)
 
 
 def test_a_record_changed_by_another_process_is_seen(cache_dir: Path):
     mine, theirs = open_store(cache_dir), open_store(cache_dir)
-    one = record(measured("a"))
-    place = (one.environment, one.op, one.digest)
-    mine.put_record(one)
+    stored = record(measured("a"))
+    place = (stored.environment, stored.op, stored.digest)
+    mine.put_record(stored)
     theirs.put_record(record(measured("b")))
-    found = mine.record(*place)
-    assert found is not None
-    assert set(found.candidates) == {"a", "b"}
+    kept = mine.record(*place)
+    assert kept is not None
+    assert set(kept.candidates) == {"a", "b"}
 
 
 def test_a_damaged_record_is_a_reported_miss_and_removed(
@@ -150,15 +150,15 @@ def test_a_damaged_record_is_a_reported_miss_and_removed(
 ):
     store = open_store(cache_dir)
     store.put_environment(ENVIRONMENT)
-    one = record(measured("a"))
-    place = (one.environment, one.op, one.digest)
-    store.put_record(one)
+    stored = record(measured("a"))
+    place = (stored.environment, stored.op, stored.digest)
+    store.put_record(stored)
     path = store.layout.record(*place)
     flip_byte(path)
     assert [finding.path for finding in store.verify()] == [path]
     assert store.record(*place) is None
     assert store.record(*place) is None
-    warnings = [found for found in caplog.records if str(path) in found.message]
+    warnings = [kept for kept in caplog.records if str(path) in kept.message]
     assert len(warnings) == 1
     assert store.put_record(record(measured("b"))).candidates.keys() == {"b"}
     assert store.verify() == []
@@ -166,9 +166,9 @@ def test_a_damaged_record_is_a_reported_miss_and_removed(
 
 def test_a_record_under_anothers_name_is_damaged(cache_dir: Path):
     store = open_store(cache_dir)
-    one, other = record(measured("a")), record(measured("a"), problem=2)
-    store.put_record(one)
-    path = store.layout.record(one.environment, one.op, one.digest)
+    kept, other = record(measured("a")), record(measured("a"), problem=2)
+    store.put_record(kept)
+    path = store.layout.record(kept.environment, kept.op, kept.digest)
     path.rename(store.layout.record(other.environment, other.op, other.digest))
     assert "another record" in store.verify()[0].reason
     assert store.record(other.environment, other.op, other.digest) is None
@@ -183,57 +183,57 @@ def test_environments_keep_their_fields(cache_dir: Path):
 
 def test_a_retried_candidate_is_unseen_again_and_only_there(cache_dir: Path):
     store = open_store(cache_dir)
-    one = record(measured("good"), measured("bad", None, status="hung"), pinned=True)
+    kept = record(measured("good"), measured("bad", None, status="hung"), pinned=True)
     other = record(measured("bad", None, status="hung"), problem=2)
-    fared_well = record(measured("bad"), digest=f"{one.digest[:12]}{'0' * 52}")
-    for written in (one, other, fared_well):
+    fared_well = record(measured("bad"), digest=f"{kept.digest[:12]}{'0' * 52}")
+    for written in (kept, other, fared_well):
         store.put_record(written)
-    name = f"bad-{one.digest[:12]}"
+    name = f"bad-{kept.digest[:12]}"
     for candidate in (name, f"bad-{other.digest[:12]}"):
-        store.quarantine(one.environment, candidate, {"candidate": "bad", "status": "hung"})
-    found = store.quarantined(one.environment, name)
-    assert found is not None
-    assert found.failure() == ("bad", one.digest[:12])
-    assert store.retry(found) == 1
-    assert store.retry(found) == 0
+        store.quarantine(kept.environment, candidate, {"candidate": "bad", "status": "hung"})
+    refused = store.quarantined(kept.environment, name)
+    assert refused is not None
+    assert refused.failure() == ("bad", kept.digest[:12])
+    assert store.retry(refused) == 1
+    assert store.retry(refused) == 0
     for reader in (store, open_store(cache_dir)):
-        assert reader.quarantined(one.environment, name) is None
-        left = [reader.record(w.environment, w.op, w.digest) for w in (one, other, fared_well)]
+        assert reader.quarantined(kept.environment, name) is None
+        left = [reader.record(w.environment, w.op, w.digest) for w in (kept, other, fared_well)]
         assert [set(w.candidates) for w in left if w] == [{"good"}, {"bad"}, {"bad"}]
         assert left[0] is not None
         assert left[0].pinned
-    assert [found.candidate for found in store.iter_quarantine()] == [f"bad-{other.digest[:12]}"]
+    assert [entry.candidate for entry in store.iter_quarantine()] == [f"bad-{other.digest[:12]}"]
 
 
 def test_a_retried_candidate_that_names_no_problem_only_leaves_the_quarantine(cache_dir: Path):
     store = open_store(cache_dir)
-    one = store.put_record(record(measured("bad", None, status="hung")))
-    store.quarantine(one.environment, "bad", {"status": "hung"})
-    found = store.quarantined(one.environment, "bad")
-    assert found is not None
-    assert found.failure() is None
-    assert store.retry(found) == 0
-    assert store.quarantined(one.environment, "bad") is None
-    assert store.record(one.environment, one.op, one.digest) == one
+    stored = store.put_record(record(measured("bad", None, status="hung")))
+    store.quarantine(stored.environment, "bad", {"status": "hung"})
+    refused = store.quarantined(stored.environment, "bad")
+    assert refused is not None
+    assert refused.failure() is None
+    assert store.retry(refused) == 0
+    assert store.quarantined(stored.environment, "bad") is None
+    assert store.record(stored.environment, stored.op, stored.digest) == stored
 
 
 def test_a_read_only_cache_releases_nothing(cache_dir: Path, monkeypatch: pytest.MonkeyPatch):
-    one = record(measured("bad", None, status="hung"))
-    name = f"bad-{one.digest[:12]}"
+    kept = record(measured("bad", None, status="hung"))
+    name = f"bad-{kept.digest[:12]}"
     writable = open_store(cache_dir)
-    writable.put_record(one)
-    writable.quarantine(one.environment, name, {"candidate": "bad", "status": "hung"})
+    writable.put_record(kept)
+    writable.quarantine(kept.environment, name, {"candidate": "bad", "status": "hung"})
 
     def no_access(path: object, mode: int) -> bool:
         return False
 
     monkeypatch.setattr(os, "access", no_access)
     store = open_store(cache_dir)
-    found = store.quarantined(one.environment, name)
-    assert found is not None
+    refused = store.quarantined(kept.environment, name)
+    assert refused is not None
     with pytest.raises(CacheError, match="stays in quarantine: it is read-only"):
-        store.retry(found)
-    assert writable.quarantined(one.environment, name) is not None
+        store.retry(refused)
+    assert writable.quarantined(kept.environment, name) is not None
 
 
 def test_counters_add_up(cache_dir: Path):
@@ -243,10 +243,10 @@ def test_counters_add_up(cache_dir: Path):
 
 
 def use_everything(store: Store) -> None:
-    one = record(measured("a"), decision=decision("a"))
+    kept = record(measured("a"), decision=decision("a"))
     store.put_environment(ENVIRONMENT)
-    written = store.put_record(one)
-    assert store.record(one.environment, one.op, one.digest) == written
+    written = store.put_record(kept)
+    assert store.record(kept.environment, kept.op, kept.digest) == written
     assert set(store.put_record(record(measured("b"))).candidates) == {"a", "b"}
     entry = put_library(store)
     assert entry.path("kernel.so").read_bytes() == b"library"
@@ -305,19 +305,19 @@ def test_a_disk_that_fails_later_degrades_with_one_warning(
     monkeypatch.setattr("inductor_plugin.cache.atomic.private_path", fails)
     store.put_record(record(measured("late", 3.0)))
     assert os.strerror(code) in str(store.degraded)
-    found = store.record(place.environment, place.op, place.digest)
-    assert found is not None
-    assert set(found.candidates) == {"early", "late"}
+    kept = store.record(place.environment, place.op, place.digest)
+    assert kept is not None
+    assert set(kept.candidates) == {"early", "late"}
     put_library(store)
-    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
+    assert len([stored for stored in caplog.records if stored.levelno >= logging.WARNING]) == 1
 
 
 def test_a_read_only_cache_is_still_read(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    one = record(measured("a"))
+    stored = record(measured("a"))
     writable = open_store(cache_dir)
-    writable.put_record(one)
+    writable.put_record(stored)
     put_library(writable)
     before = sorted(cache_dir.rglob("*"))
 
@@ -327,7 +327,7 @@ def test_a_read_only_cache_is_still_read(
     monkeypatch.setattr(os, "access", no_access)
     store = open_store(cache_dir)
     assert store.degraded == "it is read-only"
-    assert store.record(one.environment, one.op, one.digest) is not None
+    assert store.record(stored.environment, stored.op, stored.digest) is not None
     assert store.kernel(kernel_key().digest) is not None
     store.put_environment({"device": "cpu"})
     store.add_counts(hits=1)
@@ -335,9 +335,9 @@ def test_a_read_only_cache_is_still_read(
     store.put_record(record(measured("b")))
     store.put_record(record(measured("c")))
     assert len(caplog.records) == 1
-    found = store.record(one.environment, one.op, one.digest)
-    assert found is not None
-    assert set(found.candidates) == {"a", "b", "c"}
+    kept = store.record(stored.environment, stored.op, stored.digest)
+    assert kept is not None
+    assert set(kept.candidates) == {"a", "b", "c"}
     assert sorted(cache_dir.rglob("*")) == before
 
 
@@ -361,23 +361,23 @@ def test_a_cache_of_another_format_is_left_alone(cache_dir: Path):
 def test_a_cache_deleted_under_a_running_process_is_made_again(cache_dir: Path):
     store = open_store(cache_dir)
     store.put_environment(ENVIRONMENT)
-    one = store.put_record(record(measured("a")))
+    stored = store.put_record(record(measured("a")))
     for path in sorted(cache_dir.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     cache_dir.rmdir()
-    assert store.record(one.environment, one.op, one.digest) is None
+    assert store.record(stored.environment, stored.op, stored.digest) is None
     store.put_record(record(measured("b")))
     put_library(store)
     assert store.degraded is None
     assert cache_dir.stat().st_mode & 0o777 == 0o700
     assert store.verify() == []
-    assert open_store(cache_dir).environment(one.environment) == ENVIRONMENT
+    assert open_store(cache_dir).environment(stored.environment) == ENVIRONMENT
 
 
 def test_a_lookup_is_fast(cache_dir: Path):
     store = open_store(cache_dir)
-    one = store.put_record(record(*(measured(f"candidate-{i}") for i in range(20))))
-    place = (one.environment, one.op, one.digest)
+    stored = store.put_record(record(*(measured(f"candidate-{i}") for i in range(20))))
+    place = (stored.environment, stored.op, stored.digest)
     cold: list[float] = []
     warm: list[float] = []
     for _ in range(20):

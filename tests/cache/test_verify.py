@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Store, document, open_store
-from tests.support.cache import ENVIRONMENT, kernel_key, measured, put_library, record
+from tests.support.cache.records import ENVIRONMENT, kernel_key, measured, put_library, record
 
 
 @pytest.fixture
@@ -23,21 +23,21 @@ def store(cache_dir: Path) -> Store:
     return store
 
 
-def found(store: Store) -> list[tuple[str, str, str]]:
+def findings(store: Store) -> list[tuple[str, str, str]]:
     """Return kind, place and reason of everything a fresh look finds."""
     root = store.root
     return [
-        (one.kind, str(one.path.relative_to(root)), one.reason)
-        for one in open_store(root, create=False).verify()
+        (finding.kind, str(finding.path.relative_to(root)), finding.reason)
+        for finding in open_store(root, create=False).verify()
     ]
 
 
 def test_records_whose_environment_is_gone_cannot_be_explained(store: Store):
     path = store.layout.environment(record().environment)
     path.unlink()
-    (one,) = found(store)
-    assert one[:2] == ("environment", str(path.relative_to(store.root)))
-    assert "missing" in one[2]
+    (finding,) = findings(store)
+    assert finding[:2] == ("environment", str(path.relative_to(store.root)))
+    assert "missing" in finding[2]
 
 
 def test_an_environment_without_records_may_be_gone(store: Store):
@@ -45,7 +45,7 @@ def test_an_environment_without_records_may_be_gone(store: Store):
     for path in environment.parent.glob("*/*.json"):
         path.unlink()
     environment.unlink()
-    assert found(store) == []
+    assert findings(store) == []
 
 
 @pytest.mark.parametrize("kept", ["records", "kernels", "quarantine"])
@@ -53,9 +53,9 @@ def test_a_cache_with_content_has_a_schema(store: Store, kept: str):
     for name in {"records", "kernels", "quarantine"} - {kept}:
         shutil.rmtree(store.root / name)
     store.layout.schema.unlink()
-    (one,) = found(store)
-    assert one[:2] == ("schema", "schema.json")
-    assert "missing" in one[2]
+    (finding,) = findings(store)
+    assert finding[:2] == ("schema", "schema.json")
+    assert "missing" in finding[2]
     assert not store.layout.schema.exists()  # looking mends nothing
 
 
@@ -63,16 +63,16 @@ def test_an_empty_cache_may_be_without_a_schema(store: Store):
     for name in ("records", "kernels", "quarantine"):
         shutil.rmtree(store.root / name)
     store.layout.schema.unlink()
-    assert found(store) == []
+    assert findings(store) == []
 
 
 def test_a_damaged_schema_is_named_and_not_mended_by_looking(store: Store):
     store.layout.schema.write_bytes(b"{}")
-    assert [one[0] for one in found(store)] == ["schema"]
+    assert [finding[0] for finding in findings(store)] == ["schema"]
     assert store.layout.schema.read_bytes() == b"{}"
     open_store(store.root)
     assert document.load(store.layout.schema.read_bytes())["format"] == 1
-    assert found(store) == []
+    assert findings(store) == []
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link", "dangling link"])
@@ -85,7 +85,7 @@ def test_what_a_kernels_entry_does_not_list_is_named(store: Store, kind: str):
         extra.mkdir()
     else:
         extra.symlink_to(folder / "kernel.so" if kind == "link" else "/nowhere")
-    assert found(store) == [
+    assert findings(store) == [
         ("kernel", str(folder.relative_to(store.root)), "its entry does not list more.so")
     ]
 
@@ -96,13 +96,13 @@ def test_a_link_in_the_place_of_a_kernels_file_is_named(store: Store, name: str,
     path = folder if name == "." else folder / name
     path.rename(tmp_path / "moved")
     path.symlink_to(tmp_path / "moved")
-    ((kind, place, reason),) = found(store)
+    ((kind, place, reason),) = findings(store)
     assert (kind, place) == ("kernel", str(folder.relative_to(store.root)))
     assert (name if name != "." else "link") in reason
 
 
 def test_a_kernel_that_was_evicted_is_no_damage_to_the_record_that_names_it(store: Store):
     shutil.rmtree(store.layout.kernel(kernel_key().digest))
-    assert found(store) == []
+    assert findings(store) == []
     store.prune(max_bytes=0)
-    assert found(store) == []
+    assert findings(store) == []

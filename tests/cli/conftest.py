@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Store
-from tests.support.command import filled
+from tests.support.cli.command import filled
 
 
 @pytest.fixture

@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import KernelKey, Resources, Store, open_store
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
-from tests.support.command import OTHER, key, run, told
+from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
+from tests.support.cli.command import OTHER, answer_of, key, run
 
 
 def test_ls_shows_what_show_takes(store: Store, capsys: pytest.CaptureFixture[str]):
     run(store, "ls", "--environment", record().environment)
     shown = capsys.readouterr().out
     assert record().digest[:12] in shown
-    assert told(store, capsys, "show", key())["describe"] == "mm(1x512)"
+    assert answer_of(store, capsys, "show", key())["describe"] == "mm(1x512)"
     run(store, "show", key())
     assert '"winner": "fast"' in capsys.readouterr().out
-    assert told(store, capsys, "show", kernel_key().digest[:9])["key"]["template"] == "gemm"
-    assert told(store, capsys, "show", record().environment[:9])["software"] == {"torch": "2.14.1"}
+    assert answer_of(store, capsys, "show", kernel_key().digest[:9])["key"]["template"] == "gemm"
+    assert answer_of(store, capsys, "show", record().environment[:9])["software"] == {
+        "torch": "2.14.1"
+    }
 
 
 @pytest.mark.parametrize("verb", ["show", "explain"])
@@ -56,15 +58,15 @@ def test_a_key_that_is_not_unique_names_what_it_could_be(
 def test_explain_tells_why_and_what_would_be_a_miss(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
-    found = told(store, capsys, "explain", key())
-    assert (found["winner"], found["reason"]) == ("fast", "fastest")
-    assert [one["candidate"] for one in found["candidates"]] == ["fast", "slow", "bad"]
-    assert found["candidates"][2]["reason"] == "no answer in 30 s"
-    assert found["rejected"] == {"cutlass": "A must be row-major"}
-    assert found["nearest"]["differences"] == [
+    answer = answer_of(store, capsys, "explain", key())
+    assert (answer["winner"], answer["reason"]) == ("fast", "fastest")
+    assert [candidate["candidate"] for candidate in answer["candidates"]] == ["fast", "slow", "bad"]
+    assert answer["candidates"][2]["reason"] == "no answer in 30 s"
+    assert answer["rejected"] == {"cutlass": "A must be row-major"}
+    assert answer["nearest"]["differences"] == [
         {"field": "size", "left": [2, 512], "right": [1, 512]}
     ]
-    (other,) = found["environments"]
+    (other,) = answer["environments"]
     assert other["has_this_problem"]
     assert other["differences"] == [
         {"field": "software.torch", "left": "2.15.0", "right": "2.14.1"}
@@ -84,7 +86,7 @@ def test_explain_tells_why_and_what_would_be_a_miss(
 def test_the_winner_s_kernel_is_shown_with_what_it_takes(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
-    assert told(store, capsys, "show", key())["winner_kernel"]["registers"] is None
+    assert answer_of(store, capsys, "show", key())["winner_kernel"]["registers"] is None
     run(store, "explain", key())
     assert "its registers and memory are not known" in capsys.readouterr().out
     spilling = store.put_kernel(kernel_key("k2"), {"kernel.so": b"2"}, Resources(168, 8, 512, 384))
@@ -104,8 +106,8 @@ def test_the_winner_s_kernel_is_shown_with_what_it_takes(
         "shared_bytes": 512,
         "threads": 384,
     }
-    assert told(store, capsys, "show", name)["winner_kernel"] == wanted
-    assert told(store, capsys, "explain", name)["kernel"] == wanted
+    assert answer_of(store, capsys, "show", name)["winner_kernel"] == wanted
+    assert answer_of(store, capsys, "explain", name)["kernel"] == wanted
     for verb in ("show", "explain"):
         run(store, verb, name)
         said = capsys.readouterr().out
@@ -114,9 +116,9 @@ def test_the_winner_s_kernel_is_shown_with_what_it_takes(
         assert "pruned" in said
         assert "it spills 96 bytes a thread" in said
     store.layout.kernel(spilling.digest).joinpath("entry.json").write_bytes(b"damaged")
-    assert told(store, capsys, "explain", name)["kernel"] is None
+    assert answer_of(store, capsys, "explain", name)["kernel"] is None
     nothing = f"{record().environment[:12]}/{record(problem=2).digest[:12]}"
-    assert told(store, capsys, "show", nothing)["winner_kernel"] is None
+    assert answer_of(store, capsys, "show", nothing)["winner_kernel"] is None
 
 
 def test_explain_of_a_kernel_says_what_to_use(store: Store, capsys: pytest.CaptureFixture[str]):
@@ -126,15 +128,15 @@ def test_explain_of_a_kernel_says_what_to_use(store: Store, capsys: pytest.Captu
 
 def test_diff_names_fields(store: Store, capsys: pytest.CaptureFixture[str]):
     other = f"{open_store(store.root).put_environment(OTHER)[:12]}/{record().digest[:12]}"
-    found = {
-        one["field"]: (one.get("left"), one.get("right"))
-        for one in told(store, capsys, "diff", key(), other)
+    results = {
+        answer["field"]: (answer.get("left"), answer.get("right"))
+        for answer in answer_of(store, capsys, "diff", key(), other)
     }
-    assert found["environment.software.torch"] == ("2.14.1", "2.15.0")
-    assert found["winner"] == ("fast", "slow")
-    assert found["median_ms.slow"] == (2.0, 3.0)
-    assert not any(name.startswith("problem") for name in found)
-    assert found["median_ms.fast"] == (1.0, None)  # the other has no such field
+    assert results["environment.software.torch"] == ("2.14.1", "2.15.0")
+    assert results["winner"] == ("fast", "slow")
+    assert results["median_ms.slow"] == (2.0, 3.0)
+    assert not any(name.startswith("problem") for name in results)
+    assert results["median_ms.fast"] == (1.0, None)  # the other has no such field
     run(store, "diff", key(), kernel_key().digest, status=2)
     capsys.readouterr()
     run(store, "diff", key(), key())
@@ -180,13 +182,13 @@ def test_a_record_cannot_write_to_the_terminal(
 def test_show_writes_no_control_characters_that_json_allows(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
-    one = record(op="raw", describe="mm(1x512)")
-    store.put_record(one)
-    path = store.layout.record(one.environment, one.op, one.digest)
+    kept = record(op="raw", describe="mm(1x512)")
+    store.put_record(kept)
+    path = store.layout.record(kept.environment, kept.op, kept.digest)
     rest = path.read_bytes().split(b"\n", 2)[2].replace(b"mm(1x512)", "mm(1x512)\x9b2J".encode())
     checksum = hashlib.sha256(rest).hexdigest().encode()
     path.write_bytes(b'{\n  "sha256": "' + checksum + b'",\n' + rest)
-    run(store, "show", f"{one.environment}/raw/{one.digest}")
+    run(store, "show", f"{kept.environment}/raw/{kept.digest}")
     said = capsys.readouterr().out
     assert "\x9b" not in said
     assert "mm(1x512)\\x9b2J" in said
@@ -199,12 +201,12 @@ def test_show_cuts_what_a_compiler_says_of_itself(store: Store, capsys: pytest.C
     said = capsys.readouterr().out
     assert len(said) < 1500
     assert "2800 more characters; --json has all" in said
-    assert told(store, capsys, "show", chatty.digest)["key"]["toolchain"] == "gcc -v" * 500
+    assert answer_of(store, capsys, "show", chatty.digest)["key"]["toolchain"] == "gcc -v" * 500
 
 
 def test_a_damaged_record_is_named_by_show_and_ls(store: Store, capsys: pytest.CaptureFixture[str]):
-    one = record()
-    store.layout.record(one.environment, one.op, one.digest).write_bytes(b"damaged")
+    kept = record()
+    store.layout.record(kept.environment, kept.op, kept.digest).write_bytes(b"damaged")
     run(store, "show", key(), status=2)
     assert "is damaged" in capsys.readouterr().err
     run(store, "ls", "--json")

@@ -18,8 +18,8 @@ from inductor_plugin.cli import doctor
 from inductor_plugin.errors import CacheRefusedError
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.problem.target import Target, target
-from tests.support.cache import give_away
-from tests.support.packs import install, pack_file, stale
+from tests.support.cache.packs import install, pack_file, stale
+from tests.support.cache.records import give_away
 
 
 @pytest.fixture
@@ -29,10 +29,14 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_finding_that_is_not_ok_says_what_to_do(cache_dir: Path):
     findings = doctor.examine(cache_dir)
-    assert {one.state for one in findings} <= {"ok", "off", "broken"}
-    assert [one.name for one in findings if one.state != "ok" and not one.remedy] == []
-    assert json.loads(json.dumps([one.to_dict() for one in findings]))[0]["name"] == "python"
-    assert all(one.name in doctor.render(findings) for one in findings)
+    assert {finding.state for finding in findings} <= {"ok", "off", "broken"}
+    assert [
+        finding.name for finding in findings if finding.state != "ok" and not finding.remedy
+    ] == []
+    assert (
+        json.loads(json.dumps([finding.to_dict() for finding in findings]))[0]["name"] == "python"
+    )
+    assert all(finding.name in doctor.render(findings) for finding in findings)
     assert not cache_dir.exists()
 
 
@@ -203,9 +207,9 @@ def test_a_cache_that_cannot_be_written_is_broken(tmp_path: Path):
 TOOLKIT = Toolkit("/cuda/bin/nvcc", "13.0.88", "PATH", (), "/cuda/lib64/libcudart.so.13", "")
 
 
-def toolkit_is(monkeypatch: pytest.MonkeyPatch, found: Toolkit | NoToolkit) -> None:
+def toolkit_is(monkeypatch: pytest.MonkeyPatch, toolkit: Toolkit | NoToolkit) -> None:
     def find(*_: object, **__: object) -> Toolkit | NoToolkit:
-        return found
+        return toolkit
 
     monkeypatch.setattr("inductor_plugin.kernels.nvcc.find", find)
 
@@ -307,9 +311,9 @@ def test_kernels_are_generated_without_numpy(repository: Path):
 
 def test_the_option_that_names_a_compiler_is_looked_at(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("INDUCTOR_PLUGIN_NVCC", "/nowhere/nvcc")
-    found = {one.name: one for one in doctor.examine()}
-    assert found["nvcc"].state == "broken"
-    assert "/nowhere/nvcc" in found["nvcc"].detail
+    findings = {finding.name: finding for finding in doctor.examine()}
+    assert findings["nvcc"].state == "broken"
+    assert "/nowhere/nvcc" in findings["nvcc"].detail
 
 
 def test_packs_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,19 +321,19 @@ def test_packs_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     folder = tmp_path / "cache"
     store = open_store(folder)
     import_archive(store, pack_file(tmp_path, "H200", "sm_90a"))
-    found = doctor.packs(folder)
-    assert (found.state, found.detail) == ("ok", "H200 (1 kernels)")
+    packs = doctor.packs(folder)
+    assert (packs.state, packs.detail) == ("ok", "H200 (1 kernels)")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     gpu_is(monkeypatch, "A100")
-    found = doctor.packs(folder)
-    assert found.state == "off"
-    assert "this GPU is sm_80" in found.detail
-    assert "precompile --target" in found.remedy
+    packs = doctor.packs(folder)
+    assert packs.state == "off"
+    assert "this GPU is sm_80" in packs.detail
+    assert "precompile --target" in packs.remedy
     (kernel,) = store.iter_kernels()
     kernel.path("kernel.so").write_bytes(b"x")
-    found = doctor.packs(folder)
-    assert found.state == "broken"
-    assert "lost 1 of its 1 kernels" in found.detail
+    packs = doctor.packs(folder)
+    assert packs.state == "broken"
+    assert "lost 1 of its 1 kernels" in packs.detail
 
 
 def gpu_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -342,7 +346,7 @@ def gpu_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("software", "said"),
     [
         ({"triton": "1.0"}, "Triton's are compiled anew"),
         ({"torch": "1.0"}, "its CUTLASS kernels serve"),
@@ -350,29 +354,29 @@ def gpu_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     ],
 )
 def test_a_pack_made_otherwise_is_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, software: dict[str, str], said: str
 ) -> None:
     gpu_is(monkeypatch, "H200")
-    for folder, how, state in (("fit", {}, "ok"), ("other", made, "off")):
+    for folder, how, state in (("fit", {}, "ok"), ("other", software, "off")):
         (tmp_path / folder).mkdir()
         file = pack_file(tmp_path / folder, "H200", "sm_90a", **how)
         import_archive(open_store(tmp_path / folder / "cache"), file)
-        found = doctor.packs(tmp_path / folder / "cache")
-        assert (found.state, said in found.detail) == (state, state == "off")
+        packs = doctor.packs(tmp_path / folder / "cache")
+        assert (packs.state, said in packs.detail) == (state, state == "off")
 
 
 def test_an_installed_pack_is_read_through(site: Path, tmp_path: Path) -> None:
-    found = doctor.packs(tmp_path / "cache")
-    assert found.state == "ok"
-    assert found.detail.startswith("RTX 4090 (1 kernels, installed: taken")
+    packs = doctor.packs(tmp_path / "cache")
+    assert packs.state == "ok"
+    assert packs.detail.startswith("RTX 4090 (1 kernels, installed: taken")
     (file,) = site.glob(f"*/{PACK_FILE}")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 0xFF
     file.write_bytes(data)
-    found = doctor.packs(tmp_path / "cache")
-    assert found.state == "broken"
-    assert "the installed pack inductor_plugin_pack_rtx_4090_" in found.detail
-    assert "install its wheel again" in found.remedy
+    packs = doctor.packs(tmp_path / "cache")
+    assert packs.state == "broken"
+    assert "the installed pack inductor_plugin_pack_rtx_4090_" in packs.detail
+    assert "install its wheel again" in packs.remedy
     file.unlink()
     assert doctor.packs(tmp_path / "cache").state == "broken"
 
@@ -385,17 +389,17 @@ def test_an_installed_pack_that_lost_kernels_is_nothing_to_repair(
     assert take_installed(store) == []
     assert doctor.packs(tmp_path / "cache").detail == "RTX 4090 (1 kernels)"
     store.prune(max_bytes=0)
-    found = doctor.packs(tmp_path / "cache")
-    assert found.state == "ok"
-    assert "taken into the cache at the first compile" in found.detail
+    packs = doctor.packs(tmp_path / "cache")
+    assert packs.state == "ok"
+    assert "taken into the cache at the first compile" in packs.detail
 
 
 def test_an_entry_point_that_leads_nowhere_is_broken(site: Path, tmp_path: Path) -> None:
     stale(site, "gone.kernels")
-    found = doctor.packs(tmp_path / "cache")
-    assert found.state == "broken"
-    assert "the installed pack stale cannot be used" in found.detail
-    assert "uninstall it" in found.remedy
+    packs = doctor.packs(tmp_path / "cache")
+    assert packs.state == "broken"
+    assert "the installed pack stale cannot be used" in packs.detail
+    assert "uninstall it" in packs.remedy
 
 
 def test_an_unknown_gpu_is_off_and_told_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,10 +411,10 @@ def test_an_unknown_gpu_is_off_and_told_what_works(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("torch.version.cuda", "13.0")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_properties", properties)
-    found = doctor.gpu()
-    assert found.state == "off"
-    assert "compute capability 7.0, whose tensor cores are not known" in found.detail
-    assert "library kernels and Triton templates are measured" in found.remedy
-    assert "no CUTLASS kernels and no packs" in found.remedy
+    finding = doctor.gpu()
+    assert finding.state == "off"
+    assert "compute capability 7.0, whose tensor cores are not known" in finding.detail
+    assert "library kernels and Triton templates are measured" in finding.remedy
+    assert "no CUTLASS kernels and no packs" in finding.remedy
     facts.update(major=8)
     assert doctor.gpu().state == "ok"

@@ -15,7 +15,7 @@ from hypothesis import given, strategies
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.cli import main
-from tests.support.fuzz import Attack, attacks, cases
+from tests.support.cache.fuzz import Attack, attacks, cases
 
 
 def explained(harm: Callable[[Path], None], *flags: str) -> tuple[int, str, str]:

@@ -10,18 +10,18 @@ import torch
 from inductor_plugin.cache import KernelKey, Resources, Store
 from inductor_plugin.cli import main, table
 from inductor_plugin.tuning.environment import environment
-from tests.support.cache import decision, kernel_key, measured, record
-from tests.support.command import run, told
+from tests.support.cache.records import decision, kernel_key, measured, record
+from tests.support.cli.command import answer_of, run
 
 
 def test_stats_counts_everything(store: Store, capsys: pytest.CaptureFixture[str]):
-    found = told(store, capsys, "stats")
+    answer = answer_of(store, capsys, "stats")
     wanted = {"records": 3, "kernels": 1, "hits": 4, "misses": 2, "quarantined": 1, "corrupt": 0}
-    assert {name: found[name] for name in wanted} == wanted
-    assert found["bytes"] > found["kernel_bytes"] > 7
-    one = record()
-    store.layout.record(one.environment, one.op, one.digest).write_bytes(b"damaged")
-    assert told(store, capsys, "stats")["corrupt"] == 1
+    assert {name: answer[name] for name in wanted} == wanted
+    assert answer["bytes"] > answer["kernel_bytes"] > 7
+    kept = record()
+    store.layout.record(kept.environment, kept.op, kept.digest).write_bytes(b"damaged")
+    assert answer_of(store, capsys, "stats")["corrupt"] == 1
 
 
 def test_stats_of_no_cache_are_zeros_and_make_nothing(
@@ -29,8 +29,8 @@ def test_stats_of_no_cache_are_zeros_and_make_nothing(
 ):
     monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_DIR", str(tmp_path / "none"))
     assert main(["stats", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["records"], found["kernels"], found["bytes"], found["hits"]) == (0, 0, 0, 0)
+    parsed = json.loads(capsys.readouterr().out)
+    assert (parsed["records"], parsed["kernels"], parsed["bytes"], parsed["hits"]) == (0, 0, 0, 0)
     assert main(["ls"]) == 0
     assert capsys.readouterr().out == "nothing there\n"
     assert not (tmp_path / "none").exists()
@@ -53,20 +53,20 @@ def test_stats_say_how_often_the_cache_helped_and_how_full_it_is(
 ):
     monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_LIMIT_BYTES", "1MB")
     store.pin_record(record())
-    found = told(store, capsys, "stats")
-    assert (found["pinned"], found["packs"], found["limit_bytes"]) == (1, 0, 1_000_000)
-    assert found["hit_rate"] == pytest.approx(4 / 6)
+    answer = answer_of(store, capsys, "stats")
+    assert (answer["pinned"], answer["packs"], answer["limit_bytes"]) == (1, 0, 1_000_000)
+    assert answer["hit_rate"] == pytest.approx(4 / 6)
     run(store, "stats")
     said = capsys.readouterr().out
     for words in ("4 of 6 (66.7%)", "2 of 6 (33.3%)", "of 1.0 MB (", "1 pinned", "0 packs"):
         assert words in said
     run(store, "stats", "--zero")
     assert capsys.readouterr().out == "counters are zero\n"
-    found = told(store, capsys, "stats")
-    assert (found["hits"], found["misses"], found["hit_rate"]) == (0, 0, None)
-    assert found["records"] == 3
+    answer = answer_of(store, capsys, "stats")
+    assert (answer["hits"], answer["misses"], answer["hit_rate"]) == (0, 0, None)
+    assert answer["records"] == 3
     monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_LIMIT_BYTES", "much")
-    assert told(store, capsys, "stats")["limit_bytes"] is None
+    assert answer_of(store, capsys, "stats")["limit_bytes"] is None
 
 
 def test_a_library_kernel_that_stays_is_not_faster_than_itself(
@@ -74,7 +74,7 @@ def test_a_library_kernel_that_stays_is_not_faster_than_itself(
 ):
     stays = replace(decision("lib"), library="lib", speedup=2.209)
     store.put_record(record(measured("lib", 0.2), problem=7, decision=stays))
-    (row,) = told(store, capsys, "ls", "--filter", "mm(7x512)")
+    (row,) = answer_of(store, capsys, "ls", "--filter", "mm(7x512)")
     assert (row["speedup"], row["rejected_speedup"], row["library_stays"]) == (1.0, 2.209, True)
     run(store, "ls", "--filter", "mm(7x512)")
     said = capsys.readouterr().out
@@ -91,9 +91,9 @@ def test_a_record_whose_samples_vary_by_more_than_their_median_is_marked(
     loud = [replace(row, spread_ms=1.5) if row.candidate == noise else row for row in rows]
     chosen = replace(decision("win"), library="lib", speedup=9.0)
     store.put_record(record(*loud, problem=9, decision=chosen))
-    (row,) = told(store, capsys, "ls", "--filter", "mm(9x512)")
+    (row,) = answer_of(store, capsys, "ls", "--filter", "mm(9x512)")
     assert row["noisy"] is marked
-    assert len(told(store, capsys, "ls", "--filter", "noisy")) == marked
+    assert len(answer_of(store, capsys, "ls", "--filter", "noisy")) == marked
     run(store, "ls", "--filter", "mm(9x512)")
     assert ("3 noisy" in capsys.readouterr().out) is marked
     assert (" noisy" in table.records_text([row], 80)) is marked
@@ -101,12 +101,12 @@ def test_a_record_whose_samples_vary_by_more_than_their_median_is_marked(
 
 def test_ls_sorts(store: Store, capsys: pytest.CaptureFixture[str]):
     def medians(*arguments: str) -> list[float]:
-        return [row["median_ms"] for row in told(store, capsys, "ls", *arguments)]
+        return [row["median_ms"] for row in answer_of(store, capsys, "ls", *arguments)]
 
     assert medians("--sort", "ms") == [3.0, 1.5, 1.0]
     assert medians("--sort", "ms", "--reverse") == [1.0, 1.5, 3.0]
     assert medians("--sort", "ms", "--limit", "1") == [3.0]
-    problems = [row["problem"] for row in told(store, capsys, "ls", "--sort", "problem")]
+    problems = [row["problem"] for row in answer_of(store, capsys, "ls", "--sort", "problem")]
     assert problems == sorted(problems)
     for what in ("--kernels", "--quarantine", "--environments"):
         for field in ("updated", "ms", "speedup", "size", "op", "problem"):
@@ -114,14 +114,14 @@ def test_ls_sorts(store: Store, capsys: pytest.CaptureFixture[str]):
 
 
 def test_ls_filters_by_text_in_any_column(store: Store, capsys: pytest.CaptureFixture[str]):
-    assert len(told(store, capsys, "ls", "--filter", "MM(1X512)")) == 2
-    assert len(told(store, capsys, "ls", "--filter", "mm(1x512)", "--filter", "slow")) == 1
-    assert told(store, capsys, "ls", "--filter", "nothing") == []
-    assert len(told(store, capsys, "ls", "--kernels", "--filter", "gemm")) == 1
+    assert len(answer_of(store, capsys, "ls", "--filter", "MM(1X512)")) == 2
+    assert len(answer_of(store, capsys, "ls", "--filter", "mm(1x512)", "--filter", "slow")) == 1
+    assert answer_of(store, capsys, "ls", "--filter", "nothing") == []
+    assert len(answer_of(store, capsys, "ls", "--kernels", "--filter", "gemm")) == 1
 
 
 def test_ls_fits_a_terminal_of_80_columns(store: Store, capsys: pytest.CaptureFixture[str]):
-    rows = told(store, capsys, "ls")
+    rows = answer_of(store, capsys, "ls")
     rows[0]["problem"] = "attention(1x2x64x32, 1x2x64x32, 1x2x64x32) bf16 causal"
     rows[1]["pinned"] = True
     lines = table.records_text(rows, 80).splitlines()
@@ -142,7 +142,7 @@ def test_ls_lists_environments_and_marks_this_machine_s(
     here["device"] = {**here["device"], "threads": here["device"]["threads"] + 1}
     here["software"] = {**here["software"], "cpp": "gcc version 12"}
     mine = store.put_environment(here)
-    rows = {row["key"]: row for row in told(store, capsys, "ls", "--environments")}
+    rows = {row["key"]: row for row in answer_of(store, capsys, "ls", "--environments")}
     assert len(rows) == 3
     assert {digest for digest, row in rows.items() if row["this_machine"]} == {mine}
     assert rows[mine]["torch"] == torch.__version__
@@ -157,8 +157,8 @@ def test_ls_lists_environments_and_marks_this_machine_s(
 def test_entries_that_cannot_be_read_are_not_counted_as_more(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
-    one = record()
-    store.layout.record(one.environment, one.op, one.digest).write_bytes(b"damaged")
+    kept = record()
+    store.layout.record(kept.environment, kept.op, kept.digest).write_bytes(b"damaged")
     run(store, "ls")
     captured = capsys.readouterr()
     assert "more" not in captured.out
@@ -166,17 +166,19 @@ def test_entries_that_cannot_be_read_are_not_counted_as_more(
 
 
 def test_ls_filters_and_limits(store: Store, capsys: pytest.CaptureFixture[str]):
-    rows = told(store, capsys, "ls")
+    rows = answer_of(store, capsys, "ls")
     assert {row["describe"] for row in rows} == {"mm(1x512)", "mm(2x512)"}
     assert {row["winner"] for row in rows} == {"fast", "slow"}
     assert len(rows) == 3
-    assert told(store, capsys, "ls", "--op", "bmm") == []
-    assert len(told(store, capsys, "ls", "--environment", record().environment[:10])) == 2
-    assert len(told(store, capsys, "ls", "--limit", "1")) == 1
+    assert answer_of(store, capsys, "ls", "--op", "bmm") == []
+    assert len(answer_of(store, capsys, "ls", "--environment", record().environment[:10])) == 2
+    assert len(answer_of(store, capsys, "ls", "--limit", "1")) == 1
     run(store, "ls", "--limit", 1)
     assert "2 more" in capsys.readouterr().out
-    assert [row["key"] for row in told(store, capsys, "ls", "--kernels")] == [kernel_key().digest]
-    assert [row["candidate"] for row in told(store, capsys, "ls", "--quarantine")] == ["bad-1"]
+    assert [row["key"] for row in answer_of(store, capsys, "ls", "--kernels")] == [
+        kernel_key().digest
+    ]
+    assert [row["candidate"] for row in answer_of(store, capsys, "ls", "--quarantine")] == ["bad-1"]
 
 
 def test_kernels_are_listed_with_whole_numbers_and_each_name_once(

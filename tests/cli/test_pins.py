@@ -17,10 +17,10 @@ from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
 from inductor_plugin.tuning.pins.replay import read_pins
-from tests.support.cache import ENVIRONMENT, decision, measured, record
+from tests.support.cache.records import ENVIRONMENT, decision, measured, record
 from tests.support.candidates.fast_templates import RivalTemplate, rivals_offered
-from tests.support.command import OTHER, key, run, told
-from tests.support.fakes import problem
+from tests.support.cli.command import OTHER, answer_of, key, run
+from tests.support.fakes.tasks import problem
 
 
 @pytest.fixture(autouse=True)
@@ -35,16 +35,16 @@ def test_pinned_decisions_can_be_checked_and_used(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     file = tmp_path / "pins.json"
-    assert told(store, capsys, "pin", file)["pins"] == 3
-    one = record()
-    assert read_pins(str(file)).winner(one.environment, one.op, one.digest) == "fast"
-    found = told(store, capsys, "check", file)
-    assert (found["apply"], found["stale"], found["different"]) == (3, [], [])
+    assert answer_of(store, capsys, "pin", file)["pins"] == 3
+    kept = record()
+    assert read_pins(str(file)).winner(kept.environment, kept.op, kept.digest) == "fast"
+    answer = answer_of(store, capsys, "check", file)
+    assert (answer["apply"], answer["stale"], answer["different"]) == (3, [], [])
     store.put_record(record(measured("new", 0.5), decision=decision("new", 9), updated=3000.0))
-    (found,) = told(store, capsys, "check", file, status=1)["different"]
-    assert (found["pinned"], found["found"]) == ("fast", "new")
+    (answer,) = answer_of(store, capsys, "check", file, status=1)["different"]
+    assert (answer["pinned"], answer["found"]) == ("fast", "new")
     empty = open_store(tmp_path / "empty")
-    assert told(empty, capsys, "check", file)["different"] == []
+    assert answer_of(empty, capsys, "check", file)["different"] == []
 
 
 def test_check_names_the_field_in_which_an_environment_differs(
@@ -70,11 +70,11 @@ def test_check_names_a_template_that_is_gone_unless_it_is_registered_first(
     with rivals_offered():
         run(store, "pin", file)
     capsys.readouterr()
-    (row,) = told(store, capsys, "check", file, status=1)["stale"]
+    (row,) = answer_of(store, capsys, "check", file, status=1)["stale"]
     assert (row["pinned"], row["reason"]) == ("rivals.mm-1", "template 'rivals' is not registered")
     registering = "tests.support.candidates.fast_templates:offer_rivals"
     try:
-        assert told(store, capsys, "check", file, "--templates", registering)["stale"] == []
+        assert answer_of(store, capsys, "check", file, "--templates", registering)["stale"] == []
     finally:
         default_registry().unregister("rivals")
     run(store, "check", file, "--templates", "nothing:x", status=2)
@@ -92,12 +92,12 @@ def test_check_names_a_candidate_that_its_template_does_not_offer_any_more(
     key = operator_key(Candidate("rivals", "mm", {"args": "()"}, kernel), kernel)
     winner = candidate_id("rivals::mm", key)
     rival = measured(winner, name="rivals::mm", kind="template")
-    made = record(rival, problem=3, decision=decision(winner))
-    store.put_record(replace(made, problem=problem_here.fields()))
+    kept = record(rival, problem=3, decision=decision(winner))
+    store.put_record(replace(kept, problem=problem_here.fields()))
     with rivals_offered():
         run(store, "pin", file)
         capsys.readouterr()
-        assert told(store, capsys, "check", file)["stale"] == []
+        assert answer_of(store, capsys, "check", file)["stale"] == []
         changes: list[tuple[dict[str, Any], str]] = [
             (
                 {"candidates": Mock(return_value=[])},
@@ -110,13 +110,13 @@ def test_check_names_a_candidate_that_its_template_does_not_offer_any_more(
             with monkeypatch.context() as patch:
                 for name, value in change.items():
                     patch.setattr(RivalTemplate, name, value)
-                (row,) = told(store, capsys, "check", file, status=1)["stale"]
+                (row,) = answer_of(store, capsys, "check", file, status=1)["stale"]
                 assert row["pinned"] == winner
                 assert words in row["reason"]
         with monkeypatch.context() as patch:  # the same name, made of something else
             changed = Candidate("rivals", "mm", {"args": "(1,)"}, kernel)
             patch.setattr(RivalTemplate, "candidates", Mock(return_value=[changed]))
-            (row,) = told(store, capsys, "check", file, status=1)["stale"]
+            (row,) = answer_of(store, capsys, "check", file, status=1)["stale"]
             assert row["pinned"] == winner
 
 
@@ -134,18 +134,18 @@ def test_pin_names_the_template_of_a_triton_kernel(
         ]
     assert pin.template == "rivals"
     capsys.readouterr()
-    (found,) = told(store, capsys, "check", file, status=1)["stale"]
-    assert found["reason"] == "template 'rivals' is not registered"
+    (answer,) = answer_of(store, capsys, "check", file, status=1)["stale"]
+    assert answer["reason"] == "template 'rivals' is not registered"
 
 
 def test_a_file_of_the_first_format_is_read(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    one = record()
-    row = {"environment": one.environment, "op": "mm", "digest": one.digest, "winner": "slow"}
+    kept = record()
+    row = {"environment": kept.environment, "op": "mm", "digest": kept.digest, "winner": "slow"}
     (tmp_path / "pins.json").write_text(json.dumps({"format": 1, "pins": [row]}))
-    found = told(store, capsys, "check", tmp_path / "pins.json", status=1)
-    assert [(each["pinned"], each["found"]) for each in found["different"]] == [("slow", "fast")]
+    answer = answer_of(store, capsys, "check", tmp_path / "pins.json", status=1)
+    assert [(each["pinned"], each["found"]) for each in answer["different"]] == [("slow", "fast")]
 
 
 def test_pin_can_keep_records_from_being_pruned(
@@ -153,24 +153,24 @@ def test_pin_can_keep_records_from_being_pruned(
 ):
     run(store, "pin", tmp_path / "pins.json", "--op", "mm", "--keep")
     capsys.readouterr()
-    pruned = told(store, capsys, "prune", "--max-bytes", "0")
+    pruned = answer_of(store, capsys, "prune", "--max-bytes", "0")
     assert (pruned["kernels"], pruned["records"]) == (0, 0)
 
 
 def test_unpin_lets_records_go(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run(store, "pin", tmp_path / "pins.json", "--keep")
     capsys.readouterr()
-    assert told(store, capsys, "stats")["pinned"] == 3
-    assert all(row["pinned"] for row in told(store, capsys, "ls"))
+    assert answer_of(store, capsys, "stats")["pinned"] == 3
+    assert all(row["pinned"] for row in answer_of(store, capsys, "ls"))
     run(store, "ls")
     assert capsys.readouterr().out.count(" pinned") == 3
-    assert len(told(store, capsys, "unpin", key())["unpinned"]) == 1
-    assert told(store, capsys, "unpin", key())["unpinned"] == []
-    assert len(told(store, capsys, "unpin", "--all")["unpinned"]) == 2
+    assert len(answer_of(store, capsys, "unpin", key())["unpinned"]) == 1
+    assert answer_of(store, capsys, "unpin", key())["unpinned"] == []
+    assert len(answer_of(store, capsys, "unpin", "--all")["unpinned"]) == 2
     run(store, "unpin", status=2)
     run(store, "unpin", "--all", key(), status=2)
     capsys.readouterr()
-    assert told(store, capsys, "prune", "--max-bytes", "0")["records"] == 3
+    assert answer_of(store, capsys, "prune", "--max-bytes", "0")["records"] == 3
 
 
 def test_a_file_is_replaced_only_by_force(

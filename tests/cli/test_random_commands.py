@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from inductor_plugin.cache import Pack, document, open_store
 from inductor_plugin.cache.transfer.archive import export_archive
 from inductor_plugin.cli import main
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
-from tests.support.command import filled
+from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
+from tests.support.cli.command import filled
 
 ODD = "\x1b[2J\nFAKE"
 KEYED = ("show", "explain", "diff", "repro", "bench", "retune", "rm", "unpin", "release")

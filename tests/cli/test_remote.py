@@ -10,7 +10,7 @@ import pytest
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.cli import main
-from tests.support.cache import (
+from tests.support.cache.records import (
     ENVIRONMENT,
     decision,
     kernel_key,

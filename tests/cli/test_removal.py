@@ -11,42 +11,42 @@ from inductor_plugin.config import Config
 from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.selection import Selection
-from tests.support.cache import decision, kernel_key, measured, record
-from tests.support.command import key, run, told
-from tests.support.fakes import offer, problem
+from tests.support.cache.records import decision, kernel_key, measured, record
+from tests.support.cli.command import answer_of, key, run
+from tests.support.fakes.tasks import offer, problem
 
 
 def failing(store: Store, rows: int, *names: str) -> tuple[Problem, str]:
     """Put candidates that failed on a problem into record and quarantine, as a run does."""
-    one = problem(rows=rows)
-    digest, environment = digest_of(one.fields()), record().environment
+    product = problem(rows=rows)
+    digest, environment = digest_of(product.fields()), record().environment
     candidates = [measured(name, None, status="raised", reason="no answer") for name in names]
-    known = record(measured("library"), *candidates, op=one.op, digest=digest)
-    store.put_record(replace(known, problem=one.fields(), decision=decision("library")))
+    known = record(measured("library"), *candidates, op=product.op, digest=digest)
+    store.put_record(replace(known, problem=product.fields(), decision=decision("library")))
     for name in names:
         fields = {"candidate": name, "status": "raised", "reason": "no answer", "problem": "mm"}
         store.quarantine(environment, quarantine_name(name, digest), fields)
-    return one, digest
+    return product, digest
 
 
-def tried(store: Store, one: Problem, *names: str) -> set[str]:
+def tried(store: Store, product: Problem, *names: str) -> set[str]:
     """Return what the next run measures on a problem, beside the library kernel."""
     counters, config = Counters(), Config.load({"cache_dir": str(store.root)}, environ={})
     environment = record().environment
     selection = Selection(config, open_store(store.root), environment, dict, counters)
     offers = [offer(name, "template", library=name == "library") for name in ("library", *names)]
-    task = selection.plan(one, offers, {}, None, None).task
-    return {found.candidate_id for found in task.entries} - {"library"} if task else set()
+    task = selection.plan(product, offers, {}, None, None).task
+    return {entry.candidate_id for entry in task.entries} - {"library"} if task else set()
 
 
 def test_a_released_candidate_is_tried_by_the_next_run(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
-    one, digest = failing(store, 8, "bad", "worse")
+    stored, digest = failing(store, 8, "bad", "worse")
     other, _ = failing(store, 16, "bad")
-    assert tried(store, one, "bad", "worse") == set()
+    assert tried(store, stored, "bad", "worse") == set()
     name = quarantine_name("bad", digest)
-    (row,) = told(store, capsys, "release", name)["released"]
+    (row,) = answer_of(store, capsys, "release", name)["released"]
     assert row == {
         "environment": record().environment,
         "candidate": name,
@@ -55,7 +55,7 @@ def test_a_released_candidate_is_tried_by_the_next_run(
         "reason": "no answer",
         "records": 1,
     }
-    assert tried(store, one, "bad", "worse") == {"bad"}
+    assert tried(store, stored, "bad", "worse") == {"bad"}
     assert tried(store, other, "bad") == set()
     run(store, "release", name, status=2)
     assert "ls --quarantine" in capsys.readouterr().err
@@ -64,20 +64,20 @@ def test_a_released_candidate_is_tried_by_the_next_run(
 def test_a_candidate_is_released_on_every_problem_by_its_own_name_or_all_are(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
-    one, _ = failing(store, 8, "bad", "worse")
+    stored, _ = failing(store, 8, "bad", "worse")
     other, _ = failing(store, 16, "bad")
     run(store, "release", "ba", status=2)  # of two problems, and `bad-1` of none
     assert "is the start of 3 names" in capsys.readouterr().err
-    assert len(told(store, capsys, "release", "bad")["released"]) == 2
-    assert tried(store, one, "bad", "worse") == tried(store, other, "bad") == {"bad"}
-    assert told(store, capsys, "release", "--all", "--environment", "ffff")["released"] == []
+    assert len(answer_of(store, capsys, "release", "bad")["released"]) == 2
+    assert tried(store, stored, "bad", "worse") == tried(store, other, "bad") == {"bad"}
+    assert answer_of(store, capsys, "release", "--all", "--environment", "ffff")["released"] == []
     run(store, "release", "--all")
     said = capsys.readouterr().out
     assert "2 of 2 released" in said
     assert "raised: no answer" in said
-    assert tried(store, one, "bad", "worse") == {"bad", "worse"}
-    assert told(store, capsys, "ls", "--quarantine") == []
-    assert told(store, capsys, "release", "--all") == {"released": []}
+    assert tried(store, stored, "bad", "worse") == {"bad", "worse"}
+    assert answer_of(store, capsys, "ls", "--quarantine") == []
+    assert answer_of(store, capsys, "release", "--all") == {"released": []}
 
 
 @pytest.mark.parametrize("arguments", [(), ("name", "--all")])
@@ -89,21 +89,21 @@ def test_release_takes_a_name_or_all(store: Store, arguments: tuple[str, ...]):
 
 
 def test_prune_takes_sizes_and_spans(store: Store, capsys: pytest.CaptureFixture[str]):
-    assert told(store, capsys, "prune", "--older-than", "1d")["kernels"] == 0
-    assert told(store, capsys, "prune", "--max-bytes", "0")["kernels"] == 1
-    assert told(store, capsys, "stats")["records"] == 0
+    assert answer_of(store, capsys, "prune", "--older-than", "1d")["kernels"] == 0
+    assert answer_of(store, capsys, "prune", "--max-bytes", "0")["kernels"] == 1
+    assert answer_of(store, capsys, "stats")["records"] == 0
 
 
 def test_a_retuned_problem_is_measured_again_and_others_are_not(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
-    one, digest = failing(store, 8, "bad")
+    stored, digest = failing(store, 8, "bad")
     other, _ = failing(store, 16, "bad")
-    assert tried(store, one, "bad") == tried(store, other, "bad") == set()
+    assert tried(store, stored, "bad") == tried(store, other, "bad") == set()
     name = f"{record().environment[:12]}/{digest[:12]}"
-    (row,) = told(store, capsys, "retune", name)["retuned"]
+    (row,) = answer_of(store, capsys, "retune", name)["retuned"]
     assert (row["candidates"], row["quarantined"]) == (2, 1)
-    assert tried(store, one, "bad") == {"bad"}
+    assert tried(store, stored, "bad") == {"bad"}
     assert tried(store, other, "bad") == set()
     run(store, "retune", name, status=2)
     kept = key()
@@ -129,7 +129,7 @@ def test_rm_removes_records_kernels_and_environments(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
     environment = record().environment
-    removed = told(store, capsys, "rm", kernel_key().digest[:9], key())["removed"]
+    removed = answer_of(store, capsys, "rm", kernel_key().digest[:9], key())["removed"]
     assert [row["kind"] for row in removed] == ["kernel", "record"]
     assert [path.stem for path in store.record_paths()].count(record().digest) == 1
     run(store, "rm", environment[:12], status=2)
@@ -154,15 +154,15 @@ def test_clear_asks_and_removes_everything(store: Store, capsys: pytest.CaptureF
     said = capsys.readouterr().err
     assert "records 3, kernels 1" in said
     assert "do it with --force" in said
-    assert told(store, capsys, "clear", "--force") == {
+    assert answer_of(store, capsys, "clear", "--force") == {
         "records": 3,
         "kernels": 1,
         "environments": 2,
         "quarantined": 1,
         "packs": 0,
     }
-    found = told(store, capsys, "stats")
-    assert (found["records"], found["kernels"], found["environments"], found["hits"]) == (
+    answer = answer_of(store, capsys, "stats")
+    assert (answer["records"], answer["kernels"], answer["environments"], answer["hits"]) == (
         0,
         0,
         0,
@@ -175,10 +175,10 @@ def test_prune_says_what_it_would_do_and_why_it_does_nothing(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
     store.pin_record(record())
-    before = told(store, capsys, "stats")
-    found = told(store, capsys, "prune", "--max-bytes", "0", "--dry-run")
-    assert (found["kernels"], found["records"], found["pinned"]) == (0, 2, 2)
-    assert told(store, capsys, "stats") == before
+    before = answer_of(store, capsys, "stats")
+    answer = answer_of(store, capsys, "prune", "--max-bytes", "0", "--dry-run")
+    assert (answer["kernels"], answer["records"], answer["pinned"]) == (0, 2, 2)
+    assert answer_of(store, capsys, "stats") == before
     for arguments, words in (
         ((), "only leftovers of killed processes go"),
         (("--max-bytes", "1GiB"), "nothing had to go"),

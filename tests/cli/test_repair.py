@@ -6,19 +6,19 @@ import pytest
 
 from inductor_plugin.cache import Pack, Store, document, open_store
 from inductor_plugin.cache.verify import Damage
-from tests.support.cache import ENVIRONMENT, kernel_key, record
-from tests.support.command import OTHER, run, told
+from tests.support.cache.records import ENVIRONMENT, kernel_key, record
+from tests.support.cli.command import OTHER, answer_of, run
 
 
 def test_verify_ends_with_1_when_something_is_damaged(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
-    assert told(store, capsys, "verify")["damaged"] == []
+    assert answer_of(store, capsys, "verify")["damaged"] == []
     path = next(store.iter_kernels()).path("kernel.so")
     path.write_bytes(b"librarY")
-    (one,) = told(store, capsys, "verify", status=1)["damaged"]
-    assert one["kind"] == "kernel"
-    assert "kernel.so" in one["reason"]
+    (answer,) = answer_of(store, capsys, "verify", status=1)["damaged"]
+    assert answer["kind"] == "kernel"
+    assert "kernel.so" in answer["reason"]
     assert path.exists()
 
 
@@ -36,11 +36,11 @@ def test_verify_misses_no_file_that_is_gone(
 
 def damage(store: Store) -> list[Path]:
     """Damage an entry of each kind, and return the paths."""
-    one, layout = record(), store.layout
+    kept, layout = record(), store.layout
     store.put_pack(Pack("H200", "sm_90a", 1.0, {}, (), (), (kernel_key().digest,)))
     other = next(path for path in layout.records.glob("*/environment.json"))
     paths = [
-        layout.record(one.environment, one.op, one.digest),
+        layout.record(kept.environment, kept.op, kept.digest),
         next(layout.quarantined.glob("*/*.json")),
         next(layout.packs.glob("*.json")),
         layout.counters,
@@ -57,20 +57,20 @@ def test_repair_sets_damaged_entries_aside_and_says_so(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
     paths = damage(store)
-    assert len(told(store, capsys, "verify", status=1)["damaged"]) == len(paths)
+    assert len(answer_of(store, capsys, "verify", status=1)["damaged"]) == len(paths)
     run(store, "verify", status=1)
     assert "`inductor-plugin verify --repair` sets damaged entries aside" in capsys.readouterr().out
     # An environment's fields are known to its own processes only.
-    found = told(store, capsys, "verify", "--repair", status=1)
-    said = {row["path"]: row["repair"] for row in found["damaged"]}
+    answer = answer_of(store, capsys, "verify", "--repair", status=1)
+    said = {row["path"]: row["repair"] for row in answer["damaged"]}
     assert said.pop(str(store.layout.schema)) == "written again"
     assert set(said) == {str(path) for path in paths} - {str(store.layout.schema)}
     assert all(text.startswith(f"moved to {store.layout.damaged}/") for text in said.values())
     assert len(list(store.layout.damaged.iterdir())) == len(paths) - 1
-    (left,) = told(store, capsys, "verify", status=1)["damaged"]
+    (left,) = answer_of(store, capsys, "verify", status=1)["damaged"]
     assert left["kind"] == "environment"
     assert "it is missing" in left["reason"]
-    (row,) = told(store, capsys, "verify", "--repair", status=1)["damaged"]
+    (row,) = answer_of(store, capsys, "verify", "--repair", status=1)["damaged"]
     assert "the next compile in this environment writes it" in row["repair"]
     open_store(store.root).put_environment(ENVIRONMENT)
     open_store(store.root).put_environment(OTHER)
@@ -80,22 +80,22 @@ def test_repair_sets_damaged_entries_aside_and_says_so(
 def test_repair_leaves_what_another_version_wrote_or_cannot_be_read(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
-    one = record()
-    path = store.layout.record(one.environment, one.op, one.digest)
+    kept = record()
+    path = store.layout.record(kept.environment, kept.op, kept.digest)
     fields = document.load(path.read_bytes())
     path.write_bytes(document.dump({**fields, "format": 2}))
     other = record(problem=2)
     blocked = store.layout.record(other.environment, other.op, other.digest)
     blocked.unlink()
     blocked.mkdir()
-    rows = told(store, capsys, "verify", "--repair", status=1)["damaged"]
+    rows = answer_of(store, capsys, "verify", "--repair", status=1)["damaged"]
     (row,) = rows  # another version's is no damage
     assert "it stays, for it may be sound" in row["repair"]
     assert path.exists()
 
 
 def test_what_was_replaced_meanwhile_is_not_set_aside(store: Store):
-    one = record()
-    path = store.layout.record(one.environment, one.op, one.digest)
+    kept = record()
+    path = store.layout.record(kept.environment, kept.op, kept.digest)
     assert store.repair(Damage("record", path, "its checksum does not match")) == ""
     assert path.exists()

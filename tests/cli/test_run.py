@@ -17,14 +17,14 @@ REPORT = demo.DemoReport("m:f", "cpu", "/cache", RUN, RUN, ())
 
 def call(verb: str, *, as_json: bool = False, cache_dir: str | None = None, **more: Any) -> int:
     """Run a verb with the arguments that every verb has."""
-    (found,) = (one for one in run.VERBS if one.name == verb)
-    return found.run(argparse.Namespace(json=as_json, cache_dir=cache_dir, **more))
+    (listed,) = (command for command in run.VERBS if command.name == verb)
+    return listed.run(argparse.Namespace(json=as_json, cache_dir=cache_dir, **more))
 
 
 def test_the_demos_model_is_an_argument():
-    (found,) = (one for one in run.VERBS if one.name == "demo")
+    (listed,) = (verb for verb in run.VERBS if verb.name == "demo")
     parser = argparse.ArgumentParser()
-    found.add_arguments(parser)
+    listed.add_arguments(parser)
     assert parser.parse_args(["--model", "mine:model"]).model == "mine:model"
     assert parser.parse_args([]).model is None
 

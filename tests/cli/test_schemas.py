@@ -1,4 +1,4 @@
-"""What verbs say with ``--json`` follows the committed schemas; `python -m tests.support.schemas` renews them."""
+"""What verbs say with ``--json`` follows the committed schemas; `python -m tests.support.cli.schemas` renews them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.support import schemas
+from tests.support.cli import schemas
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,18 @@ import pytest
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
 from inductor_plugin.tuning.pins.document import read_file
-from tests.support.cache import ENVIRONMENT, decision, measured, record
-from tests.support.command import filled, run, told
+from tests.support.cache.records import ENVIRONMENT, decision, measured, record
+from tests.support.cli.command import answer_of, filled, run
 
 
 def test_export_import_and_merge(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert told(store, capsys, "export", tmp_path / "x.tar.gz")["records"] == 3
+    assert answer_of(store, capsys, "export", tmp_path / "x.tar.gz")["records"] == 3
     other = open_store(tmp_path / "other")
-    assert told(other, capsys, "import", tmp_path / "x.tar.gz")["records"] == 3
-    assert told(other, capsys, "verify")["damaged"] == []
+    assert answer_of(other, capsys, "import", tmp_path / "x.tar.gz")["records"] == 3
+    assert answer_of(other, capsys, "verify")["damaged"] == []
     assert main(["merge", str(tmp_path / "third"), str(store.root), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kernels"] == 1
-    assert told(open_store(tmp_path / "third"), capsys, "stats")["records"] == 3
+    assert answer_of(open_store(tmp_path / "third"), capsys, "stats")["records"] == 3
     run(other, "import", tmp_path / "x.tar.gz")
     assert capsys.readouterr().out == (
         "new: records 0, kernels 0, quarantined 0, environments 0; "
@@ -131,8 +131,8 @@ def test_merge_takes_any_number_of_caches_and_lists_conflicts_with_both_timings(
     said = json.loads(capsys.readouterr().out)
     assert (said["records"], said["kernels"], said["environments"]) == (3, 1, 2)
     (conflict,) = said["conflicts"]
-    found = {name: (row["winner"], row["winner_ms"]) for name, row in conflict["sources"].items()}
-    assert found == {str(store.root): ("fast", 1.0), str(new.root): ("new", 0.25)}
+    result = {name: (row["winner"], row["winner_ms"]) for name, row in conflict["sources"].items()}
+    assert result == {str(store.root): ("fast", 1.0), str(new.root): ("new", 0.25)}
     kept = open_store(tmp_path / "all").record(record().environment, "mm", record().digest)
     assert kept is not None
     assert kept.decision is not None

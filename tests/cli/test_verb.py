@@ -10,7 +10,7 @@ import pytest
 from inductor_plugin.cache import Store
 from inductor_plugin.cli import VERBS, main
 from inductor_plugin.cli.verb import count, seconds, size_bytes
-from tests.support.command import run
+from tests.support.cli.command import run
 
 
 @pytest.mark.parametrize(

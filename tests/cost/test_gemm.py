@@ -40,7 +40,7 @@ def test_a_large_square_prefers_a_large_tile():
 
 def test_one_row_prefers_low_tiles_and_a_split_of_k():
     shape = GemmShape(1, 4096, 4096)
-    configs = [replace(one, split_k=split) for one in TILES for split in (1, 2, 4, 8)]
+    configs = [replace(tile, split_k=split) for tile in TILES for split in (1, 2, 4, 8)]
     winner = best(shape, configs)
     assert winner.m == 16
     whole, split = TileConfig(16, 128, 64), TileConfig(16, 128, 64, split_k=4)
@@ -122,8 +122,8 @@ def test_no_prediction_is_below_the_roofline(name: str, dtype: str):
         moved_s = shape.bytes / on.memory_bandwidth  # each byte once
         floor = max(shape.operations / rate, moved_s) if rate else moved_s
         for config in TILES:
-            for one in (config, replace(config, split_k=2), replace(config, stream_k=True)):
-                said = predict(on, shape, one)
+            for config_ in (config, replace(config, split_k=2), replace(config, stream_k=True)):
+                said = predict(on, shape, config_)
                 if isinstance(said, TilePrediction):
                     assert said.seconds > floor
                     parts = (said.compute_s, said.l2_s, said.memory_s, said.fill_s)
@@ -156,17 +156,18 @@ def test_half_the_bytes_take_less_time():
 def test_what_does_not_fit_is_left_out_and_equals_keep_their_order():
     oversized = TileConfig(256, 256, 64, warps=16, stages=8)
     first, second = TileConfig(128, 128, 64, warps=8), TileConfig(128, 128, 64, warps=8)
-    found = ranked(H100, SQUARE, [oversized, first, second, TileConfig(64, 64, 64)])
-    assert [one.config for one in found] == [first, second, TileConfig(64, 64, 64)]
-    assert found[0].config is first
+    results = ranked(H100, SQUARE, [oversized, first, second, TileConfig(64, 64, 64)])
+    assert [result.config for result in results] == [first, second, TileConfig(64, 64, 64)]
+    assert results[0].config is first
     assert len(ranked(H100, SQUARE, TILES, limit=3)) == 3
     assert ranked(H100, SQUARE, []) == []
 
 
 def test_the_reason_names_the_bound_and_the_waves():
-    (one,) = ranked(H100, SQUARE, [TileConfig(128, 256, 64, warps=8)])
+    (ranked_tile,) = ranked(H100, SQUARE, [TileConfig(128, 256, 64, warps=8)])
     assert (
-        one.reason == f"{one.predicted_s * 1e6:.1f} us, bound by tensor cores: 512 tiles in 4 waves"
+        ranked_tile.reason
+        == f"{ranked_tile.predicted_s * 1e6:.1f} us, bound by tensor cores: 512 tiles in 4 waves"
     )
     (row,) = ranked(H100, GemmShape(1, 4096, 4096), [TileConfig(16, 128, 64, split_k=4)])
     assert "bound by memory: 128 tiles in 1 wave, " in row.reason

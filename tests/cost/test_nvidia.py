@@ -40,21 +40,21 @@ def forgetful() -> Iterator[None]:
 def asked(name: str, shape: GemmShape, count: int = 16) -> tuple[Suggestion, ...]:
     on = target(name)
     backend = "CUTLASS3" if on.capability >= (9, 0) else "CUTLASS"
-    found = suggestions(on, shape, count, backend)
-    assert not isinstance(found, str), found
-    return found
+    suggested = suggestions(on, shape, count, backend)
+    assert not isinstance(suggested, str), suggested
+    return suggested
 
 
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("name", ["H100", "H200", "A100", "L40S", "RTX 4090", "B200"])
 def test_every_target_has_suggestions_that_fit_it(name: str):
-    found = asked(name, SQUARE)
-    assert len(found) >= 4
-    assert len({one.config for one in found}) == len(found)
-    first = found[0].config
+    suggested = asked(name, SQUARE)
+    assert len(suggested) >= 4
+    assert len({suggestion.config for suggestion in suggested}) == len(suggested)
+    first = suggested[0].config
     assert first.m * first.n >= 128 * 128
     assert why_not(target(name), SQUARE, first) is None
-    assert all(1e-6 < one.predicted_s < 1e-1 for one in found)
+    assert all(1e-6 < suggestion.predicted_s < 1e-1 for suggestion in suggested)
 
 
 @pytest.mark.usefixtures("library")
@@ -72,15 +72,15 @@ def test_every_target_has_suggestions_that_fit_it(name: str):
 @pytest.mark.parametrize("row_major", [True, False])
 def test_dtypes_and_layouts_are_understood(a: str, b: str, out: str, row_major: bool):
     shape = GemmShape(1024, 2048, 4096, a=a, b=b, out=out, b_row_major=row_major)
-    found = asked("H100", shape)
-    row_bytes = found[0].config.k * {"f": 4, "b": 2, "i": 1}[a[0]]
+    suggested = asked("H100", shape)
+    row_bytes = suggested[0].config.k * {"f": 4, "b": 2, "i": 1}[a[0]]
     assert a[:5] == "float" or row_bytes in (64, 128, 256)
 
 
 @pytest.mark.usefixtures("library")
 def test_one_row_gets_low_tiles():
-    found = asked("H100", GemmShape(1, 4096, 4096))
-    assert found[0].config.m == 64  # the lowest of wgmma
+    suggested = asked("H100", GemmShape(1, 4096, 4096))
+    assert suggested[0].config.m == 64  # the lowest of wgmma
 
 
 @pytest.mark.usefixtures("library")
@@ -99,7 +99,7 @@ def test_our_ranking_follows_nvidias_where_it_names_a_tile():
     ]
     ours = ranked(H100, SQUARE, tiles)
     order, said = ordered(H100, SQUARE, reversed(ours))
-    assert {one.config for one in order} == set(tiles)
+    assert {tile.config for tile in order} == set(tiles)
     assert order[0].config == tiles[2]
     assert order[-1].config == tiles[0]
     assert said == "nvidia-matmul-heuristics names 2 of 3 candidates"
@@ -114,9 +114,9 @@ def test_our_ranking_follows_nvidias_where_it_names_a_tile():
     ],
 )
 def test_what_it_has_no_word_for_is_a_reason(shape: GemmShape, reason: str):
-    found = suggestions(H100, shape)
-    assert isinstance(found, str)
-    assert reason in found
+    suggested = suggestions(H100, shape)
+    assert isinstance(suggested, str)
+    assert reason in suggested
 
 
 @pytest.mark.usefixtures("library")
@@ -135,14 +135,14 @@ def test_zeros_are_no_answer(monkeypatch: pytest.MonkeyPatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(nvidia, "_interface", interface)
-        found = suggestions(H100, SQUARE)
-    assert found == "nvidia-matmul-heuristics has nothing for TST on H100"
+        suggested = suggestions(H100, SQUARE)
+    assert suggested == "nvidia-matmul-heuristics has nothing for TST on H100"
 
 
 def test_a_gpu_it_does_not_model_is_a_reason():
     facts = H100.properties() | {"name": "NVIDIA H800", "multi_processor_count": 132}
-    found = suggestions(from_properties(facts), SQUARE)
-    assert found == "nvidia-matmul-heuristics models no H800"
+    suggested = suggestions(from_properties(facts), SQUARE)
+    assert suggested == "nvidia-matmul-heuristics models no H800"
 
 
 @pytest.mark.usefixtures("library")
@@ -158,11 +158,11 @@ def test_all_gpus_we_name_are_known_to_the_library():
 
 def test_where_it_is_not_installed_our_own_ranking_stands(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", None)
-    found = suggestions(H100, SQUARE)
-    assert isinstance(found, str)
-    assert 'pip install "inductor-plugin[heuristics]"' in found
+    suggested = suggestions(H100, SQUARE)
+    assert isinstance(suggested, str)
+    assert 'pip install "inductor-plugin[heuristics]"' in suggested
     ours = ranked(H100, SQUARE, [TileConfig(64, 64, 64), TileConfig(128, 128, 64, warps=8)])
-    assert ordered(H100, SQUARE, ours) == (ours, found)
+    assert ordered(H100, SQUARE, ours) == (ours, suggested)
 
 
 @pytest.mark.parametrize(
@@ -180,22 +180,22 @@ def test_a_broken_library_is_a_reason(error: Exception, monkeypatch: pytest.Monk
         NvMatmulHeuristicsInterfaceEx=broken,
     )
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", module)
-    found = suggestions(H100, SQUARE)
-    assert isinstance(found, str)
-    assert type(error).__name__ in found
+    suggested = suggestions(H100, SQUARE)
+    assert isinstance(suggested, str)
+    assert type(error).__name__ in suggested
 
 
 def places(values: Sequence[float]) -> list[float]:
     """Return ranks; values within a thousandth are equal and share theirs."""
     order = sorted(range(len(values)), key=values.__getitem__)
-    found = [0.0] * len(values)
+    result = [0.0] * len(values)
     start = 0
     for end in range(1, len(order) + 1):
         if end == len(order) or values[order[end]] > 1.001 * values[order[start]]:
-            for one in order[start:end]:
-                found[one] = (start + end - 1) / 2
+            for number in order[start:end]:
+                result[number] = (start + end - 1) / 2
             start = end
-    return found
+    return result
 
 
 @pytest.mark.usefixtures("library")
@@ -216,10 +216,10 @@ def test_our_model_orders_nvidias_suggestions_much_as_nvidia_does(
     for (n, k), m in ((weight, rows) for weight in WEIGHTS for rows in ROWS):
         shape = GemmShape(m, n, k)
         pairs: list[tuple[float, float]] = []
-        for one in asked(name, shape, 32):
-            said = predict(target(name), shape, one.config)
+        for suggestion in asked(name, shape, 32):
+            said = predict(target(name), shape, suggestion.config)
             if isinstance(said, TilePrediction):
-                pairs.append((said.seconds, one.predicted_s))
+                pairs.append((said.seconds, suggestion.predicted_s))
         ours, theirs = (list(column) for column in zip(*pairs, strict=True))
         if len({*places(ours)}) > 2 and len({*places(theirs)}) > 2:
             correlations.append(statistics.correlation(places(ours), places(theirs)))

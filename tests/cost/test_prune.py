@@ -15,11 +15,12 @@ from inductor_plugin.cost.prune import PREDICTED_SPILLS_BYTES, predict
 from inductor_plugin.cost.registers import Kernel
 from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES
-from inductor_plugin.problem.epilogue import Access, Epilogue, Pattern, Step
+from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.target import target
+from tests.support.graphs.chains import M, N, access, epilogue, gelu
 
 H200 = target("H200")
-M = N = K = 2048
+K = 2048
 TILE = Kernel(
     template="mm",
     tile=(128, 128, 64),
@@ -32,38 +33,6 @@ TILE = Kernel(
 )
 LARGE = replace(TILE, tile=(128, 256, 64), registers=179, shared_bytes=98304)
 HUGE = replace(TILE, tile=(256, 256, 64), registers=255, shared_bytes=98304)
-
-
-def access(pattern: Pattern = "full", dtype: str = "bfloat16", buffer: str = "") -> Access:
-    elements = {"full": M * N, "row": N, "column": M, "scalar": 1, "other": M * N}[pattern]
-    stride = {"full": (N, 1), "row": (0, 1), "column": (1, 0), "scalar": (0, 0), "other": ()}
-    return Access(pattern, dtype, elements, stride[pattern], buffer=buffer)
-
-
-def epilogue(
-    *operations: str, reads: tuple[Access, ...] = (), out: str = "bfloat16", **facts: Any
-) -> Epilogue:
-    """Return a chain of operations on the product; each of the reads is added in the end."""
-    steps = [Step("product")]
-    for one in operations:
-        steps.append(Step(one, (len(steps) - 1,)))
-    for index in range(len(reads)):
-        before = len(steps) - 1
-        steps += [Step("load", (), index), Step("add", (before, before + 1))]
-    steps.append(Step("store", (len(steps) - 1,), 0))
-    made = Epilogue((M, N), "bfloat16", tuple(steps), reads, (access(dtype=out),))
-    return replace(made, **facts)
-
-
-def gelu(**facts: Any) -> Epilogue:
-    """Return x * erf(x): x waits for the function."""
-    steps = (
-        Step("product"),
-        Step("erf", (0,)),
-        Step("mul", (0, 1)),
-        Step("store", (2,), 0),
-    )
-    return replace(Epilogue((M, N), "bfloat16", steps, (), (access(),)), **facts)
 
 
 def estimate(
@@ -135,7 +104,7 @@ def test_a_prologue_is_computed_again_for_each_tile() -> None:
     cheap = prologue("mul")
     assert kept(few, cheap)
     assert pruned(many, prologue("erf", "tanh", "erf")).startswith("prologue: computed again")
-    times = [predict(one, cheap, H200).fused_extra_us.expected for one in (few, TILE, many)]
+    times = [predict(tile, cheap, H200).fused_extra_us.expected for tile in (few, TILE, many)]
     assert times == sorted(times)
     assert times[0] < times[-1]
 
@@ -156,21 +125,21 @@ def test_large_operands_do_not_prune_a_cutlass_kernel_that_is_not_compiled() -> 
 def test_a_prologue_that_widens_its_operand_reads_less() -> None:
     narrow = prologue("mul")
     narrow = replace(narrow, reads=(access(dtype="int8"),), writes=(access(),))
-    found = predict(replace(TILE, shape=(M, 128, K)), narrow, H200)
-    assert found.fused_extra_us.expected < 0
+    prediction = predict(replace(TILE, shape=(M, 128, K)), narrow, H200)
+    assert prediction.fused_extra_us.expected < 0
     wide = replace(narrow, reads=(access(dtype="float32"),))
     assert predict(replace(TILE, shape=(M, 128, K)), wide, H200).fused_extra_us.expected > 0
 
 
 def test_a_kernel_that_copies_its_operands_has_no_prologue() -> None:
-    for one in (replace(TILE, kind="cutlass"), replace(TILE, template="triton_persistent_tma")):
-        assert "without passing them" in pruned(one, prologue("mul"))
+    for changed in (replace(TILE, kind="cutlass"), replace(TILE, template="triton_persistent_tma")):
+        assert "without passing them" in pruned(changed, prologue("mul"))
 
 
 def test_a_value_that_waits_for_a_library_function_takes_registers() -> None:
-    found = predict(TILE, gelu(), H200)
-    assert found.fused.registers > predict(TILE, epilogue("erf"), H200).fused.registers
-    assert not found.fused.spilled_bytes
+    prediction = predict(TILE, gelu(), H200)
+    assert prediction.fused.registers > predict(TILE, epilogue("erf"), H200).fused.registers
+    assert not prediction.fused.spilled_bytes
     assert pruned(HUGE, gelu()).startswith("spills: ")
     assert predict(HUGE, gelu(), H200).fused.registers == 255
 
@@ -186,16 +155,16 @@ def test_what_is_foretold_has_to_spill_twice_what_is_accepted() -> None:
 def test_more_live_values_never_take_fewer_registers() -> None:
     for kernel in (TILE, LARGE, replace(TILE, persistent=True)):
         operands = [epilogue(reads=(access(),) * count) for count in range(7)]
-        taken = [predict(kernel, one, H200).fused.registers for one in operands]
+        taken = [predict(kernel, operand, H200).fused.registers for operand in operands]
         assert taken == sorted(taken)
         assert taken[0] >= (kernel.registers or 0)
 
 
 def test_a_larger_tile_in_a_thread_never_takes_fewer_registers() -> None:
-    for one in (gelu(), epilogue(reads=(access(),) * 3), epilogue("relu")):
+    for chain in (gelu(), epilogue(reads=(access(),) * 3), epilogue("relu")):
         taken = [
             predict(
-                replace(TILE, tile=(64, n, 64), warps=4, registers=40), one, H200
+                replace(TILE, tile=(64, n, 64), warps=4, registers=40), chain, H200
             ).fused.registers
             for n in (16, 32, 64, 128, 256)
         ]
@@ -225,8 +194,8 @@ def test_a_kernel_too_far_behind_is_not_measured() -> None:
 
 
 def test_the_border_of_being_behind_is_the_longest_time_apart() -> None:
-    found = predict(TILE, epilogue("relu"), H200)
-    border = 100.0 + found.separate_us.high - found.fused_extra_us.low
+    prediction = predict(TILE, epilogue("relu"), H200)
+    border = 100.0 + prediction.separate_us.high - prediction.fused_extra_us.low
     assert kept(TILE, epilogue("relu"), border - 0.01, 100.0)
     assert "behind" in pruned(TILE, epilogue("relu"), border + 0.01, 100.0)
 
@@ -283,9 +252,9 @@ def test_the_compiled_kernel_counts_and_not_what_was_foretold() -> None:
 def test_a_product_that_fits_the_second_level_cache_is_read_faster() -> None:
     small = replace(epilogue("relu"), size=(512, 512))
     large = replace(epilogue("relu"), size=(1 << 15, 1 << 12))
-    for one in (small, large):
-        found = predict(TILE, one, H200).separate_us
-        assert found.low < found.expected < found.high
+    for tile in (small, large):
+        separate_us = predict(TILE, tile, H200).separate_us
+        assert separate_us.low < separate_us.expected < separate_us.high
     a100 = target("A100")
     bytes_apart = predict(TILE, epilogue("relu"), a100).separate_us.expected
     assert bytes_apart > predict(TILE, epilogue("relu"), H200).separate_us.expected

@@ -29,7 +29,7 @@ from inductor_plugin.tuning.holder import holder_pid
 from tests.end_to_end.test_cpu import compiled, fresh
 from tests.end_to_end.test_words import warnings_in
 from tests.support.candidates.providers import offered
-from tests.support.fakes import problem
+from tests.support.fakes.tasks import problem
 from tests.support.repository import REPOSITORY
 
 __all__ = ["fresh"]  # the fixture

@@ -26,9 +26,16 @@ from inductor_plugin.cache.record import to_fields
 from inductor_plugin.cli import main
 from tests.repro import test_injection
 from tests.repro.test_injection import OPERAND
-from tests.support import archives
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record
-from tests.support.command import filled, key, run
+from tests.support.cache import archives
+from tests.support.cache.records import (
+    ENVIRONMENT,
+    decision,
+    kernel_key,
+    measured,
+    put_library,
+    record,
+)
+from tests.support.cli.command import filled, key, run
 from tests.support.processes import repro
 from tests.support.repository import REPOSITORY
 
@@ -327,9 +334,9 @@ def test_a_disk_that_is_full_is_not_called_a_damaged_archive(
 EXHAUSTED = """
 import os, resource, sys
 from inductor_plugin.cache import open_store
-from tests.support.cache import kernel_key, measured, record
+from tests.support.cache.records import kernel_key, measured, record
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-one = record()
+kept = record()
 for free in range(4):
     store, descriptors = open_store(sys.argv[1]), []
     try:
@@ -339,11 +346,11 @@ for free in range(4):
         pass
     for _ in range(free):
         os.close(descriptors.pop())
-    store.kernel(kernel_key().digest), store.record(one.environment, one.op, one.digest)
+    store.kernel(kernel_key().digest), store.record(kept.environment, kept.op, kept.digest)
     for descriptor in descriptors:
         os.close(descriptor)
     assert store.kernel(kernel_key().digest) is not None, free
-    assert store.record(one.environment, one.op, one.digest) is not None, free
+    assert store.record(kept.environment, kept.op, kept.digest) is not None, free
 print("all is there")
 """
 
@@ -363,8 +370,8 @@ def test_without_free_descriptors_sound_entries_are_neither_damaged_nor_removed(
 def test_a_pipe_or_an_endless_file_in_place_of_a_record_hangs_no_verb(
     kind: str, cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store, one = filled(cache_dir), record()
-    path = store.layout.record(one.environment, one.op, one.digest)
+    store, kept = filled(cache_dir), record()
+    path = store.layout.record(kept.environment, kept.op, kept.digest)
     path.unlink()
     if kind == "pipe":
         os.mkfifo(path)

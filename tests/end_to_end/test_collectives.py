@@ -41,16 +41,16 @@ def test_collectives_and_products_stand_in_stocks_order_and_are_right(
                     stderr=subprocess.PIPE,
                 )
             )
-        answers = [one.communicate(timeout=LIMIT_S) for one in ranks]
+        answers = [process.communicate(timeout=LIMIT_S) for process in ranks]
     finally:
-        for one in ranks:
-            one.kill()
-            one.wait()
-    for one, (_, errors) in zip(ranks, answers, strict=True):
-        assert one.returncode == 0, errors.decode()[-4000:]
-    told: list[list[dict[str, Any]]] = [json.loads(out.splitlines()[-1]) for out, _ in answers]
-    assert [len(one) for one in told] == [16, 16]
-    for case in [*told[0], *told[1]]:
+        for started in ranks:
+            started.kill()
+            started.wait()
+    for started, (_, errors) in zip(ranks, answers, strict=True):
+        assert started.returncode == 0, errors.decode()[-4000:]
+    lines: list[list[dict[str, Any]]] = [json.loads(out.splitlines()[-1]) for out, _ in answers]
+    assert [len(line) for line in lines] == [16, 16]
+    for case in [*lines[0], *lines[1]]:
         assert case["close"], case
         assert case["ours"] == case["stock"], case
         collectives = [step for step in case["ours"] if step not in ("product", "cpp_fused")]
@@ -58,4 +58,4 @@ def test_collectives_and_products_stand_in_stocks_order_and_are_right(
         assert case["operators"] + case["library"] == case["ours"].count("product") >= 2
         assert (case["operators"] > 0) == ("library" not in case["what"]), case
     # Ranks that call collectives in another order would wait for each other forever.
-    assert [one["ours"] for one in told[0]] == [one["ours"] for one in told[1]]
+    assert [line["ours"] for line in lines[0]] == [line["ours"] for line in lines[1]]

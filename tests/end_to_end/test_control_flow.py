@@ -90,9 +90,9 @@ def test_both_branches_are_tuned_and_right(
         run = compiled(function, cache_dir, dynamic=dynamic)
         _, codes = run_and_get_code(run, torch.ones(1), x, w, v)
         for flag in (torch.ones(1), -torch.ones(1)):
-            for given in (x, -x, x.abs(), -x.abs()):
+            for tensor in (x, -x, x.abs(), -x.abs()):
                 assert torch.allclose(
-                    run(flag, given, w, v), function(flag, given, w, v), atol=1e-4
+                    run(flag, tensor, w, v), function(flag, tensor, w, v), atol=1e-4
                 )
         if dynamic:
             x = torch.randn(40, 16)
@@ -134,8 +134,8 @@ def test_a_loop_is_tuned_once_and_right(cache_dir: Path, winner: Callable[..., f
     with wrong_in_process.offered(), Lab(winner, cache_dir).open() as lab:
         run = compiled(function, cache_dir)
         for count in (0, 1, 5):
-            given = torch.tensor(count), x, w
-            assert torch.allclose(run(*given), function(*given), atol=1e-4)
+            operands = torch.tensor(count), x, w
+            assert torch.allclose(run(*operands), function(*operands), atol=1e-4)
     assert len(lab.tasks) == 1
 
 

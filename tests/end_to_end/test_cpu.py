@@ -71,8 +71,8 @@ def compiled(function: Callable[..., Any], cache_dir: Path, **options: Any) -> C
 
 
 def records(cache_dir: Path) -> list[dict[str, Any]]:
-    found = sorted(cache_dir.glob("records/*/*/*.json"))
-    return [json.loads(path.read_text()) for path in found]
+    paths = sorted(cache_dir.glob("records/*/*/*.json"))
+    return [json.loads(path.read_text()) for path in paths]
 
 
 def test_a_matrix_product_is_measured_once_and_remembered(cache_dir: Path) -> None:
@@ -96,11 +96,13 @@ def test_the_record_holds_samples_spread_and_provenance(cache_dir: Path) -> None
     (record,) = records(cache_dir)
     assert record["op"] == "mm"
     assert len(record["candidates"]) == 2
-    for one in record["candidates"].values():
-        assert one["samples_ms"]  # how many depends on how busy the machine is
-        assert min(one["samples_ms"]) <= one["median_ms"] <= max(one["samples_ms"])
-        assert one["spread_ms"] >= 0
-        assert one["provenance"]["host"]
+    for candidate in record["candidates"].values():
+        assert candidate["samples_ms"]  # how many depends on how busy the machine is
+        assert (
+            min(candidate["samples_ms"]) <= candidate["median_ms"] <= max(candidate["samples_ms"])
+        )
+        assert candidate["spread_ms"] >= 0
+        assert candidate["provenance"]["host"]
     assert record["decision"]["winner"] in record["candidates"]
     assert record["decision"]["reason"]
 
@@ -176,8 +178,8 @@ def test_forward_and_backward_are_tuned(cache_dir: Path) -> None:
     spent = Spent()
     with offered("good"):
         got = torch.autograd.grad(compiled(loss, cache_dir)(x, w), (x, w))
-    for one, other in zip(got, expected, strict=True):
-        assert torch.allclose(one, other, atol=1e-3)
+    for value, other in zip(got, expected, strict=True):
+        assert torch.allclose(value, other, atol=1e-3)
     assert spent.stats.problems == 3  # one product forward, two backward
 
 
@@ -328,8 +330,8 @@ def test_a_dynamic_size_shares_the_record_of_its_class(cache_dir: Path) -> None:
             assert torch.allclose(function(a, b), a @ b, atol=1e-4)
     assert spent.stats.record_hits == 1
     (record,) = records(cache_dir)
-    (one,) = record["problem"]["dynamic"]
-    assert (one["low"], one["high"]) == (33, 64)
+    (size,) = record["problem"]["dynamic"]
+    assert (size["low"], size["high"]) == (33, 64)
 
 
 def test_batched_products_and_baddbmm_are_tuned(cache_dir: Path) -> None:
@@ -436,4 +438,4 @@ def test_a_refused_cache_costs_the_memory_not_the_compile(
     assert torch.allclose(answer, a @ b, atol=1e-4)
     assert spent.stats.benchmarked == 2
     assert not list(cache_dir.iterdir())
-    assert any("nothing is remembered" in one.getMessage() for one in caplog.records)
+    assert any("nothing is remembered" in record.getMessage() for record in caplog.records)

@@ -89,8 +89,8 @@ def ran(cache_dir: Path, product: Product = MM, **options: Any) -> tuple[float, 
         stock, backend="inductor_plugin", options={"cache_dir": str(cache_dir), **options}
     )
     error = max(float((function(*operands).float() - expected).abs().max()) for _ in range(4))
-    (found,) = open_store(cache_dir).iter_records()
-    return error, found.valid_decision.winner if found.valid_decision else ""
+    (record,) = open_store(cache_dir).iter_records()
+    return error, record.valid_decision.winner if record.valid_decision else ""
 
 
 def refused(product: Product, result: tuple[float, str]) -> bool:

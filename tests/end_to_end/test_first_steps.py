@@ -26,10 +26,10 @@ from inductor_plugin.cli import main
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.end_to_end.test_cpu import Spent, compiled, fresh
 from tests.end_to_end.test_words import warnings_in
-from tests.support.cache import kernel_key, put_library, record
+from tests.support.cache.records import kernel_key, put_library, record
 from tests.support.candidates import wrong_in_process
 from tests.support.candidates.providers import offered
-from tests.support.command import filled, key, run, told
+from tests.support.cli.command import answer_of, filled, key, run
 from tests.support.repository import REPOSITORY
 
 __all__ = ["fresh"]  # the fixture
@@ -249,7 +249,7 @@ def test_stats_and_verify_agree_on_a_damaged_kernel_and_repair_mends_it(
     assert "`verify` reads kernels too" in capsys.readouterr().out
     run(store, "verify", status=1)
     assert "`inductor-plugin verify --repair`" in capsys.readouterr().out
-    (row,) = told(store, capsys, "verify", "--repair")["damaged"]
+    (row,) = answer_of(store, capsys, "verify", "--repair")["damaged"]
     assert row["repair"].startswith("moved to ")
     run(store, "verify")
     assert store.kernel(kernel_key().digest) is None
@@ -295,9 +295,9 @@ def test_sizes_differences_and_options_before_the_verb_are_taken(
     assert "nothing had to go" in capsys.readouterr().out
     run(store, "diff", key(), key())
     assert capsys.readouterr().out.strip()
-    other = next(row for row in told(store, capsys, "ls") if row["winner"] == "slow")
+    other = next(row for row in answer_of(store, capsys, "ls") if row["winner"] == "slow")
     name = f"{other['environment'][:12]}/{other['key'][:12]}"
-    rows = told(store, capsys, "diff", key(), name)
+    rows = answer_of(store, capsys, "diff", key(), name)
     assert not any("(absent)" in map(str, row.values()) for row in rows)
 
 

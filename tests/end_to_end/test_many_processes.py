@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import open_store
-from tests.support.killed_processes import Child, kill_many
+from tests.support.processes.killed import Child, kill_many
 
 PROCESSES = 8
 KILLS = 5
@@ -38,11 +38,11 @@ def test_eight_processes_share_the_work_and_lose_nothing(cache_dir: Path, tmp_pa
     assert len(kernels) == KERNELS
     assert sum(report["stats"]["compiled"] for report in reports) == len(kernels)
     assert len(records) == PROBLEMS
-    measured = [one for record in records for one in record.candidates.values()]
+    measured = [candidate for record in records for candidate in record.candidates.values()]
     assert len(measured) == CANDIDATES
     # A slow machine with eight processes ends a first look at its 0.25 s, before the fifth sample.
-    assert {one.status for one in measured} == {"ok"}
-    assert all(one.samples_ms for one in measured)
+    assert {candidate.status for candidate in measured} == {"ok"}
+    assert all(candidate.samples_ms for candidate in measured)
     assert sum(report["stats"]["benchmarked"] for report in reports) == CANDIDATES
     assert [child.left_behind() for child in children] == [[]] * PROCESSES
 

@@ -41,7 +41,6 @@ from inductor_plugin.worker.jobs import (
     Sampling,
     ScreenJob,
 )
-from tests.support import cpp_unit
 from tests.support.candidates import random_faults
 from tests.support.graphs.random import (
     FORMS,
@@ -54,6 +53,7 @@ from tests.support.graphs.random import (
     shrunk,
 )
 from tests.support.lowering import Lab
+from tests.support.native import cpp_unit
 
 GRAPHS = 500
 _ONCE = Sampling(warmup=0, samples=1, min_sample_ms=0.0, max_total_s=0.0, cold_cache=False)
@@ -118,24 +118,26 @@ class Bench(Lab):
 
 
 def compiled(graphs: Sequence[Graph], cache_dir: Path, **options: Any) -> Callable[..., Any]:
-    def run(given: list[list[Tensor]]) -> list[list[Tensor]]:
-        return [one(*inputs) for one, inputs in zip(graphs, given, strict=True)]
+    def run(values: list[list[Tensor]]) -> list[list[Tensor]]:
+        return [
+            lowered_graph(*inputs) for lowered_graph, inputs in zip(graphs, values, strict=True)
+        ]
 
     torch._dynamo.reset()
     counters.clear()
-    told = {"cache_dir": str(cache_dir), "table": "off", "progress": "off", **options}
-    return torch.compile(run, backend="inductor_plugin", options=told)
+    settings = {"cache_dir": str(cache_dir), "table": "off", "progress": "off", **options}
+    return torch.compile(run, backend="inductor_plugin", options=settings)
 
 
-def given(graphs: Sequence[Graph], extents: Mapping[int, int] | None) -> list[list[Tensor]]:
+def inputs_at(graphs: Sequence[Graph], extents: Mapping[int, int] | None) -> list[list[Tensor]]:
     """Return the inputs of graphs at a size; at the first, what varies is marked as unknown."""
-    made = [one.tensors(extents) for one in graphs]
+    inputs = [lowered_graph.tensors(extents) for lowered_graph in graphs]
     if extents is None:
-        for one, tensors in zip(graphs, made, strict=True):
-            for number, dim in one.unknown():
+        for code, tensors in zip(graphs, inputs, strict=True):
+            for number, dim in code.unknown():
                 # Raises where anything takes the dimension for the number it is at first.
                 torch._dynamo.mark_dynamic(tensors[number], dim)
-    return made
+    return inputs
 
 
 def outcomes(
@@ -143,26 +145,28 @@ def outcomes(
 ) -> Iterator[tuple[Graph, str]]:
     """Compile graphs together and once, run them at each size, and yield each with what is wrong."""
     run = compiled(graphs, cache_dir, **options)
-    for extents in (None, *OTHERS) if any(one.varies for one in graphs) else (None,):
-        inputs = given(graphs, extents)
+    for extents in (
+        (None, *OTHERS) if any(lowered_graph.varies for lowered_graph in graphs) else (None,)
+    ):
+        inputs = inputs_at(graphs, extents)
         with torch.no_grad():
             got = run(inputs)
-        for one, ours, tensors in zip(graphs, got, inputs, strict=True):
-            yield one, difference(one, ours, tensors)
+        for code, ours, tensors in zip(graphs, got, inputs, strict=True):
+            yield code, difference(code, ours, tensors)
     assert counters["stats"]["unique_graphs"] == 1, "another size compiled the graphs again"
 
 
-def difference(one: Graph, got: Sequence[Tensor], inputs: Sequence[Tensor]) -> str:
+def difference(lowered_graph: Graph, got: Sequence[Tensor], inputs: Sequence[Tensor]) -> str:
     """Return what is wrong with a graph's results, empty where nothing is."""
-    wanted = one(*inputs)
+    wanted = lowered_graph(*inputs)
     if len(got) != len(wanted):
         return f"{len(got)} results instead of {len(wanted)}"
-    wide = one(*(value.double() for value in inputs))
+    wide = lowered_graph(*(value.double() for value in inputs))
     for number, (ours, theirs, exact) in enumerate(zip(got, wanted, wide, strict=True)):
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             return f"result {number} is {ours.dtype} {list(ours.shape)}"
         # As far from the exact result as eager is, or as one rounding of each product's sum is.
-        unit = torch.finfo(one.dtype).eps * (len(one.steps) + 2)
+        unit = torch.finfo(lowered_graph.dtype).eps * (len(lowered_graph.steps) + 2)
         room = 4 * (theirs.double() - exact).abs().max() + 4 * unit * exact.abs().max()
         off = (ours.double() - exact).abs().max()
         if not bool(off <= room):
@@ -172,16 +176,16 @@ def difference(one: Graph, got: Sequence[Tensor], inputs: Sequence[Tensor]) -> s
 
 def examine(graphs: Sequence[Graph], cache_dir: Path, **options: Any) -> None:
     """Compile graphs together, compare each with eager, and fail with a shrunken reproduction."""
-    for one, wrong in outcomes(graphs, cache_dir, **options):
+    for outcome, wrong in outcomes(graphs, cache_dir, **options):
         if wrong:
-            small = shrunk(one, lambda tried: fails(tried, cache_dir, **options))
-            pytest.fail(f"{wrong}\n{one.text()}\nshrunk to\n{small.text()}")
+            small = shrunk(outcome, lambda tried: fails(tried, cache_dir, **options))
+            pytest.fail(f"{wrong}\n{outcome.text()}\nshrunk to\n{small.text()}")
 
 
-def fails(one: Graph, cache_dir: Path, **options: Any) -> bool:
+def fails(lowered_graph: Graph, cache_dir: Path, **options: Any) -> bool:
     """Return whether a graph alone goes wrong, in any way."""
     try:
-        return any(wrong for _, wrong in outcomes([one], cache_dir, **options))
+        return any(wrong for _, wrong in outcomes([lowered_graph], cache_dir, **options))
     except Exception:  # noqa: BLE001  a graph that cannot be compiled is a finding, too
         return True
 
@@ -200,9 +204,9 @@ def batches(count: int) -> list[range]:
     "seeds",
     [
         pytest.param(
-            one, marks=[] if one.start == 0 else [pytest.mark.slow], id=f"from_{one.start}"
+            batch, marks=[] if batch.start == 0 else [pytest.mark.slow], id=f"from_{batch.start}"
         )
-        for one in batches(GRAPHS)
+        for batch in batches(GRAPHS)
     ],
 )
 @pytest.mark.compat
@@ -243,7 +247,7 @@ def test_workers_that_crash_and_hang_change_no_result(cache_dir: Path) -> None:
         patch.setattr(random_faults, "faults_of", noted)
         graphs = [graph(seed) for seed in range(8)]
         examine(graphs, cache_dir, gemm_backends="CPP", bench_timeout_s=3)
-    statuses = Counter(one.status for one in open_store(cache_dir).iter_quarantine())
+    statuses = Counter(refused.status for refused in open_store(cache_dir).iter_quarantine())
     assert statuses["crashed"] >= 1 <= statuses["hung"]
     assert statuses["wrong"] + statuses["raised"] >= 4
     assert set(costly) == set(random_faults.COSTLY)
@@ -253,27 +257,31 @@ def test_the_generator_gives_the_same_graph_for_a_seed_and_every_operator_in_fiv
     assert graph(7) == graph(7) != graph(8)
     assert graph(7).text() == graph(7).text()
     graphs = [graph(seed) for seed in range(GRAPHS)]
-    assert {len(one.varies) for one in graphs} == {0, 1, 4}
-    assert sum(bool(one.varies) for one in graphs[:TOGETHER]) == TOGETHER // 3
-    assert {step.name for one in graphs for step in one.steps} == OPERATORS.keys()
-    assert {one.form for whole in graphs for one in whole.inputs} == FORMS.keys()
-    assert {one.dtype for one in graphs} == {torch.float32, torch.bfloat16}
-    for one in graphs[:50]:
-        tensors = one.tensors()
-        assert [tuple(value.shape) for value in tensors] == [given.size for given in one.inputs]
-        assert all(torch.equal(a, b) for a, b in zip(tensors, one.tensors(), strict=True))
-        other = one.tensors(OTHERS[0])
-        assert one.varies or all(torch.equal(a, b) for a, b in zip(tensors, other, strict=True))
-        assert all(other[n].shape[d] == OTHERS[0][tensors[n].shape[d]] for n, d in one.unknown())
+    assert {len(lowered_graph.varies) for lowered_graph in graphs} == {0, 1, 4}
+    assert sum(bool(lowered_graph.varies) for lowered_graph in graphs[:TOGETHER]) == TOGETHER // 3
+    assert {
+        step.name for lowered_graph in graphs for step in lowered_graph.steps
+    } == OPERATORS.keys()
+    assert {operand.form for whole in graphs for operand in whole.inputs} == FORMS.keys()
+    assert {lowered_graph.dtype for lowered_graph in graphs} == {torch.float32, torch.bfloat16}
+    for code in graphs[:50]:
+        tensors = code.tensors()
+        assert [tuple(value.shape) for value in tensors] == [
+            operand.size for operand in code.inputs
+        ]
+        assert all(torch.equal(a, b) for a, b in zip(tensors, code.tensors(), strict=True))
+        other = code.tensors(OTHERS[0])
+        assert code.varies or all(torch.equal(a, b) for a, b in zip(tensors, other, strict=True))
+        assert all(other[n].shape[d] == OTHERS[0][tensors[n].shape[d]] for n, d in code.unknown())
 
 
 def test_a_failure_shrinks_to_the_step_that_causes_it() -> None:
     whole = next(
-        one
-        for one in map(graph, range(1000))
-        if len(one.steps) == 4 and "sine" in [step.name for step in one.steps[1:-1]]
+        index
+        for index in map(graph, range(1000))
+        if len(index.steps) == 4 and "sine" in [step.name for step in index.steps[1:-1]]
     )
     small = shrunk(whole, lambda tried: "sine" in [step.name for step in tried.steps], most=50)
     assert [step.name for step in small.steps if step.name not in PRODUCTS] == ["sine"]
-    assert all(one.form == "dense" for one in small.inputs)
+    assert all(operand.form == "dense" for operand in small.inputs)
     small(*small.tensors())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.rank_processes import run_ranks
+from tests.support.ranks.processes import run_ranks
 
 pytestmark = pytest.mark.slow  # `tests/inductor/graph/test_ranks.py` has two ranks in one process
 
@@ -16,11 +16,11 @@ Said = dict[int, dict[str, Any]]
 
 def decisions(said: Said) -> dict[str, set[tuple[str, int, str]]]:
     """Return what runs for each problem on all ranks, who has decided it, and why."""
-    found: dict[str, set[tuple[str, int, str]]] = {}
+    result: dict[str, set[tuple[str, int, str]]] = {}
     for each in said.values():
         for name, (winner, by, why) in each["decisions"].items():
-            found.setdefault(name, set()).add((winner, by, why))
-    return found
+            result.setdefault(name, set()).add((winner, by, why))
+    return result
 
 
 def tuned(said: Said) -> int:
@@ -30,9 +30,9 @@ def tuned(said: Said) -> int:
 
 def test_two_ranks_tune_each_problem_once_and_record_the_same_file(tmp_path: Path) -> None:
     said = run_ranks(2, tmp_path, graphs=2, products=2, record=True, verify=True)
-    made = decisions(said)
-    assert len(made) == 4
-    assert [len(same) for same in made.values()] == [1] * 4
+    decided = decisions(said)
+    assert len(decided) == 4
+    assert [len(same) for same in decided.values()] == [1] * 4
     assert tuned(said) == 4
     assert sum(each["stats"]["benchmarked"] for each in said.values()) == 8
     assert max(each["error"] for each in said.values()) < 1e-5
@@ -42,9 +42,9 @@ def test_two_ranks_tune_each_problem_once_and_record_the_same_file(tmp_path: Pat
 
 def test_eight_ranks_tune_twenty_four_problems_in_all(tmp_path: Path) -> None:
     said = run_ranks(8, tmp_path, graphs=8, products=3, record=True, verify=True)
-    made = decisions(said)
-    assert len(made) == 24
-    assert [len(same) for same in made.values()] == [1] * 24
+    decided = decisions(said)
+    assert len(decided) == 24
+    assert [len(same) for same in decided.values()] == [1] * 24
     assert tuned(said) == 24
     assert sum(each["stats"]["benchmarked"] for each in said.values()) == 48
     assert len({(tmp_path / f"pins-{rank}.json").read_bytes() for rank in range(8)}) == 1
@@ -58,12 +58,12 @@ def test_a_rank_that_is_killed_one_that_is_stopped_and_one_that_skips_cost_a_tim
     lost, faults = {2, 5}, {"kill": 2, "stop": 5, "skip": 3}
     said = run_ranks(8, tmp_path, lost=lost, graphs=8, products=3, timeout_s=20.0, **faults)
     assert set(said) == set(range(8)) - lost
-    made = decisions(said)
-    assert len(made) == 24
-    assert [len(same) for same in made.values()] == [1] * 24
+    decided = decisions(said)
+    assert len(decided) == 24
+    assert [len(same) for same in decided.values()] == [1] * 24
     assert max(each["error"] for each in said.values()) < 1e-5
     # What the two ranks held has its library kernel: a share of what was undecided each.
-    given_up = [why for same in made.values() for _, _, why in same if "no sign of life" in why]
+    given_up = [why for same in decided.values() for _, _, why in same if "no sign of life" in why]
     assert 2 <= len(given_up) <= 2 * 3
 
 
@@ -74,7 +74,7 @@ def test_models_of_several_ranks_train_as_one_process(model: str, tmp_path: Path
         ours, alone = each["losses"]
         assert ours == pytest.approx(alone, rel=1e-5)
         assert each["report"]["difference"] == ""
-    made = decisions(said)
-    assert len(made) >= 4
-    assert [len(same) for same in made.values()] == [1] * len(made)
-    assert tuned(said) == len(made)
+    decided = decisions(said)
+    assert len(decided) >= 4
+    assert [len(same) for same in decided.values()] == [1] * len(decided)
+    assert tuned(said) == len(decided)

@@ -56,19 +56,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what has passed, if asked to; the most telling tests first (`tests.gpu.harness.order`)."""
     here = Path(__file__).parent
-    mine = [one for one in items if here in one.path.parents]
+    mine = [item for item in items if here in item.path.parents]
     if not mine or not torch.cuda.is_available():
         return
     path = Path(config.getoption("--gpu-results", default=None) or RESULTS)
-    resumed, fresh = (bool(config.getoption(one, default=False)) for one in ("--resume", "--fresh"))
+    resumed, fresh = (
+        bool(config.getoption(name, default=False)) for name in ("--resume", "--fresh")
+    )
     # A file of one's own that is not there yet goes on from the committed one.
     before = () if fresh else (path, RESULTS)
     results = Results(path, machine(), before, resumed=resumed)
     config.stash[_run] = results
     config.pluginmanager.register(_Reporter(results), "inductor-plugin-gpu-results")
-    for one in mine:
-        if results.passed(one.name):
-            one.add_marker(pytest.mark.skip(reason="passed before, on this GPU with these sources"))
+    for record in mine:
+        if results.passed(record.name):
+            record.add_marker(
+                pytest.mark.skip(reason="passed before, on this GPU with these sources")
+            )
     ordered = iter(sorted(mine, key=lambda item: rank(item.nodeid, results.ended)))
     items[:] = [next(ordered) if here in item.path.parents else item for item in items]
 

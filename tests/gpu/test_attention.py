@@ -16,7 +16,7 @@ from tests.gpu.harness.selected import selected
 
 pytestmark = [pytest.mark.sm90, pytest.mark.filterwarnings("default")]
 
-GPU = [name for name, one in FAMILIES.items() if one.device == "cuda"]
+GPU = [name for name, family in FAMILIES.items() if family.device == "cuda"]
 
 Note = Callable[[str, Any], None]
 
@@ -41,5 +41,5 @@ def test_a_forced_attention_is_right(
     prefixes, accepted = FAMILIES[family].prefixes, FAMILIES[family].accepted
     for name, graph in report["graphs"].items():
         assert graph["taken"], name
-        assert all(one.startswith(prefixes) for one in graph["taken"]), (name, graph["taken"])
+        assert all(kernel.startswith(prefixes) for kernel in graph["taken"]), (name, graph["taken"])
         assert all(error <= accepted for error in graph["errors"].values()), (name, graph["errors"])

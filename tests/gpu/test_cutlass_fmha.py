@@ -50,15 +50,15 @@ def all_kernels(request: pytest.FixtureRequest, kernels_dir: Path) -> Iterator[K
 
 def rows_of(heads: int, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
     """Return random numbers [2, heads, rows, dim], a view of [2, rows, heads, dim] as models make it."""
-    made = torch.randn(2, rows, heads, dim, device="cuda", dtype=torch.float32)
-    return made.to(dtype).transpose(1, 2)
+    tensor = torch.randn(2, rows, heads, dim, device="cuda", dtype=torch.float32)
+    return tensor.to(dtype).transpose(1, 2)
 
 
-def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+def close(tensor: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
     """Compare with what rounding P and the result may cost for operands of a type, and a factor for sums."""
-    error = (found.double() - expected).abs().max()
+    error = (tensor.double() - expected).abs().max()
     scale = expected.abs().max().clamp(min=1e-3)
-    assert torch.isfinite(found).all()
+    assert torch.isfinite(tensor).all()
     assert error <= 4 * UNITS[dtype] * scale, f"error {error:.2e} of {scale:.2e}"
 
 
@@ -82,8 +82,8 @@ def test_forward(kernels: Kernels[Place], kernel: str, sq: int, sk: int, kv_head
             expected, sums = reference.forward(q, k, v, mask=mask, scale=0.2)
             out = torch.empty_like(q, dtype=result(dtype))
             lse = torch.empty(2, 4, sq, device="cuda")
-            told = (called, 0.2, *given_mask(mask))
-            cutlass.cutlass_fmha(q, k, v, lse, *told, out=out)
+            call_arguments = (called, 0.2, *given_mask(mask))
+            cutlass.cutlass_fmha(q, k, v, lse, *call_arguments, out=out)
             close(out, expected, dtype)
             blind = torch.isposinf(sums)
             assert torch.equal(torch.isposinf(lse), blind)
@@ -92,7 +92,7 @@ def test_forward(kernels: Kernels[Place], kernel: str, sq: int, sk: int, kv_head
             )
             assert not out[blind].any()
             alone = torch.empty_like(out)
-            cutlass.cutlass_fmha_output(q, k, v, *told, out=alone)
+            cutlass.cutlass_fmha_output(q, k, v, *call_arguments, out=alone)
             assert torch.equal(alone, out)
 
 
@@ -110,12 +110,12 @@ def test_backward(kernels: Kernels[Place], kernel: str, sq: int, sk: int, kv_hea
             out, lse = reference.forward(q, k, v, mask=mask, scale=0.2)
             grads = reference.backward(d_out, q, k, v, mask=mask, scale=0.2)
             delta = (out * d_out).sum(-1).float().contiguous()
-            dq, dk, dv = (torch.full_like(one, float("nan")) for one in (q, k, v))
+            dq, dk, dv = (torch.full_like(operand, float("nan")) for operand in (q, k, v))
             operands = (d_out, q, k, v, out.to(dtype), lse.float(), delta, dq, dv)
-            given: tuple[Any, ...] = (*operands, called, 0.2, *given_mask(mask))
-            cutlass.cutlass_fmha_backward(*given, out=dk)
-            for found, expected in zip((dq, dk, dv), grads[:3], strict=True):
-                close(found, expected, dtype)
+            call_arguments: tuple[Any, ...] = (*operands, called, 0.2, *given_mask(mask))
+            cutlass.cutlass_fmha_backward(*call_arguments, out=dk)
+            for tensor, expected in zip((dq, dk, dv), grads[:3], strict=True):
+                close(tensor, expected, dtype)
 
 
 @pytest.mark.parametrize("kernel", list(BACKWARD)[:1])
@@ -126,16 +126,16 @@ def test_a_call_can_be_captured(kernels: Kernels[Place], kernel: str) -> None:
     out, lse = reference.forward(q, k, v, mask=Mask(), scale=0.2)
     grads = reference.backward(d_out, q, k, v, mask=Mask(), scale=0.2)
     delta = (out * d_out).sum(-1).float().contiguous()
-    dq, dk, dv = (torch.zeros_like(one) for one in (q, k, v))
+    dq, dk, dv = (torch.zeros_like(operand) for operand in (q, k, v))
     operands = (d_out, q, k, v, out.to(dtype), lse.float(), delta, dq, dv)
-    given: tuple[Any, ...] = (*operands, called, 0.2, -1, -1, False)
-    cutlass.cutlass_fmha_backward(*given, out=dk)
+    call_arguments: tuple[Any, ...] = (*operands, called, 0.2, -1, -1, False)
+    cutlass.cutlass_fmha_backward(*call_arguments, out=dk)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        cutlass.cutlass_fmha_backward(*given, out=dk)
-    for one in (dq, dk, dv):
-        one.zero_()
+        cutlass.cutlass_fmha_backward(*call_arguments, out=dk)
+    for value in (dq, dk, dv):
+        value.zero_()
     graph.replay()
     torch.cuda.synchronize()
-    for found, expected in zip((dq, dk, dv), grads[:3], strict=True):
-        close(found, expected, dtype)
+    for tensor, expected in zip((dq, dk, dv), grads[:3], strict=True):
+        close(tensor, expected, dtype)

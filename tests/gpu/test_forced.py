@@ -40,7 +40,7 @@ def test_a_forced_winner_is_right(template: str, reports: Reports, record_proper
     for name, value in report.items():
         record_property(name, value)
     assert report["taken"]
-    assert all(one.startswith(template.partition(" ")[0]) for one in report["taken"])
+    assert all(kernel.startswith(template.partition(" ")[0]) for kernel in report["taken"])
     ways = ["plain", "stream", "graphs", *(["dynamic"] if FORCED[template].rows else [])]
     errors = {way: report[way] for way in ways}
     assert all(error <= 1.0 for error in errors.values()), errors

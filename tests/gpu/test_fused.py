@@ -65,7 +65,7 @@ def test_a_forced_way_to_fuse_is_right(
         record_property(name, value)
     graph, _, way = pair.rpartition(", ")
     assert report["taken"]
-    assert all(one.startswith(WAYS[way]) for one in report["taken"])
+    assert all(kernel.startswith(WAYS[way]) for kernel in report["taken"])
     called = report["calls"]
     if way == "apart":
         assert called["cutlass"] == 0
@@ -74,7 +74,7 @@ def test_a_forced_way_to_fuse_is_right(
         assert called == CALLS[way]
     ways = ["plain", "stream", "graphs"]
     ways += ["dynamic"] if fused_forced.GRAPHS[graph].rows else []
-    errors = {one: report[one] for one in ways}
+    errors = {each_way: report[each_way] for each_way in ways}
     assert all(error <= 1.0 for error in errors.values()), errors
 
 
@@ -131,7 +131,7 @@ def test_a_fused_epilogue_that_yields_nan_is_named(
         compiled = torch.compile(root, backend="inductor_plugin", options=options)
         assert compiled(a, b).isfinite().all()
         assert taken
-        assert all(one.startswith(WAYS[way]) for one in taken)
+        assert all(kernel.startswith(WAYS[way]) for kernel in taken)
         if way == "apart":  # the product itself has numbers alone; its epilogue is no choice
             assert compiled(-a, b).isnan().all()
             return

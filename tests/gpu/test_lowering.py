@@ -63,7 +63,7 @@ def compiled(function: Callable[..., Any], cache_dir: Path, **options: Any) -> C
 def against_float32(function: Callable[..., Any], *arguments: torch.Tensor) -> Any:
     """Return what a function gives in float32, TF32 off."""
     assert torch.get_float32_matmul_precision() == "highest"
-    return function(*(one.float() for one in arguments))
+    return function(*(argument.float() for argument in arguments))
 
 
 def records(cache_dir: Path) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def tell(note: Note, cache_dir: Path, spent: Spent) -> None:
     note("measured", stats.benchmarked)
     note("compile_s", round(stats.compile_s, 1))
     note("wait_s", round(stats.wall_s, 1))
-    winners = [one["decision"]["winner"].partition("-")[0] for one in records(cache_dir)]
+    winners = [record["decision"]["winner"].partition("-")[0] for record in records(cache_dir)]
     note("winners", "+".join(winners))
 
 
@@ -128,8 +128,8 @@ def test_all_of_inductors_candidates_run(cache_dir: Path, record_property: Note)
     compiled(torch.mm, cache_dir, max_candidates=0)(a, b)
     tell(record_property, cache_dir, spent)
     (record,) = records(cache_dir)
-    found = [one["status"] for one in record["candidates"].values()]
-    record_property("statuses", {status: found.count(status) for status in sorted(set(found))})
+    result = [candidate["status"] for candidate in record["candidates"].values()]
+    record_property("statuses", {status: result.count(status) for status in sorted(set(result))})
     assert recorded.strange(record) == ""
 
 
@@ -179,12 +179,12 @@ def test_a_training_step_is_tuned_and_right(cache_dir: Path, record_property: No
         return torch.mm(torch.mm(x, w).relu(), v).float().square().mean()
 
     x, w, v = (random(512, 512).div_(16).requires_grad_() for _ in range(3))
-    wide = [one.detach().float().requires_grad_() for one in (x, w, v)]
+    wide = [tensor.detach().float().requires_grad_() for tensor in (x, w, v)]
     expected = torch.autograd.grad(loss(*wide), wide)
     spent = Spent()
     got = torch.autograd.grad(compiled(loss, cache_dir)(x, w, v), (x, w, v))
     tell(record_property, cache_dir, spent)
-    errors = [error_of(one, other) for one, other in zip(got, expected, strict=True)]
+    errors = [error_of(value, other) for value, other in zip(got, expected, strict=True)]
     record_property("error", f"{max(errors):.1e}")
     assert max(errors) < 2 * ACCEPTED
     assert spent.stats.problems >= 4
@@ -273,8 +273,8 @@ class CudaFaults:
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         module = ("tests.gpu.harness.cuda_faults",)
         return [
-            Candidate(self.name, one, {}, OpKernel(f"cuda_faults::{one}", (), module))
-            for one in self._names
+            Candidate(self.name, key, {}, OpKernel(f"cuda_faults::{key}", (), module))
+            for key in self._names
         ]
 
 
@@ -300,13 +300,16 @@ def test_faults_cost_their_candidates_alone(cache_dir: Path, record_property: No
     finally:
         default_registry().unregister(template.name)
     (record,) = records(cache_dir)
-    seen = {one["name"].partition("::")[2]: one for one in record["candidates"].values()}
-    found = {name: seen[name]["status"] for name in FAULTS}
-    record_property("statuses", found)
-    assert found == {name: status for name, (_, status) in FAULTS.items()}
+    seen = {
+        candidate["name"].partition("::")[2]: candidate
+        for candidate in record["candidates"].values()
+    }
+    result = {name: seen[name]["status"] for name in FAULTS}
+    record_property("statuses", result)
+    assert result == {name: status for name, (_, status) in FAULTS.items()}
     assert failed == len(FAULTS) - 1
     # A mishap may be the machine's fault: it takes two. The library kernel is measured with those.
-    mishaps = sum(status in MISHAPS for status in found.values())
+    mishaps = sum(status in MISHAPS for status in result.values())
     assert repeated == [mishaps + 1 if mishaps else 0, 0]
     # None of it has reached this process: its context still works.
     assert error_of(torch.mm(a, b), against_float32(torch.mm, a, b)) < ACCEPTED

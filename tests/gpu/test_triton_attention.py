@@ -52,10 +52,10 @@ CASES: dict[str, Case] = {
 def test_every_kernel_is_right(template: Template, what: str, inductor_cache: Path) -> None:
     case = CASES[what]
     trial = Trial(what, case)
-    given = operands_of(trial)
-    exact, exact_lse = expected_of(trial, given)
-    del given["lse"]
-    tensors = {name: one.cuda() for name, one in given.items()}
+    operands = operands_of(trial)
+    exact, exact_lse = expected_of(trial, operands)
+    del operands["lse"]
+    tensors = {name: operand.cuda() for name, operand in operands.items()}
     offered: list[str] = []
     for index in range(MOST):
 
@@ -64,7 +64,7 @@ def test_every_kernel_is_right(template: Template, what: str, inductor_cache: Pa
             if reason is not None:
                 pytest.skip(reason)
             candidates = template.candidates(problem)
-            offered[:] = [one.name for one in candidates]
+            offered[:] = [candidate.name for candidate in candidates]
             return candidates[index]
 
         out, lse = called(case, tensors, pick)
@@ -79,8 +79,8 @@ def called(case: Case, tensors: dict[str, torch.Tensor], pick: Any) -> Any:
     """Compile an attention by one kernel, and call it."""
     mask = case.mask
 
-    def graph(*given: torch.Tensor) -> Any:
-        there = dict(zip(tensors, given, strict=True))
+    def graph(*tensor: torch.Tensor) -> Any:
+        there = dict(zip(tensors, tensor, strict=True))
         more = [there.get(name) for name in ("bias", "cu_q", "cu_k")]
         facts = (case.factor, mask.left, mask.right, mask.bottom_right, case.softcap)
         return OP(there["q"], there["k"], there["v"], *more, *facts)

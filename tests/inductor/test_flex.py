@@ -25,7 +25,6 @@ from inductor_plugin.cost.flex_table import MORE, Tile
 from inductor_plugin.inductor import flex, hooks
 from inductor_plugin.inductor.facts.compat import torch_version
 from inductor_plugin.problem.target import target
-from tests.support import triton_interpreter
 from tests.support.attention.flex import SCALE, Flex
 from tests.support.attention.flex_lab import (
     CompilingLab,
@@ -35,6 +34,7 @@ from tests.support.attention.flex_lab import (
     without_the_plugins_list,
 )
 from tests.support.lowering import Arg
+from tests.support.triton import interpreter
 
 pytestmark = [
     pytest.mark.compat,
@@ -52,13 +52,13 @@ def test_the_plugin_measures_them(way: str, cache_dir: Path) -> None:
     with opened("H200", cache_dir) as lab:
         getattr(Flex(), way)(lab)
     (task,) = lab.tasks
-    assert {one.kind for one in task.entries} == {"triton"}
+    assert {entry.kind for entry in task.entries} == {"triton"}
     assert len(lab.screens) == len(task.entries) >= 8
     # Random indices of blocks would make a kernel read outside its operands.
     for job in lab.screens:
-        integers = [one for one in job.candidate.inputs if one.dtype == "int32"]
+        integers = [operand for operand in job.candidate.inputs if operand.dtype == "int32"]
         assert len(integers) == (2 if way == "forward" else 4)
-        assert all(one.file for one in integers)
+        assert all(integer.file for integer in integers)
 
 
 def test_more_are_offered_than_inductor_has_and_the_hopeless_are_not(
@@ -101,16 +101,16 @@ def test_where_none_of_inductors_fits_a_small_one_is_taken(
         call.forward(lab)
     limit = target("L40S").shared_per_block
     facts = FlexCall("forward", 256, 256, "float32", 128, 128, exact=True)
-    stock = [one.split() for one in lab.offered()]
+    stock = [offer.split() for offer in lab.offered()]
     tiles = [Tile((*map(int, b.split("x")),), int(s), int(w)) for b, s, w in stock]
     assert len(tiles) == 7
-    assert all(shared(facts, one, target("L40S"))[0] > limit for one in tiles)
+    assert all(shared(facts, tile, target("L40S"))[0] > limit for tile in tiles)
     caplog.set_level(logging.DEBUG, flex.logger.name)
     with opened("L40S", cache_dir) as lab:
         code = call.forward(lab)
     m, n = blocks_of(code, "BLOCK_M", "BLOCK_N")
     assert shared(facts, Tile((m, n), 1, 4), target("L40S"))[1] <= limit
-    assert sum("no configuration fits" in one for one in caplog.messages) <= 1
+    assert sum("no configuration fits" in message for message in caplog.messages) <= 1
 
 
 @pytest.mark.slow
@@ -126,11 +126,11 @@ def test_inductors_list_ends_in_no_valid_choice_and_ours_in_a_kernel(cache_dir: 
         call.forward(lab)
     assert isinstance(lab, CompilingLab)
     assert len(lab.used) == 7
-    assert min(one.shared for one in lab.used.values()) > limit
+    assert min(kernel.shared for kernel in lab.used.values()) > limit
     with opened("L40S", cache_dir, "", CompilingLab) as lab:
         code = call.forward(lab)
     assert isinstance(lab, CompilingLab)
-    assert min(one.shared for one in lab.used.values()) <= limit
+    assert min(kernel.shared for kernel in lab.used.values()) <= limit
     assert lab.used[tile_of(code)].shared <= limit
     assert lab.used[tile_of(code)].spills == 0
 
@@ -157,14 +157,14 @@ def test_kernels_take_what_was_foretold(way: Any, gpu: str, arch: int, cache_dir
 def test_descriptors_are_offered_where_the_gpu_has_them(cache_dir: Path) -> None:
     with opened("H200", cache_dir, "128x64 3 8 tma") as lab:
         code = Flex().forward(lab)
-    assert sum("tma" in one for one in lab.offered()) == 3
+    assert sum("tma" in offer for offer in lab.offered()) == 3
     assert "tl.make_tensor_descriptor" in code
     with opened("A100", cache_dir / "ampere") as lab:
         Flex().forward(lab)
-    assert not any("tma" in one for one in lab.offered())
+    assert not any("tma" in offer for offer in lab.offered())
     with opened("H200", cache_dir / "odd") as lab:  # rows of 129 elements
         Flex(stride=(8 * 1024 * 129, 1024 * 129, 129, 1)).forward(lab)
-    assert not any("tma" in one for one in lab.offered())
+    assert not any("tma" in offer for offer in lab.offered())
 
 
 @TMA_BACKWARD
@@ -214,7 +214,7 @@ def test_decoding_is_measured_too(cache_dir: Path) -> None:
     with opened("H200", cache_dir) as lab:
         code = Flex(queries=1, keys=4096, kv_heads=2).forward(lab)
     (task,) = lab.tasks
-    assert {one.name for one in task.entries} == {"triton_flex_decoding"}
+    assert {entry.name for entry in task.entries} == {"triton_flex_decoding"}
     assert "16x128 2 4" in lab.offered()
     assert "triton_tem" in code
 
@@ -246,16 +246,16 @@ def test_a_users_handler_is_asked_first_and_not_added_to(cache_dir: Path) -> Non
         Flex().forward(lab)
         assert V.choices is handler
     assert Handler.asked > 0
-    pointers = [one for one in lab.offered() if "tma" not in one]
+    pointers = [offer for offer in lab.offered() if "tma" not in offer]
     assert pointers == ["64x32 2 4"] or pointers == ["64x32 2 4", "32x32 1 4"]
 
 
 def test_other_questions_reach_the_handler_behind() -> None:
     handler = Handler()
-    made = object.__new__(flex.FlexChoices)
-    made._inner = handler
-    assert made.uuid() == "test"
-    assert made.get_config_heuristics("cpu") is not None
+    instance = object.__new__(flex.FlexChoices)
+    instance._inner = handler
+    assert instance.uuid() == "test"
+    assert instance.get_config_heuristics("cpu") is not None
 
 
 def test_outside_the_scope_nothing_changes(cache_dir: Path) -> None:
@@ -264,10 +264,10 @@ def test_outside_the_scope_nothing_changes(cache_dir: Path) -> None:
         assert flex.installed()
         with (
             mock.patch.object(flex, "active_config", return_value=None),
-            mock.patch.object(flex, "FlexChoices") as made,
+            mock.patch.object(flex, "FlexChoices") as created,
         ):
             Flex(head_dim=64).forward(lab)
-    made.assert_not_called()
+    created.assert_not_called()
 
 
 def test_uninstall_puts_inductors_lowerings_back() -> None:
@@ -298,15 +298,15 @@ def test_their_numbers(cache_dir: Path) -> None:
     )
     wanted = ["64x64 2 4"] + ["128x64 3 4 tma"] * (torch_version() >= (2, 14))
     torch.manual_seed(0)
-    tensors = [torch.randn(one.size, dtype=torch.float16) for one in call.operands()]
+    tensors = [torch.randn(operand.size, dtype=torch.float16) for operand in call.operands()]
     cases: list[tuple[str, list[torch.Tensor]]] = []
-    for number, one in enumerate(wanted):
-        with opened("H200", cache_dir / str(number), one) as lab:
+    for number, case in enumerate(wanted):
+        with opened("H200", cache_dir / str(number), case) as lab:
             cases.append((call.forward(lab), [*tensors, *call.blocks()]))
-    q, k, v = (one.double().expand(1, 2, -1, -1) for one in tensors)
+    q, k, v = (tensor.double().expand(1, 2, -1, -1) for tensor in tensors)
     keep = torch.arange(200)[:, None] >= torch.arange(256)[None]
     scores = (q @ k.mT * SCALE).masked_fill(~keep, -float("inf"))
     out, lse = scores.softmax(-1) @ v, scores.logsumexp(-1) * torch.log2(torch.tensor(torch.e))
-    for made in triton_interpreter.outputs(cases):
-        assert (made[0].double() - out).abs().max() < 2e-3
-        assert (made[1].double() - lse).abs().max() < 1e-5
+    for output in interpreter.outputs(cases):
+        assert (output[0].double() - out).abs().max() < 2e-3
+        assert (output[1].double() - lse).abs().max() < 1e-5

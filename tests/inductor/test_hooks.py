@@ -16,7 +16,7 @@ from torch._inductor.utils import fresh_cache
 from inductor_plugin.config import Config
 from inductor_plugin.inductor import hooks
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.support.cache import measured, record
+from tests.support.cache.records import measured, record
 
 pytestmark = pytest.mark.compat
 
@@ -24,8 +24,8 @@ BUFFERS, ARGUMENTS = "max_fusion_unique_io_buffers", "combo_kernel_max_num_args"
 
 
 def options(stated: dict[str, Any], others: dict[str, Any] | None = None, *inputs: Any) -> Any:
-    made = hooks.compile_options(None, Config.load(stated, {}), others or {}, inputs)
-    return {name: made[name] for name in (BUFFERS, ARGUMENTS) if name in made}
+    created = hooks.compile_options(None, Config.load(stated, {}), others or {}, inputs)
+    return {name: created[name] for name in (BUFFERS, ARGUMENTS) if name in created}
 
 
 def test_inductor_has_both_limits_and_they_stay_as_they_are() -> None:
@@ -59,8 +59,8 @@ def test_the_device_of_the_graph_has_its_own_limit() -> None:
 
 @pytest.mark.parametrize(("limit", "kernels"), [("", 1), ("cuda=4", 1), ("cpu=4", 2)])
 def test_a_limit_splits_what_inductor_fuses(limit: str, kernels: int) -> None:
-    def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.relu(one + other) for one, other in pairwise(given))
+    def function(*tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.relu(left + other) for left, other in pairwise(tensor))
 
     tensors = [torch.randn(64, 64) for _ in range(6)]
     torch.compiler.reset()
@@ -68,21 +68,21 @@ def test_a_limit_splits_what_inductor_fuses(limit: str, kernels: int) -> None:
     chosen = hooks.compile_options(
         None, Config.load({"max_fusion_buffers": limit, "table": "off"}, {}), {}, tensors
     )
-    found = torch.compile(function, options=chosen)(*tensors)
-    torch.testing.assert_close(found, function(*tensors))
+    result = torch.compile(function, options=chosen)(*tensors)
+    torch.testing.assert_close(result, function(*tensors))
     assert (metrics.generated_kernel_count > 1) == (kernels > 1)
 
 
 def test_fresh_caches_of_inductor_forget_what_is_in_memory_only(cache_dir: Path) -> None:
     hooks.compile_options(None, Config.load({}, {}), {})
-    one = record(measured("a"))
-    place = (one.environment, one.op, one.digest)
+    stored = record(measured("a"))
+    place = (stored.environment, stored.op, stored.digest)
     unkept, kept = (
         RUNTIME.store(Config.load(stated, {}))
         for stated in ({"cache": "off"}, {"cache_dir": str(cache_dir)})
     )
     for store in (unkept, kept):
-        store.put_record(one)
+        store.put_record(stored)
         assert store.record(*place) is not None
     with fresh_cache():
         assert unkept.record(*place) is None

@@ -17,7 +17,7 @@ from inductor_plugin.inductor import native
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops.native import library, source
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.support import host_kernels
+from tests.support.native import host_kernels
 
 
 @pytest.fixture(autouse=True)

@@ -30,8 +30,8 @@ from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
 from inductor_plugin.templates.cutlass.source import INTERFACE as PRODUCTS
 from inductor_plugin.templates.cutlass_attention.source import INTERFACE as ATTENTION
-from tests.support import aoti, host_kernels
 from tests.support.attention.calls import cumulated
+from tests.support.native import aoti, host_kernels
 
 pytestmark = [
     pytest.mark.compat,

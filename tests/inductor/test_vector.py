@@ -134,13 +134,13 @@ def test_two_threads_do_not_probe_at_once(isas: list[Isa]) -> None:
             return True
 
     lazy = LazyIsas([Slow("slow", 512)])
-    found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(lazy[0])) for _ in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert len(found) == 4
+    result: list[object] = []
+    threads = [threading.Thread(target=lambda: result.append(lazy[0])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(result) == 4
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_the_probe_starts_early_where_it_is_needed(
     monkeypatch.setattr(vector, "cache_dir", lambda: str(tmp_path / "inductor"))
     if filled:
         (tmp_path / "inductor" / "ab").mkdir(parents=True)
-    vector.start_probe([3, *(torch.empty(1, device=one) for one in devices)])
+    vector.start_probe([3, *(torch.empty(1, device=device) for device in devices)])
     assert asked.wait(2 if started else 0.1) is started
 
 

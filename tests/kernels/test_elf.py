@@ -34,8 +34,8 @@ def a_library(tmp_path: Path) -> Path:
 
 
 def test_what_a_library_exports_is_read(library: Path) -> None:
-    found = exported(library, ["a_block", "b_block", "hidden", "nothing"])
-    assert found == {"a_block": (3 << 16, 384), "b_block": (-1, 2)}
+    names = exported(library, ["a_block", "b_block", "hidden", "nothing"])
+    assert names == {"a_block": (3 << 16, 384), "b_block": (-1, 2)}
 
 
 def test_what_takes_no_place_in_the_file_is_left_out(library: Path) -> None:

@@ -28,8 +28,8 @@ def toolkit_at(root: Path, *, lib: str = "lib64", cccl: bool = True, major: int 
 def test_places_come_in_the_documented_order(tmp_path: Path) -> None:
     on_path = toolkit_at(tmp_path / "path")
     environ = {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
-    found = cuda_toolkit.places(str(tmp_path / "named"), environ, [tmp_path / "site"])
-    assert [(one.origin, one.nvcc) for one in found] == [
+    places = cuda_toolkit.places(str(tmp_path / "named"), environ, [tmp_path / "site"])
+    assert [(place.origin, place.nvcc) for place in places] == [
         ("option", tmp_path / "named" / "bin" / "nvcc"),
         ("CUDA_HOME", tmp_path / "home" / "bin" / "nvcc"),
         ("PATH", on_path),
@@ -38,8 +38,8 @@ def test_places_come_in_the_documented_order(tmp_path: Path) -> None:
 
 
 def test_an_option_may_name_the_program_itself(tmp_path: Path) -> None:
-    (found,) = cuda_toolkit.places(str(tmp_path / "bin" / "nvcc"), {"PATH": ""}, ())
-    assert found == ToolkitPlace("option", tmp_path / "bin" / "nvcc")
+    (place,) = cuda_toolkit.places(str(tmp_path / "bin" / "nvcc"), {"PATH": ""}, ())
+    assert place == ToolkitPlace("option", tmp_path / "bin" / "nvcc")
 
 
 def test_places_with_an_nvcc_are_tried(tmp_path: Path) -> None:
@@ -53,10 +53,10 @@ def test_places_with_an_nvcc_are_tried(tmp_path: Path) -> None:
 def test_a_wrong_option_is_not_passed_over(tmp_path: Path) -> None:
     nvcc = toolkit_at(tmp_path / "there")
     wrong = ToolkitPlace("option", tmp_path / "gone" / "bin" / "nvcc")
-    found = cuda_toolkit.present([wrong, ToolkitPlace("PATH", nvcc)], "gone")
-    assert isinstance(found, NoToolkit)
-    assert "option nvcc is 'gone'" in found.reason
-    assert not found.missing
+    present = cuda_toolkit.present([wrong, ToolkitPlace("PATH", nvcc)], "gone")
+    assert isinstance(present, NoToolkit)
+    assert "option nvcc is 'gone'" in present.reason
+    assert not present.missing
     named = cuda_toolkit.present(
         [ToolkitPlace("option", nvcc), ToolkitPlace("PATH", nvcc)], "there"
     )
@@ -64,11 +64,11 @@ def test_a_wrong_option_is_not_passed_over(tmp_path: Path) -> None:
 
 
 def test_without_nvcc_the_reason_says_where_it_was_looked_for_and_what_to_install() -> None:
-    found = cuda_toolkit.present([ToolkitPlace("CUDA_HOME", Path("/gone/bin/nvcc"))])
-    assert isinstance(found, NoToolkit)
-    assert "/gone/bin/nvcc (CUDA_HOME)" in found.reason
-    assert cuda_toolkit.INSTALL_NVCC in found.reason
-    assert found.missing
+    present = cuda_toolkit.present([ToolkitPlace("CUDA_HOME", Path("/gone/bin/nvcc"))])
+    assert isinstance(present, NoToolkit)
+    assert "/gone/bin/nvcc (CUDA_HOME)" in present.reason
+    assert cuda_toolkit.INSTALL_NVCC in present.reason
+    assert present.missing
 
 
 def says(nvcc: Path, version: str) -> Path:
@@ -87,9 +87,9 @@ def test_an_nvcc_that_cannot_be_used_is_passed_over_unless_it_was_named(
     old = says(toolkit_at(tmp_path / "old", major=11), "11.8.89")
     good = says(toolkit_at(tmp_path / "good"), "13.0.88")
     environ = {"CUDA_HOME": str(tmp_path / "old"), "PATH": str(good.parent)}
-    found = cuda_toolkit.find("", environ, headers=HEADERS)
-    assert isinstance(found, Toolkit)
-    assert (found.nvcc, found.origin) == (str(good), "PATH")
+    toolkit = cuda_toolkit.find("", environ, headers=HEADERS)
+    assert isinstance(toolkit, Toolkit)
+    assert (toolkit.nvcc, toolkit.origin) == (str(good), "PATH")
     named = cuda_toolkit.find(str(old), environ, headers=HEADERS)
     alone = cuda_toolkit.find("", {**environ, "PATH": ""}, headers=HEADERS)
     for refused in (named, alone):
@@ -113,31 +113,31 @@ def test_a_cutlass_of_another_major_version_is_refused(
         header.write_text(
             f"#define CUTLASS_MAJOR {major}\n#define CUTLASS_MINOR {minor}\n#define CUTLASS_PATCH 1\n"
         )
-        found = cuda_toolkit.cutlass_headers()
-        assert isinstance(found, NoToolkit)
-        assert f"nvidia-cutlass {major}.{minor}.1 is installed, kernels need 4.x" in found.reason
-        assert cuda_toolkit.INSTALL_CUTLASS in found.reason
+        headers = cuda_toolkit.cutlass_headers()
+        assert isinstance(headers, NoToolkit)
+        assert f"nvidia-cutlass {major}.{minor}.1 is installed, kernels need 4.x" in headers.reason
+        assert cuda_toolkit.INSTALL_CUTLASS in headers.reason
     header.write_text(header.read_text().replace("MAJOR 5", "MAJOR 4"))
     assert not isinstance(cuda_toolkit.cutlass_headers(), NoToolkit)
     header.unlink()
-    found = cuda_toolkit.cutlass_headers()
-    assert isinstance(found, NoToolkit)
-    assert "holds no CUTLASS headers" in found.what
+    headers = cuda_toolkit.cutlass_headers()
+    assert isinstance(headers, NoToolkit)
+    assert "holds no CUTLASS headers" in headers.what
 
 
 @pytest.mark.parametrize("lib", ["lib64", "lib"])
 def test_a_toolkit_brings_its_headers_and_runtime(tmp_path: Path, lib: str) -> None:
     nvcc = toolkit_at(tmp_path / "cuda", lib=lib)
-    found = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, ())
-    assert isinstance(found, Toolkit)
+    toolkit = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, ())
+    assert isinstance(toolkit, Toolkit)
     root = tmp_path / "cuda"
-    assert found.include_dirs == (
+    assert toolkit.include_dirs == (
         *HEADERS[1],
         str(root / "include"),
         str(root / "include" / "cccl"),
     )
-    assert found.cudart == str(root / lib / "libcudart.so.13")
-    assert found.release == (13, 0)
+    assert toolkit.cudart == str(root / lib / "libcudart.so.13")
+    assert toolkit.release == (13, 0)
 
 
 def test_wheels_may_hold_the_runtime_of_a_slim_toolkit(tmp_path: Path) -> None:
@@ -145,11 +145,11 @@ def test_wheels_may_hold_the_runtime_of_a_slim_toolkit(tmp_path: Path) -> None:
     nvcc.parent.mkdir(parents=True)
     nvcc.touch()
     toolkit_at(tmp_path / "site" / "nvidia" / "cu13", lib="lib")
-    found = cuda_toolkit.assemble(
+    toolkit = cuda_toolkit.assemble(
         ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, [tmp_path / "site"]
     )
-    assert isinstance(found, Toolkit)
-    assert found.cudart.startswith(str(tmp_path / "site"))
+    assert isinstance(toolkit, Toolkit)
+    assert toolkit.cudart.startswith(str(tmp_path / "site"))
 
 
 def test_what_a_toolkit_lacks_is_named(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_what_a_toolkit_lacks_is_named(tmp_path: Path) -> None:
         (bare, "13.0.88", "nvidia-cuda-cccl"),
         (other, "13.0.88", "libcudart.so.13"),
     ):
-        found = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), version, HEADERS, ())
-        assert isinstance(found, NoToolkit)
-        assert wanted in found.reason
+        toolkit = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), version, HEADERS, ())
+        assert isinstance(toolkit, NoToolkit)
+        assert wanted in toolkit.reason
 
 
 def test_the_oldest_release_is_accepted(tmp_path: Path) -> None:
@@ -178,10 +178,10 @@ def test_a_script_that_calls_nvcc_leads_to_its_toolkit(tmp_path: Path) -> None:
     script = tmp_path / "bin" / "nvcc"
     script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec {tmp_path}/cuda/bin/nvcc "$@"\n')
-    found = cuda_toolkit.assemble(ToolkitPlace("PATH", script), "13.0.88", HEADERS, ())
-    assert isinstance(found, Toolkit)
-    assert found.nvcc == str(script)
-    assert found.cudart == str(tmp_path / "cuda" / "lib64" / "libcudart.so.13")
+    toolkit = cuda_toolkit.assemble(ToolkitPlace("PATH", script), "13.0.88", HEADERS, ())
+    assert isinstance(toolkit, Toolkit)
+    assert toolkit.nvcc == str(script)
+    assert toolkit.cudart == str(tmp_path / "cuda" / "lib64" / "libcudart.so.13")
 
 
 def test_a_version_is_read_from_what_nvcc_prints(tmp_path: Path) -> None:
@@ -199,9 +199,9 @@ def test_a_version_is_read_from_what_nvcc_prints(tmp_path: Path) -> None:
 
 def test_the_command_links_the_runtime_by_its_full_name_and_no_driver(tmp_path: Path) -> None:
     nvcc = toolkit_at(tmp_path / "cuda")
-    found = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, ())
-    assert isinstance(found, Toolkit)
-    words = cuda_toolkit.command(found, "sm_90a")
+    toolkit = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, ())
+    assert isinstance(toolkit, Toolkit)
+    words = cuda_toolkit.command(toolkit, "sm_90a")
     assert words[0] == str(nvcc)
     assert "-gencode=arch=compute_90a,code=sm_90a" in words
     assert f"-Xlinker={tmp_path}/cuda/lib64/libcudart.so.13" in words
@@ -211,7 +211,7 @@ def test_the_command_links_the_runtime_by_its_full_name_and_no_driver(tmp_path: 
     assert words.index("cu") < words.index("{source}")
     assert "-lcuda" not in words
     assert "-Xptxas=-v" in words
-    assert "-Xptxas" not in found.key_text("sm_90a")
+    assert "-Xptxas" not in toolkit.key_text("sm_90a")
     assert not any("EXTENDED_MMA" in word for word in words)
 
 
@@ -219,9 +219,9 @@ def test_the_key_knows_versions_and_flags_but_no_paths(tmp_path: Path) -> None:
     def key(folder: str, version: str, cutlass: str, arch: str) -> str:
         root = tmp_path / folder
         nvcc = root / "bin" / "nvcc" if root.exists() else toolkit_at(root)
-        found = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), version, (cutlass, ("/c",)), ())
-        assert isinstance(found, Toolkit)
-        return found.key_text(arch)
+        toolkit = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), version, (cutlass, ("/c",)), ())
+        assert isinstance(toolkit, Toolkit)
+        return toolkit.key_text(arch)
 
     base = key("one", "13.0.88", "4.2.0", "sm_90a")
     assert key("two", "13.0.88", "4.2.0", "sm_90a") == base
@@ -255,9 +255,9 @@ def test_an_nvcc_of_another_cuda_than_torch_is_refused(
     monkeypatch.setattr(cuda_toolkit, "cutlass_headers", lambda: HEADERS)
     assert isinstance(cuda_toolkit.find(str(nvcc), {}), Toolkit)
     assert isinstance(cuda_toolkit.find(str(nvcc), {}, major=13), Toolkit)
-    found = cuda_toolkit.find(str(nvcc), {}, major=12)
-    assert isinstance(found, NoToolkit)
-    assert "is CUDA 13.0.88, but torch was built for CUDA 12" in found.reason
+    toolkit = cuda_toolkit.find(str(nvcc), {}, major=12)
+    assert isinstance(toolkit, NoToolkit)
+    assert "is CUDA 13.0.88, but torch was built for CUDA 12" in toolkit.reason
     # The wheels of the extra bring CUDA 13: no help here.
-    assert cuda_toolkit.INSTALL_NVCC not in found.reason
-    assert "toolkit of CUDA 12" in found.remedy
+    assert cuda_toolkit.INSTALL_NVCC not in toolkit.reason
+    assert "toolkit of CUDA 12" in toolkit.remedy

@@ -168,8 +168,8 @@ ptxas info    : Used 200 registers, used 0 barriers, 512 bytes smem
 
 
 def test_kernels_of_one_unit_are_told_apart_by_their_namespace():
-    found = of_unit(UNIT, ["unit_k_a", "unit_k_ab", "unit_gone"])
-    assert found == {
+    resources = of_unit(UNIT, ["unit_k_a", "unit_k_ab", "unit_gone"])
+    assert resources == {
         "unit_k_a": Resources(registers=168, spills=76),
         "unit_k_ab": Resources(registers=200, spills=0),
     }
@@ -242,9 +242,9 @@ def test_cuobjdump_beside_nvcc_comes_first(tmp_path: Path, monkeypatch: pytest.M
 def test_triton_brings_a_cuobjdump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("triton")
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = cuobjdump()
-    assert found is not None
-    assert found.parts[-4:] == ("backends", "nvidia", "bin", "cuobjdump")
+    tool = cuobjdump()
+    assert tool is not None
+    assert tool.parts[-4:] == ("backends", "nvidia", "bin", "cuobjdump")
 
 
 @pytest.mark.skipif(cuobjdump() is None, reason="needs cuobjdump")
@@ -297,8 +297,8 @@ def test_ptxas_and_cuobjdump_agree_on_a_kernel(tmp_path: Path):
             check=True,
             timeout=300,
         )
-        (told,) = parse_ptxas(done.stderr)
+        (usage_of,) = parse_ptxas(done.stderr)
         read = usage(built, arch)
         assert not isinstance(read, str)
-        assert replace(read[0], spill_store_bytes=0, spill_load_bytes=0) == told
-        assert told.static_shared_bytes == 512
+        assert replace(read[0], spill_store_bytes=0, spill_load_bytes=0) == usage_of
+        assert usage_of.static_shared_bytes == 512

@@ -39,12 +39,12 @@ def test_each_function_has_its_own_instructions() -> None:
 def test_what_is_no_library_is_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "x.so"
     path.write_bytes(b"nothing")
-    found = instructions(path)
-    assert isinstance(found, str)
-    assert "x.so" in found
+    result = instructions(path)
+    assert isinstance(result, str)
+    assert "x.so" in result
 
 
 def test_a_tool_that_is_not_there_is_a_reason(tmp_path: Path) -> None:
-    found = instructions(tmp_path / "x.so", tmp_path / "cuobjdump")
-    assert isinstance(found, str)
-    assert "did not run" in found
+    result = instructions(tmp_path / "x.so", tmp_path / "cuobjdump")
+    assert isinstance(result, str)
+    assert "did not run" in result

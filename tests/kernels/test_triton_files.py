@@ -10,7 +10,7 @@ import pytest
 from inductor_plugin.kernels import triton_files
 
 
-def made(folder: Path, kernel: str = "mm") -> Path:
+def compiled_in(folder: Path, kernel: str = "mm") -> Path:
     """Write what Triton writes for a kernel."""
     own = folder / "HASH"
     own.mkdir(parents=True)
@@ -30,7 +30,7 @@ def kept(files: dict[str, bytes], folder: Path) -> dict[str, Path]:
 
 
 def test_a_kernel_is_whole_in_its_new_place(tmp_path: Path) -> None:
-    own = made(tmp_path / "a")
+    own = compiled_in(tmp_path / "a")
     files = kept(triton_files.collect(tmp_path / "a"), tmp_path / "kept")
     assert sorted(files) == [
         *("HASH--__grp__mm.json", "HASH--mm.cubin", "HASH--mm.json", "HASH--mm.ptx"),
@@ -46,15 +46,15 @@ def test_a_kernel_is_whole_in_its_new_place(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_names_no_place(tmp_path: Path) -> None:
-    made(tmp_path / "a")
-    made(tmp_path / "elsewhere")
-    first, second = (triton_files.collect(tmp_path / one) for one in ("a", "elsewhere"))
+    compiled_in(tmp_path / "a")
+    compiled_in(tmp_path / "elsewhere")
+    first, second = (triton_files.collect(tmp_path / name) for name in ("a", "elsewhere"))
     assert first == second
     assert str(tmp_path).encode() not in b"".join(first.values())
 
 
 def test_what_is_there_stays(tmp_path: Path) -> None:
-    made(tmp_path / "a")
+    compiled_in(tmp_path / "a")
     files = kept(triton_files.collect(tmp_path / "a"), tmp_path / "kept")
     (tmp_path / "b" / "HASH").mkdir(parents=True)
     (tmp_path / "b" / "HASH" / "mm.cubin").write_bytes(b"other")
@@ -63,7 +63,7 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
 
 
 def test_the_group_comes_last(tmp_path: Path) -> None:
-    made(tmp_path / "a")
+    compiled_in(tmp_path / "a")
     files = kept(triton_files.collect(tmp_path / "a"), tmp_path / "kept")
     files["HASH--mm.ptx"] = tmp_path / "gone"
     with pytest.raises(FileNotFoundError):
@@ -73,7 +73,7 @@ def test_the_group_comes_last(tmp_path: Path) -> None:
 
 
 def test_a_name_the_cache_cannot_keep_is_not_kept(tmp_path: Path) -> None:
-    made(tmp_path / "a", "k" * 120)
+    compiled_in(tmp_path / "a", "k" * 120)
     assert triton_files.collect(tmp_path / "a") == {}
 
 

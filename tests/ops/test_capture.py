@@ -59,8 +59,8 @@ class Device:
         if mode == QUERY:
             size._obj.value = NEEDED
         if mode == RUN:
-            one = call._obj
-            place = (one.workspace, one.workspace_bytes)
+            _obj = call._obj
+            place = (_obj.workspace, _obj.workspace_bytes)
             self.events.append((self.inside[-1], stream.value, place))
         return 0
 
@@ -73,12 +73,12 @@ def forbidden(*_: Any, **__: Any) -> None:
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     with Seen():  # torch looks its own functions up once, before any is replaced
         torch.empty(0)
-    made = Device()
-    function = KernelFunction[GemmCall]("a library", "k", made.entry)
+    device_ = Device()
+    function = KernelFunction[GemmCall]("a library", "k", device_.entry)
     monkeypatch.setattr(launch, "find_kernel", lambda family, kernel: function)
     monkeypatch.setattr(launch, "multiprocessors", lambda device: 132)
-    monkeypatch.setattr(torch.cuda, "device", made.enter)
-    monkeypatch.setattr(torch.cuda, "current_stream", made.stream)
+    monkeypatch.setattr(torch.cuda, "device", device_.enter)
+    monkeypatch.setattr(torch.cuda, "current_stream", device_.stream)
     for owner, name in (
         (torch.cuda, "synchronize"),
         (torch.cuda.Stream, "synchronize"),
@@ -86,7 +86,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
         (torch.cuda, "set_device"),
     ):
         monkeypatch.setattr(owner, name, forbidden)
-    return made
+    return device_
 
 
 LAUNCH = ("k@0", "tt", 1, 0, 1)
@@ -115,12 +115,12 @@ def test_a_call_takes_memory_from_torch_and_does_nothing_else(op: str, device: D
 
 @pytest.mark.parametrize("op", CALLS)
 def test_with_a_workspace_nothing_is_allocated(op: str, device: Device) -> None:
-    given = torch.empty(NEEDED, dtype=torch.uint8)
+    tensor = torch.empty(NEEDED, dtype=torch.uint8)
     with Seen() as seen:
-        CALLS[op](workspace=given, out=OUT)
+        CALLS[op](workspace=tensor, out=OUT)
     assert seen.ops == []
     ((_, _, place),) = device.events
-    assert place == (given.data_ptr(), NEEDED)
+    assert place == (tensor.data_ptr(), NEEDED)
 
 
 def test_the_device_is_left_as_it_was(device: Device) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.compat
 
 
 @pytest.mark.parametrize(
-    ("given", "recipe", "stride"),
+    ("tensor", "recipe", "stride"),
     [
         (torch.randn(33, 64).t(), Recipe("row"), (33, 1)),
         (torch.randn(33, 64).t(), Recipe("row", 16), (36, 1)),
@@ -33,19 +33,19 @@ pytestmark = pytest.mark.compat
     ],
 )
 def test_a_copy_has_the_values_and_the_recipes_strides(
-    given: torch.Tensor, recipe: Recipe, stride: tuple[int, ...]
+    tensor: torch.Tensor, recipe: Recipe, stride: tuple[int, ...]
 ) -> None:
-    made = copied.copied(given, recipe)
-    assert torch.equal(made, given)
-    assert made.stride() == stride
-    assert made.storage_offset() == 0
-    assert made.data_ptr() % 16 == 0
+    copy = copied.copied(tensor, recipe)
+    assert torch.equal(copy, tensor)
+    assert copy.stride() == stride
+    assert copy.storage_offset() == 0
+    assert copy.data_ptr() % 16 == 0
 
 
 def test_what_is_not_expanded_when_it_runs_is_copied_whole() -> None:
-    given = torch.randn(3, 5, 8)
-    made = copied.copied(given, Recipe("row", 16, (0,)))
-    assert torch.equal(made, given)
+    tensor = torch.randn(3, 5, 8)
+    copy = copied.copied(tensor, Recipe("row", 16, (0,)))
+    assert torch.equal(copy, tensor)
 
 
 def test_an_operator_gets_the_copies_and_its_own_arguments() -> None:
@@ -67,8 +67,8 @@ def test_an_operator_gets_the_copies_and_its_own_arguments() -> None:
 def test_a_kernels_name_comes_before_the_other_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def operator(*given: Any, out: torch.Tensor) -> torch.Tensor:
-        seen.append(given)
+    def operator(*operands: Any, out: torch.Tensor) -> torch.Tensor:
+        seen.append(operands)
         return out
 
     plan: Any = copied._How(operator, ("tt", 1.0), {1: Recipe("row")})  # pyright: ignore[reportPrivateUsage]
@@ -92,8 +92,8 @@ def test_the_text_says_it_all_and_keeps_whole_numbers_whole() -> None:
         "imports": ["a.b"],
         "copies": {"2": ["column", 16, [0]]},
     }
-    found = [type(one) for one in json.loads(text)["arguments"]]
-    assert found == [str, int, float, float]
+    result = [type(argument) for argument in json.loads(text)["arguments"]]
+    assert result == [str, int, float, float]
 
 
 def test_where_an_operator_of_the_plugins_own_is_defined_is_no_part_of_the_text() -> None:

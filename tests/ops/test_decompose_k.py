@@ -68,5 +68,7 @@ def test_reading_slices_makes_no_copy() -> None:
         b, out = torch.randn(32, 5).t().contiguous().t(), torch.empty(6, 5)
         with Watch():
             decompose_k.decompose_k(a, b, 4, out=out)
-    assert not [one for one in copies if "clone" in one or "contiguous" in one or "_unsafe" in one]
-    assert sum("bmm" in one for one in copies) == 2
+    assert not [
+        copy for copy in copies if "clone" in copy or "contiguous" in copy or "_unsafe" in copy
+    ]
+    assert sum("bmm" in copy for copy in copies) == 2

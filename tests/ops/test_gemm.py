@@ -18,7 +18,7 @@ from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops import gemm
 from inductor_plugin.ops.gemm_call import CALLS
 from inductor_plugin.problem import Operand
-from tests.support import host_kernels
+from tests.support.native import host_kernels
 from tests.support.repository import REPOSITORY
 
 STANDS_IN = """

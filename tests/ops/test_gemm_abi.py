@@ -71,7 +71,7 @@ def test_the_statuses_are_those_of_the_header() -> None:
     text = (REPOSITORY / HEADER).read_text()
     body = text[text.index("enum GemmStatus") :].split("};")[0]
     stated = {name.upper(): int(value) for name, value in re.findall(r"k(\w+) = (\d+)", body)}
-    assert stated == {one.name.replace("_", ""): one.value for one in GemmStatus}
+    assert stated == {status.name.replace("_", ""): status.value for status in GemmStatus}
 
 
 def test_fields_reach_the_function_where_it_looks_for_them(echo: KernelFunction[GemmCall]) -> None:
@@ -81,7 +81,7 @@ def test_fields_reach_the_function_where_it_looks_for_them(echo: KernelFunction[
     assert gemm_abi.can_implement(echo, call) is None
 
 
-@pytest.mark.parametrize("status", [one for one in GemmStatus if one])
+@pytest.mark.parametrize("status", [status for status in GemmStatus if status])
 def test_every_refusal_has_a_reason_with_the_sizes(
     echo: KernelFunction[GemmCall], status: GemmStatus
 ) -> None:

@@ -21,7 +21,7 @@ from inductor_plugin.ops.gemm_epilogue import cutlass_mm_epilogue
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import encode
-from tests.support import host_kernels
+from tests.support.native import host_kernels
 from tests.support.repository import REPOSITORY
 
 HEADER = REPOSITORY / "templates" / "cutlass" / "source" / "interface.h"
@@ -89,15 +89,15 @@ def operands(batch: int = 0, *, expanded: bool = False) -> list[torch.Tensor]:
     lead = (batch,) if batch else ()
     ones = [1] * len(lead)
     row = torch.randn(*lead, 1, N)
-    made = [row, torch.randn(*lead, M, N + 2)[..., :N], torch.randn(*ones, M, 1), torch.randn(())]
-    made[3] = made[3].reshape(*ones, 1, 1)
-    return [one.expand(*lead, M, N) for one in made] if expanded else made
+    values = [row, torch.randn(*lead, M, N + 2)[..., :N], torch.randn(*ones, M, 1), torch.randn(())]
+    values[3] = values[3].reshape(*ones, 1, 1)
+    return [value.expand(*lead, M, N) for value in values] if expanded else values
 
 
 def wanted(
-    a: torch.Tensor, b: torch.Tensor, given: list[torch.Tensor]
+    a: torch.Tensor, b: torch.Tensor, arguments: list[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    row, full, column, number = given
+    row, full, column, number = arguments
     summed = a @ b + row
     return summed, summed.relu() * full + column * number
 
@@ -109,39 +109,39 @@ def test_a_kernel_gets_each_operand_with_its_strides_under_d(
 ) -> None:
     lead = (batch,) if batch else ()
     a, b = torch.randn(*lead, M, K), torch.randn(*lead, K, N)
-    given = operands(batch, expanded=expanded)
+    tensors = operands(batch, expanded=expanded)
     out, aux = torch.empty(*lead, M, N), torch.empty(*lead, M, N)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        cutlass_mm_epilogue(*(a, b, given, f"k@{library}", "tt", 1, 0, 1, TEXT, [aux]), out=out)
-    for found, one in zip((aux, out), wanted(a, b, given), strict=True):
-        assert torch.allclose(found, one, atol=1e-5)
+        cutlass_mm_epilogue(*(a, b, tensors, f"k@{library}", "tt", 1, 0, 1, TEXT, [aux]), out=out)
+    for tensor, case in zip((aux, out), wanted(a, b, tensors), strict=True):
+        assert torch.allclose(tensor, case, atol=1e-5)
 
 
 def test_what_is_written_may_have_more_dimensions_than_the_product(library: Path) -> None:
-    a, b, given = torch.randn(6, K), torch.randn(K, N), [torch.randn(1, N), torch.randn(6, N)]
-    given += [torch.randn(6, 1), torch.randn(1, 1)]
-    summed, result = wanted(a, b, given)
+    a, b, arguments = torch.randn(6, K), torch.randn(K, N), [torch.randn(1, N), torch.randn(6, N)]
+    arguments += [torch.randn(6, 1), torch.randn(1, 1)]
+    summed, result = wanted(a, b, arguments)
     for kernel in (f"k@{library}", "k@0123"):
         out, aux = torch.empty(2, 3, N), torch.empty(3, 2, N)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            cutlass_mm_epilogue(*(a, b, given, kernel, "tt", 1, 0, 1, TEXT, [aux]), out=out)
+            cutlass_mm_epilogue(*(a, b, arguments, kernel, "tt", 1, 0, 1, TEXT, [aux]), out=out)
         assert torch.allclose(out.view(6, N), result, atol=1e-5)
         assert torch.allclose(aux.view(6, N), summed, atol=1e-5)
     with pytest.raises(RuntimeError, match="view size is not compatible"):
         cutlass_mm_epilogue(
-            *(a, b, given, f"k@{library}", "tt", 1, 0, 1, TEXT, [aux]),
+            *(a, b, arguments, f"k@{library}", "tt", 1, 0, 1, TEXT, [aux]),
             out=torch.empty(2, 4, N)[:, :3],
         )
 
 
 def test_an_operand_of_another_kind_is_refused(library: Path) -> None:
-    a, b, given = torch.randn(M, K), torch.randn(K, N), operands()
-    given[0] = torch.randn(M, N)
+    a, b, tensors = torch.randn(M, K), torch.randn(K, N), operands()
+    tensors[0] = torch.randn(M, N)
     out, aux = torch.empty(M, N), torch.empty(M, N)
     with pytest.raises(CallRefusedError, match="a stride"):
-        cutlass_mm_epilogue(*(a, b, given, f"k@{library}", "tt", 1, 0, 1, TEXT, [aux]), out=out)
+        cutlass_mm_epilogue(*(a, b, tensors, f"k@{library}", "tt", 1, 0, 1, TEXT, [aux]), out=out)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -151,21 +151,23 @@ def test_where_the_library_is_gone_all_outputs_are_still_right(
 ) -> None:
     lead = (batch,) if batch else ()
     a, b = torch.randn(*lead, M, K, dtype=dtype), torch.randn(*lead, K, N, dtype=dtype)
-    given = operands(batch)
+    tensors = operands(batch)
     name = str(dtype).removeprefix("torch.")
     # Others read the product as well: it comes last of the further outputs.
     whole = Epilogue(EPILOGUE.size, name, STEPS, READS, (FULL, FULL), readers=1)
     out, aux, product = (torch.full((*lead, M, N), 7.0) for _ in range(3))
     product = product.to(dtype)
-    arguments = (a, b, given, "k@0123", "tt", 1, 0, 1, encode(whole), [aux, product])
+    arguments = (a, b, tensors, "k@0123", "tt", 1, 0, 1, encode(whole), [aux, product])
     with pytest.warns(RuntimeWarning, match="the library product is computed instead"):
         cutlass_mm_epilogue(*arguments, out=out)
     with warnings.catch_warnings():  # once is enough
         warnings.simplefilter("error")
         cutlass_mm_epilogue(*arguments, out=out)
     assert torch.equal(product, a @ b)
-    for found, one in zip((aux, out), wanted((a @ b).float(), torch.eye(N), given), strict=True):
-        assert torch.allclose(found, one, atol=1e-5)
+    for tensor, case in zip(
+        (aux, out), wanted((a @ b).float(), torch.eye(N), tensors), strict=True
+    ):
+        assert torch.allclose(tensor, case, atol=1e-5)
 
 
 def test_whole_products_of_int8_are_scaled() -> None:
@@ -187,24 +189,24 @@ def test_it_traces_without_a_device() -> None:
     with FakeTensorMode():
         a, b = torch.empty(M, K, device="cuda"), torch.empty(K, N, device="cuda")
         out, aux = (torch.empty(M, N, device="cuda") for _ in range(2))
-        given = [torch.empty(1, N, device="cuda")]
-        operator(a, b, given, "k@0123", "tt", 1, 0, 1, TEXT, [aux], out=out)
+        arguments = [torch.empty(1, N, device="cuda")]
+        operator(a, b, arguments, "k@0123", "tt", 1, 0, 1, TEXT, [aux], out=out)
         with pytest.raises(RuntimeError, match="the output must be"):
-            operator(a, b, given, "k@0123", "tt", 1, 0, 1, TEXT, [aux], out=aux[1:])
+            operator(a, b, arguments, "k@0123", "tt", 1, 0, 1, TEXT, [aux], out=aux[1:])
 
 
 def test_a_call_says_what_it_needs_from_operands_one_after_the_other(library: Path) -> None:
     floats = ((M, K), (K, N), (1, N), (M, N), (M, 1), (1, 1), (M, N))
-    given = [Operand(size, (size[1], 1), "float32", "cuda") for size in floats]
+    tensors = [Operand(size, (size[1], 1), "float32", "cuda") for size in floats]
     kernel = OpKernel(
         "inductor_plugin::cutlass_mm_epilogue.out", (f"k@{library}", "tt", 1, 0, 1, TEXT)
     )
     out = Operand((M, N), (N, 1), "float32", "cuda")
-    assert gemm.workspace_needed(kernel, given, out, torch.device("cuda:0")) == 0
-    shown = [TensorView(one.size, one.stride) for one in given]
+    assert gemm.workspace_needed(kernel, tensors, out, torch.device("cuda:0")) == 0
+    shown = [TensorView(tensor.size, tensor.stride) for tensor in tensors]
     call = CALLS["cutlass_mm_epilogue"](
         *shown, "tt", 1, 0, 1, TEXT, out=TensorView((M, N), (N, 1)), sm_count=132
     )
-    strides = [(one.along_m, one.along_n, one.batch) for one in call.operands]
+    strides = [(operand.along_m, operand.along_n, operand.batch) for operand in call.operands]
     assert strides[:5] == [(0, 1, 0), (N, 1, 0), (1, 0, 0), (0, 0, 0), (N, 1, 0)]
     assert (call.m, call.n, call.k) == (M, N, K)

@@ -26,7 +26,7 @@ from inductor_plugin.ops import launch
 from inductor_plugin.ops.abi import Abi, TensorView
 from inductor_plugin.problem import Operand
 from inductor_plugin.tuning.runtime import Runtime
-from tests.support import host_kernels
+from tests.support.native import host_kernels
 
 TEXT = """
 #include <cstdint>

@@ -88,8 +88,10 @@ CALLS: dict[str, tuple[tuple[Any, ...], Tensor]] = {
 @pytest.mark.compat
 @pytest.mark.parametrize("name", CALLS)
 def test_torch_finds_nothing_wrong_with_an_operator(name: str) -> None:
-    given, out = CALLS[name]
-    checks = torch.library.opcheck(resolve(f"inductor_plugin::{name}", OTHERS), given, {"out": out})
+    operands, out = CALLS[name]
+    checks = torch.library.opcheck(
+        resolve(f"inductor_plugin::{name}", OTHERS), operands, {"out": out}
+    )
     assert len(checks) == 4
     assert set(checks.values()) == {"SUCCESS"}
 

@@ -8,39 +8,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
 import torch._inductor.config as inductor_config
-from torch._inductor.utils import run_and_get_code
-from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.lookup.find import find
-from inductor_plugin.config import Config
-from inductor_plugin.errors import OptionError, OutputError
-from inductor_plugin.inductor.hooks import compile_options
-from inductor_plugin.kernels.call import ExternKernel, OpKernel
+from inductor_plugin.errors import OutputError
 from inductor_plugin.ops import output_check
 from inductor_plugin.ops.output_check import check, finite
-from inductor_plugin.worker.jobs import BenchCandidate
-from tests.support.attention.graphs import only
 from tests.support.candidates import wrong_in_process
 from tests.support.candidates.providers import offered
-from tests.support.lowering import Arg, Lab, library_first
+from tests.support.checked_outputs import checked
+from tests.support.lowering import Lab, library_first
 
 pytestmark = pytest.mark.compat
-
-_FUSES_UNMEASURED = next(  # torch 2.15 has another name for it
-    one
-    for one in ("benchmark_template_fusion", "benchmark_epilogue_fusion")
-    if one in inductor_config._config
-)
 
 HUGE = 1e30
 """Finite in float32, and no product of two is."""
@@ -54,12 +41,6 @@ def fresh(inductor_cache: Path) -> Iterator[None]:
         yield
     inductor_plugin.disable()
     torch._dynamo.reset()
-
-
-def checked(function: Callable[..., Any], cache_dir: Path, **options: Any) -> Callable[..., Any]:
-    options = {"cache_dir": str(cache_dir), "check_outputs": "nonfinite", **options}
-    dynamic = options.pop("dynamic", None)
-    return torch.compile(function, backend="inductor_plugin", options=options, dynamic=dynamic)
 
 
 def test_an_operator_that_writes_nan_is_named_with_its_problem_its_record_and_the_first_index(
@@ -112,9 +93,9 @@ def test_a_kernel_is_not_blamed_for_what_it_was_given_and_that_is_said_once_with
         run(a, b)
     assert not answer[3].isfinite().any()
     assert torch.allclose(answer[4:], a[4:] @ b, atol=1e-4)
-    (told,) = warnings(caplog)
-    assert told.startswith("mm is not judged for buf0 of mm(24x16, 16x32)")
-    assert told.endswith("in what it read (arg0_1)")
+    (warning,) = warnings(caplog)
+    assert warning.startswith("mm is not judged for buf0 of mm(24x16, 16x32)")
+    assert warning.endswith("in what it read (arg0_1)")
 
 
 def test_each_record_is_said_to_be_unjudged_and_every_bad_input_is_named(
@@ -134,117 +115,10 @@ def test_each_record_is_said_to_be_unjudged_and_every_bad_input_is_named(
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return what the looks have warned of."""
     return [
-        one.getMessage()
-        for one in caplog.records
-        if one.name == output_check.__name__ and one.levelname == "WARNING"
+        record.getMessage()
+        for record in caplog.records
+        if record.name == output_check.__name__ and record.levelname == "WARNING"
     ]
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_a_cpp_template_is_looked_at_behind_its_epilogue(cache_dir: Path, dynamic: bool) -> None:
-    layer = torch.nn.Linear(256, 320).eval()
-    model = torch.nn.Sequential(layer, torch.nn.GELU()).eval()
-    x = torch.randn(192, 256)
-    with torch.no_grad(), inductor_config.patch(freezing=True):
-        run = checked(model, cache_dir, dynamic=dynamic)
-        with Lab(only(r"cpp_\w+"), cache_dir).open():
-            answer, (code,) = run_and_get_code(run, x)
-        assert torch.allclose(answer, model(x), atol=1e-4)
-        with pytest.raises(OutputError, match=r"^cpp_\w*Gemm\w* wrote \S+ at \[0, 4\]") as caught:
-            run(torch.full((192, 256), 3e38))
-    assert "cpp_fused" in code
-    assert code.count("output_check.check(") == code.count("output_check.finite(") == 1
-    # The product itself is in no memory: what is looked at is what gelu made of it (buf1).
-    assert len(re.findall(r"\('buf\d+', ", code)) == 1
-    call = code[code.index("output_check.finite(") :]
-    kernel = next(line for line in call.splitlines() if "cpp_" in line and "(" in line)
-    assert "gelu" in kernel
-    assert "every input is finite" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("function", "shapes"),
-    [
-        (torch.bmm, [(3, 8, 16), (3, 16, 24)]),
-        (torch.addmm, [(24,), (8, 16), (16, 24)]),
-        (torch.baddbmm, [(3, 8, 24), (3, 8, 16), (3, 16, 24)]),
-    ],
-)
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_every_product_is_looked_at(
-    cache_dir: Path, function: Callable[..., Any], shapes: list[tuple[int, ...]], dynamic: bool
-) -> None:
-    inputs = [torch.randn(shape) for shape in shapes]
-    with wrong_in_process.offered(), Lab(wrong_in_process.first, cache_dir).open():
-        run = checked(function, cache_dir, dynamic=dynamic)
-        answer, (code,) = run_and_get_code(run, *inputs)
-        assert torch.allclose(answer, function(*inputs), atol=1e-4)
-        assert "torch.ops.traitor" in code
-        with wrong_in_process.betraying(0, 0), pytest.raises(OutputError, match="traitor::"):
-            run(*inputs)
-
-
-def test_an_input_that_the_epilogue_writes_over_is_looked_at_before(cache_dir: Path) -> None:
-    layer = torch.nn.Linear(256, 320, bias=False).eval()
-
-    def update(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-        return total.add_(layer(x))
-
-    x, total = torch.randn(192, 256), torch.zeros(192, 320)
-    with torch.no_grad(), inductor_config.patch(freezing=True):
-        run = checked(update, cache_dir)
-        with Lab(only(r"cpp_\w+"), cache_dir).open():
-            run(x, total)
-        total.zero_()
-        assert torch.allclose(run(x, total), layer(x), atol=1e-4)
-        total[2, 3] = torch.inf
-        assert run(x, total).isinf().sum() == 1
-        with pytest.raises(OutputError):
-            run(torch.full((192, 256), 3e38), torch.zeros(192, 320))
-
-
-@pytest.mark.parametrize("winner", [r"attention_math\.attention_math", "attention_cpu"])
-def test_attention_is_looked_at(cache_dir: Path, winner: str) -> None:
-    q, k, v = (torch.randn(1, 2, 64, 32) for _ in range(3))
-    with Lab(only(winner), cache_dir).open():
-        run = checked(sdpa, cache_dir)
-        answer, (code,) = run_and_get_code(run, q, k, v)
-    assert ("attention_math" in code.partition("check((")[0]) == ("math" in winner)
-    assert torch.allclose(answer, sdpa(q, k, v), atol=1e-4)
-    assert code.count("output_check.finite(") == 1
-    assert code.count("output_check.check(") >= 1
-    with pytest.raises(OutputError, match=winner.rpartition(".")[2]):
-        run(q.fill_(HUGE), k.fill_(HUGE), v)
-    q[0, 0, 0, 0] = torch.nan
-    assert run(q, k, v).isnan().any()
-
-
-def test_nothing_is_written_where_nothing_was_chosen_or_asked_for(cache_dir: Path) -> None:
-    a, b = torch.randn(24, 16), torch.randn(16, 32)
-    with offered("good"), Lab(library_first, cache_dir).open():
-        _, (code,) = run_and_get_code(checked(torch.mm, cache_dir, check_outputs="off"), a, b)
-    assert "output_check" not in code
-
-
-def test_code_in_cpp_is_refused_by_name(cache_dir: Path) -> None:
-    config = Config.load({"cache_dir": str(cache_dir), "check_outputs": "nan"}, {})
-    with pytest.raises(OptionError, match=r"check_outputs .* cpp_wrapper"):
-        compile_options(None, config, {"cpp_wrapper": True})
-    with (
-        inductor_config.patch(cpp_wrapper=True),
-        offered("good"),
-        Lab(library_first, cache_dir).open(),
-        pytest.raises(Exception, match=r"check_outputs .* cpp_wrapper"),
-    ):
-        checked(torch.mm, cache_dir)(torch.randn(8, 8), torch.randn(8, 8))
-
-
-def test_cuda_graphs_are_off_and_that_is_said(
-    cache_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = Config.load({"cache_dir": str(cache_dir), "check_outputs": "nan"}, {})
-    assert compile_options("max-autotune", config, {})["triton.cudagraphs"] is False
-    assert "CUDA graphs" in caplog.text
 
 
 def test_values_of_one_byte_and_opaque_ones_are_taken() -> None:
@@ -252,61 +126,7 @@ def test_values_of_one_byte_and_opaque_ones_are_taken() -> None:
     narrow = wide.to(torch.float8_e4m3fn)
     opaque = torch.ones(4, 4).to_mkldnn()
     answers = finite(narrow=narrow, opaque=opaque, whole=torch.ones(2, dtype=torch.int8))
-    assert {name: bool(one) for name, one in answers.items()} == {"narrow": False}
+    assert {name: bool(answer) for name, answer in answers.items()} == {"narrow": False}
     with pytest.raises(OutputError, match=r"wrote nan at \[1\] of buf0"):
         check((("buf0", narrow),), {}, mode="nan", kernel="k", problem="p", key="e/d")
     check((("buf0", wide),), finite(wide=wide), mode="nan", kernel="k", problem="p", key="e/d")
-
-
-A, B = Arg((256, 128)), Arg((128, 512))
-
-
-@pytest.mark.usefixtures("fake_gpu")
-@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
-@pytest.mark.parametrize("winner", ["library", "triton", "operator"])
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_on_a_gpu_the_same_code_runs_with_looks_around_the_kernel(
-    cache_dir: Path, winner: str, dynamic: bool
-) -> None:
-    def milliseconds(candidate: BenchCandidate) -> float:
-        kinds: dict[type, str] = {ExternKernel: "library", OpKernel: "operator"}
-        return 1.0 if kinds.get(type(candidate.kernel), "triton") == winner else 10.0
-
-    def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        product = torch.mm(a, b)
-        return (torch.relu(product),) if winner != "operator" else (product, torch.relu(product))
-
-    codes: dict[str, str] = {}
-    for mode in ("off", "nan"):
-        with (
-            inductor_config.patch({_FUSES_UNMEASURED: False}),
-            wrong_in_process.offered(),
-            Lab(milliseconds, cache_dir / mode).open() as lab,
-        ):
-            lower = lab.lower_dynamic if dynamic else lab.lower
-            codes[mode] = lower(function, A, B, check_outputs=mode)
-    looks = [line for line in codes["nan"].splitlines() if "output_check" in line]
-    rest = [line for line in codes["nan"].splitlines() if "output_check" not in line]
-    assert _calls(rest) == _calls(codes["off"].splitlines())
-    assert [line.strip().partition("(")[0] for line in looks] == [
-        "import inductor_plugin.ops.output_check",
-        "finite_buf0 = inductor_plugin.ops.output_check.finite",
-        "inductor_plugin.ops.output_check.check",
-    ]
-    fused = winner == "triton"  # relu is the epilogue: the product itself is never in memory
-    assert f"check((('buf{int(fused)}', buf{int(fused)}), )" in looks[2]
-    named = {"library": "mm", "triton": "triton_", "operator": "traitor::mm"}[winner]
-    assert re.search(f"kernel=['\"]{named}", looks[2])
-    between = codes["nan"].partition(looks[1])[2].partition(looks[2])[0]
-    called = {"library": "extern_kernels.mm(", "triton": ".run(", "operator": "torch.ops.traitor"}
-    assert called[winner] in between
-
-
-def _calls(lines: list[str]) -> list[str]:
-    """Return the lines that call kernels or move memory, without what differs from graph to graph."""
-    found = [
-        line.strip()
-        for line in lines
-        if re.search(r"\.run\(|kernels\.|torch\.ops|empty_|del ", line)
-    ]
-    return [line for line in found if not line.startswith(("#", "from", "import"))]

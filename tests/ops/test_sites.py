@@ -26,7 +26,7 @@ from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.ops.operators import resolve
 from inductor_plugin.templates.cutlass.source import INTERFACE as PRODUCTS
 from inductor_plugin.templates.cutlass_attention.source import INTERFACE as ATTENTION
-from tests.support import host_kernels, native
+from tests.support.native import call_sites, host_kernels
 
 pytestmark = pytest.mark.compat
 
@@ -94,7 +94,7 @@ class Echo:
 def _plain(value: Any) -> Any:
     if hasattr(value, "_fields_"):
         return [_plain(getattr(value, name)) for name, _ in value._fields_]
-    return [_plain(one) for one in value] if hasattr(value, "_length_") else value or 0
+    return [_plain(element) for element in value] if hasattr(value, "_length_") else value or 0
 
 
 def _echo(folder: Path, header: Path, call: type[Any]) -> Echo:
@@ -119,7 +119,7 @@ def product(echoes: dict[str, Echo]) -> Echo:
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     host_kernels.install(monkeypatch, tmp_path / "none")
-    with native.on_the_host():
+    with call_sites.on_the_host():
         yield
 
 
@@ -144,8 +144,8 @@ def slow_calls(monkeypatch: pytest.MonkeyPatch) -> SlowCalls:
     """Return a function that replaces the slow path from then on, and returns the list of its calls."""
     calls: list[tuple[Any, ...]] = []
 
-    def slow(*given: Any, out: Tensor) -> Tensor:
-        calls.append(given)
+    def slow(*operands: Any, out: Tensor) -> Tensor:
+        calls.append(operands)
         return out
 
     def replaced() -> list[tuple[Any, ...]]:
@@ -545,12 +545,12 @@ def test_torch_finds_nothing_wrong_with_its_operator(name: str, echoes: dict[str
     op, arguments, (reads, _), operands, out = CASES[name]
     echo = echoes["fmha" if op.startswith("fmha") else "mm"]
     echo.answer()
-    given: tuple[Any, ...] = (*operands, echo.kernel, *arguments)
+    inputs: tuple[Any, ...] = (*operands, echo.kernel, *arguments)
     if op == "mm_epilogue":
         read, aux = list(operands[2 : 2 + reads]), list(operands[2 + reads :])
-        given = (*operands[:2], read, echo.kernel, *arguments, aux)
+        inputs = (*operands[:2], read, echo.kernel, *arguments, aux)
     checks = torch.library.opcheck(
-        resolve(f"inductor_plugin::cutlass_{op}.out"), given, {"out": out}
+        resolve(f"inductor_plugin::cutlass_{op}.out"), inputs, {"out": out}
     )
     assert set(checks.values()) == {"SUCCESS"}
 
@@ -618,11 +618,11 @@ def test_a_worker_calls_a_site_with_the_arguments_of_the_operator(
     call, _, _ = site_of(name, echo)
     call(*operands, None, out=out)
     expected = echo.call
-    given: tuple[Any, ...] = (*operands, echo.kernel, *arguments)
+    inputs: tuple[Any, ...] = (*operands, echo.kernel, *arguments)
     if op == "mm_epilogue":
         lists = list(operands[2 : 2 + reads]), list(operands[2 + reads :])
-        given = (*operands[:2], lists[0], echo.kernel, *arguments, lists[1])
-    bound = sites.bound(f"inductor_plugin::cutlass_{op}.out", given, out)
+        inputs = (*operands[:2], lists[0], echo.kernel, *arguments, lists[1])
+    bound = sites.bound(f"inductor_plugin::cutlass_{op}.out", inputs, out)
     bound()
     bound()
     assert echo.call == expected

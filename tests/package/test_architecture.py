@@ -28,7 +28,7 @@ def exists(repository: Path, name: str) -> bool:
     first, _, rest = name.partition("/")
     names = (name, SHORT.get(name, name), f"{SHORT.get(first, first)}/{rest}")
     roots = (repository, repository / "inductor_plugin")
-    return any(list(root.glob(one)) for root in roots for one in names)
+    return any(list(root.glob(key)) for root in roots for key in names)
 
 
 def test_the_generated_parts_are_current(repository: Path):
@@ -40,13 +40,13 @@ def test_every_file_of_the_text_exists(repository: Path):
     text = (repository / "ARCHITECTURE.md").read_text(encoding="utf-8")
     paths = set(re.findall(r"(?<![\w./<])((?:[\w*]+/)*[\w*]+\.(?:py|h|md|toml))\b", text))
     assert len(paths) > 40
-    assert [one for one in sorted(paths) if not exists(repository, one)] == []
+    assert [path for path in sorted(paths) if not exists(repository, path)] == []
 
 
 @pytest.mark.parametrize("root", ["inductor_plugin", "templates", "cache"])
 def test_folders_are_small_and_say_what_lives_in_them(root: str, repository: Path):
     for folder in (repository / root, *(repository / root).rglob("*/")):
-        modules = [one for one in folder.glob("*.py") if one.name != "__init__.py"]
+        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
         if modules:
             assert len(modules) <= MOST_MODULES, folder
             package = (folder / "__init__.py").read_text(encoding="utf-8")
@@ -55,6 +55,6 @@ def test_folders_are_small_and_say_what_lives_in_them(root: str, repository: Pat
 
 def test_the_package_fits_a_screen(repository: Path):
     entries = [
-        one for one in (repository / "inductor_plugin").iterdir() if one.name != "__pycache__"
+        path for path in (repository / "inductor_plugin").iterdir() if path.name != "__pycache__"
     ]
     assert len(entries) <= MOST_ENTRIES

@@ -19,13 +19,13 @@ MEASURE = """
 import logging, sys, time, typing, importlib
 costs = []
 for _ in range(5):
-    for name in [one for one in sys.modules if one.startswith("inductor_plugin")]:
+    for name in [name for name in sys.modules if name.startswith("inductor_plugin")]:
         del sys.modules[name]
     start = time.perf_counter()
     import inductor_plugin.autoload
     inductor_plugin.autoload.autoload()
     costs.append((time.perf_counter() - start) * 1e3)
-loaded = sorted(one for one in sys.modules if one.startswith("inductor_plugin"))
+loaded = sorted(name for name in sys.modules if name.startswith("inductor_plugin"))
 print(min(costs), *loaded)
 """
 LIMIT_MS = 2.0

@@ -51,9 +51,9 @@ def imported(tree: ast.AST) -> Iterator[str]:
     """Yield the names of all modules a module imports, inside functions too."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{one.name}" for one in node.names)
+            yield from (f"{node.module}.{name.name}" for name in node.names)
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +84,9 @@ def test_the_wheel_holds_every_module_and_no_other_package(wheel: Path, reposito
 
 def test_the_wheel_announces_the_command_and_the_entry_points(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (one for one in archive.namelist() if one.endswith("entry_points.txt"))
+        (name,) = (member for member in archive.namelist() if member.endswith("entry_points.txt"))
         text = archive.read(name).decode()
-        assert any(one.endswith("licenses/LICENSE") for one in archive.namelist())
+        assert any(member.endswith("licenses/LICENSE") for member in archive.namelist())
     assert "inductor-plugin = inductor_plugin.cli:main" in text
     assert "[torch_dynamo_backends]\ninductor_plugin = inductor_plugin.backend:induct" in text
     assert "[torch.backends]\ninductor_plugin = inductor_plugin.autoload:autoload" in text
@@ -204,10 +204,11 @@ def test_every_module_named_in_a_string_exists(repository: Path):
     for name, path in texts(repository):
         for module in MODULE.findall(path.read_text(encoding="utf-8")):
             parent = module.rpartition(".")[0]
-            found = NO_MODULE.match(module) or any(
-                importlib.util.find_spec(one) is not None for one in (parent, module)
+            result = NO_MODULE.match(module) or any(
+                importlib.util.find_spec(parent_or_module) is not None
+                for parent_or_module in (parent, module)
             )
-            if not found:
+            if not result:
                 missing.append(f"{name} names {module}")
     assert missing == []
 
@@ -215,5 +216,5 @@ def test_every_module_named_in_a_string_exists(repository: Path):
 def test_no_module_hides_a_public_name(repository: Path):
     """Importing a submodule binds it on the package, over the function of the same name."""
     public = {name for name in inductor_plugin.__all__ if name.islower()}
-    modules = {one.stem for one in (repository / "inductor_plugin").iterdir()}
+    modules = {path.stem for path in (repository / "inductor_plugin").iterdir()}
     assert public & modules == set()

@@ -106,5 +106,5 @@ def test_the_public_functions_use_the_registry_of_the_process(registered: FakeTe
 def test_the_builtin_templates_are_listed_in_one_place():
     registry = Registry()
     register_builtin(registry)
-    assert registry.names() == tuple(one.name for one in BUILTIN)
+    assert registry.names() == tuple(template.name for template in BUILTIN)
     assert set(registry.names()) <= set(default_registry().names())

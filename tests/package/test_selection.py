@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import selection, tiers
-from tests.support.selection import Case, Durations
+from tests.support.tiers import options, selection
+from tests.support.tiers.selection import Case, Durations
 
 
 def _cases(file: str, function: str, count: int) -> list[Case]:
@@ -144,7 +144,7 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_the_committed_file_leaves_seconds_to_each_function() -> None:
-    durations = selection.read(tiers.DURATIONS)
+    durations = selection.read(options.DURATIONS)
 
     assert durations.function_s >= 1.0
     assert 0.0 < durations.unlisted_s < selection.BUDGET_S

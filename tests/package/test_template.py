@@ -60,7 +60,10 @@ def test_a_rejection_is_a_reason():
 
 
 def test_candidates_keep_their_rank():
-    names = [one.name for one in RowMajor().candidates(Problem("mm", (SQUARE, SQUARE), SQUARE))]
+    names = [
+        candidate.name
+        for candidate in RowMajor().candidates(Problem("mm", (SQUARE, SQUARE), SQUARE))
+    ]
     assert names == ["row_major_64", "row_major_32"]
 
 

@@ -23,8 +23,8 @@ def dense(*size: int) -> Operand:
 
 
 def problem(op: str, operands: dict[str, Operand], mask: Mask) -> Problem:
-    told = arguments(scale=0.125, mask=mask, operands=tuple(operands))
-    texts = tuple((name, repr(value)) for name, value in sorted(told.items()))
+    call_arguments = arguments(scale=0.125, mask=mask, operands=tuple(operands))
+    texts = tuple((name, repr(value)) for name, value in sorted(call_arguments.items()))
     return Problem(op, tuple(operands.values()), next(iter(operands.values())), texts)
 
 
@@ -43,22 +43,22 @@ def test_facts_of_a_forward() -> None:
 
 
 def test_where_an_operand_is() -> None:
-    found = attention_of(forward(bias=dense(2, 8, 100, 300)))
-    assert found.biased
-    assert not found.varlen
-    assert found.index("bias") == 3
-    assert found.index("lse") is None
+    attention = attention_of(forward(bias=dense(2, 8, 100, 300)))
+    assert attention.biased
+    assert not attention.varlen
+    assert attention.index("bias") == 3
+    assert attention.index("lse") is None
 
 
 def test_varlen_counts_sequences_by_their_ends() -> None:
     ends = Operand((5,), (1,), "int32", "cuda")
     q, kv = dense(1000, 8, 64), dense(2000, 2, 64)
-    found = attention_of(
+    attention = attention_of(
         problem(FORWARD, {"q": q, "k": kv, "v": kv, "cu_q": ends, "cu_k": ends}, Mask())
     )
-    assert found.varlen
-    assert (found.batch, found.queries, found.keys) == (4, 1000, 2000)
-    assert found.flops == 2 * 2 * 8 * 1000 * 2000 * 64 // 4
+    assert attention.varlen
+    assert (attention.batch, attention.queries, attention.keys) == (4, 1000, 2000)
+    assert attention.flops == 2 * 2 * 8 * 1000 * 2000 * 64 // 4
 
 
 def test_flops_of_a_backward_are_five_products() -> None:

@@ -69,7 +69,7 @@ def test_what_is_known_throughout_costs_the_key_nothing():
     # A record of a static problem made before divisors were stated is found after.
     names = {"size", "stride", "dtype", "device", "offset", "layout", "constant"}
     plain = STATIC.fields()
-    assert [set(one) for one in (*plain["inputs"], plain["output"])] == [names] * 3
+    assert [set(operand) for operand in (*plain["inputs"], plain["output"])] == [names] * 3
 
 
 def test_a_divisor_is_the_number_itself_where_it_is_known():

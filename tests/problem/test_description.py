@@ -25,8 +25,10 @@ def attention(dtype: str = "float32", **changed: str) -> Problem:
         "softcap": "0.0",
         "scale": str(32**-0.5),
     }
-    one = operand(1, 2, 64, 32, dtype=dtype)
-    return Problem("attention", (one, one, one), one, tuple({**arguments, **changed}.items()))
+    tensor = operand(1, 2, 64, 32, dtype=dtype)
+    return Problem(
+        "attention", (tensor, tensor, tensor), tensor, tuple({**arguments, **changed}.items())
+    )
 
 
 SHAPE = "attention(1x2x64x32, 1x2x64x32, 1x2x64x32)"

@@ -36,26 +36,27 @@ SIZES = ((4, 8), (2, 2, 8))
 
 
 def test_a_note_is_read_as_it_was_written() -> None:
-    for one in (
+    for epilogue in (
         EPILOGUE,
         replace(EPILOGUE, reduction="sum", product="other"),
         replace(EPILOGUE, atomic=True),
         replace(EPILOGUE, mutates=True, readers=0, reads=(), size=(2, 4, 8)),
     ):
-        found = load(dump(one, SIZES))
-        assert found.epilogue == one
-        assert found.sizes == SIZES
-        assert found.epilogue.signature == one.signature
+        loaded = load(dump(epilogue, SIZES))
+        assert loaded.epilogue == epilogue
+        assert loaded.sizes == SIZES
+        assert loaded.epilogue.signature == epilogue.signature
 
 
 def test_buffers_are_called_by_their_place() -> None:
     """Two reads of one buffer are of one operand, whatever the graph calls it."""
     first, second = EPILOGUE.reads
     reads = tuple(
-        replace(one, buffer=name) for one, name in ((second, "buf9"), (first, "x"), (second, "x"))
+        replace(access, buffer=name)
+        for access, name in ((second, "buf9"), (first, "x"), (second, "x"))
     )
-    found = load(dump(replace(EPILOGUE, reads=reads), SIZES))
-    assert [one.buffer for one in found.epilogue.reads] == ["operand0", "operand1", "operand1"]
+    loaded = load(dump(replace(EPILOGUE, reads=reads), SIZES))
+    assert [read.buffer for read in loaded.epilogue.reads] == ["operand0", "operand1", "operand1"]
 
 
 def test_a_note_is_for_people() -> None:
@@ -70,9 +71,9 @@ def test_a_note_is_for_people() -> None:
 
 @pytest.mark.parametrize("value", [0.1, -2, 448.0, True, False, math.inf, -math.inf, "s0 + 1"])
 def test_constants_keep_their_value_and_their_kind(value: float | str) -> None:
-    one = replace(EPILOGUE, steps=(Step("constant", (), value),))
-    found = load(dump(one, SIZES)).epilogue.steps[0].value
-    assert (found, type(found)) == (value, type(value))
+    changed = replace(EPILOGUE, steps=(Step("constant", (), value),))
+    constant = load(dump(changed, SIZES)).epilogue.steps[0].value
+    assert (constant, type(constant)) == (value, type(value))
 
 
 def test_what_cannot_be_read_is_said() -> None:

@@ -52,11 +52,17 @@ def operand(
     divisors: tuple[int, ...] = (),
     layout: str = "strided",
 ) -> Operand:
-    made = [1]
+    strides = [1]
     for extent in reversed(size[1:]):
-        made.insert(0, made[0] * extent)
+        strides.insert(0, strides[0] * extent)
     return Operand(
-        size, stride or tuple(made[: len(size)]), dtype, "cuda", offset, layout, divisors=divisors
+        size,
+        stride or tuple(strides[: len(size)]),
+        dtype,
+        "cuda",
+        offset,
+        layout,
+        divisors=divisors,
     )
 
 
@@ -151,12 +157,15 @@ def kind(verdict: OperandVerdict) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_operand_is_judged_by_its_strides(name: str) -> None:
-    contract, one, wanted, said = CASES[name]
-    verdict = judge(contract, one)
+    contract, described, wanted, said = CASES[name]
+    verdict = judge(contract, described)
     assert kind(verdict) == wanted, verdict.reason
     assert said in verdict.reason
-    if wanted != "accept" and one.layout == "strided":  # the values are in it
-        assert any(str(n) in verdict.reason for n in (*one.stride, *one.size, one.offset, "run"))
+    if wanted != "accept" and described.layout == "strided":  # the values are in it
+        assert any(
+            str(n) in verdict.reason
+            for n in (*described.stride, *described.size, described.offset, "run")
+        )
 
 
 def test_there_are_forty_cases_and_each_verdict_among_them() -> None:
@@ -168,15 +177,15 @@ def test_there_are_forty_cases_and_each_verdict_among_them() -> None:
     "name", [name for name, (_, _, wanted, _) in CASES.items() if wanted == "copy"]
 )
 def test_a_copy_is_accepted_where_the_operand_was_not(name: str) -> None:
-    contract, one, _, _ = CASES[name]
-    verdict = judge(contract, one)
+    contract, described, _, _ = CASES[name]
+    verdict = judge(contract, described)
     assert isinstance(verdict, Copy)
-    there = replace(one, stride=verdict.stride, offset=0, divisors=())
+    there = replace(described, stride=verdict.stride, offset=0, divisors=())
     assert kind(judge(contract, there)) == "accept"
 
 
 @pytest.mark.parametrize(
-    ("contract", "one", "stride", "moved"),
+    ("contract", "tensor", "stride", "moved"),
     [
         # 64 x 32 bfloat16, read and written
         (ANY, operand((64, 32), (64, 2)), (32, 1), 8192),
@@ -199,17 +208,17 @@ def test_a_copy_is_accepted_where_the_operand_was_not(name: str) -> None:
     ],
 )
 def test_a_copy_tells_its_layout_and_its_bytes(
-    contract: Contract, one: Operand, stride: tuple[int, ...], moved: int
+    contract: Contract, tensor: Operand, stride: tuple[int, ...], moved: int
 ) -> None:
-    verdict = judge(contract, one)
+    verdict = judge(contract, tensor)
     assert isinstance(verdict, Copy)
     assert (verdict.stride, verdict.bytes) == (stride, moved)
 
 
 def test_an_extent_of_run_time_is_not_proven_and_no_copy_mends_it() -> None:
-    one = operand((64, 32))
-    assert kind(judge(WIDE, one, frozenset({0}))) == "accept"
-    verdict = judge(WIDE, one, frozenset({0, 1}))
+    tensor = operand((64, 32))
+    assert kind(judge(WIDE, tensor, frozenset({0}))) == "accept"
+    verdict = judge(WIDE, tensor, frozenset({0, 1}))
     assert isinstance(verdict, Extern)
     assert "nor could a copy be read" in verdict.reason
     # rows whose length is known, by columns of which nothing is: a copy lies by rows
@@ -267,9 +276,9 @@ def test_a_problem_is_as_bad_as_its_worst_operand() -> None:
     b, transposed = operand((32, 128)), operand((32, 128), (1, 40))
     assert judge_problem(CONTRACTS, product(fine, b)).kind == "accept"
     assert judge_problem(CONTRACTS, product(fine, b)).refusal is None
-    one = judge_problem(CONTRACTS, product(odd, transposed))
-    assert (one.kind, one.copied_bytes, [*one.copies]) == ("copy", 8192, [0])
-    assert one.refusal == f"{one.reasons[0]} (a copy moves 8192 bytes)"
+    verdict = judge_problem(CONTRACTS, product(odd, transposed))
+    assert (verdict.kind, verdict.copied_bytes, [*verdict.copies]) == ("copy", 8192, [0])
+    assert verdict.refusal == f"{verdict.reasons[0]} (a copy moves 8192 bytes)"
     both = judge_problem(CONTRACTS, product(odd, operand((32, 128), (129, 1))))
     assert (both.copied_bytes, [*both.copies]) == (8192 + 4 * 32 * 128, [0, 1])
     assert len(both.reasons) == 2
@@ -282,19 +291,19 @@ def test_a_problem_is_as_bad_as_its_worst_operand() -> None:
 
 def test_a_problem_behind_its_copies_is_accepted() -> None:
     bias = operand((64, 128), (0, 0))
-    given = product(operand((64, 32), (33, 1)), operand((32, 128), offset=1), bias, op="addmm")
-    found = judge_problem(CONTRACTS, given)
-    assert [*found.copies] == [0, 1, 2]
-    there = laid(given, found)
-    assert [one.stride for one in there.inputs] == [(0, 1), (32, 1), (128, 1)]
-    assert [one.offset for one in there.inputs] == [0, 0, 0]
+    described = product(operand((64, 32), (33, 1)), operand((32, 128), offset=1), bias, op="addmm")
+    verdict = judge_problem(CONTRACTS, described)
+    assert [*verdict.copies] == [0, 1, 2]
+    there = laid(described, verdict)
+    assert [tensor.stride for tensor in there.inputs] == [(0, 1), (32, 1), (128, 1)]
+    assert [tensor.offset for tensor in there.inputs] == [0, 0, 0]
     assert judge_problem(CONTRACTS, there).kind == "accept"
 
 
 def test_a_copy_of_what_is_known_at_run_time_proves_its_steps() -> None:
     a = operand((300, 128), (4096, 1), divisors=(1, 1, 16))
-    given = product(a, operand((128, 256)), dynamic=(SizeClass(0, 0, 257, 512, 300),))
-    there = laid(given, judge_problem(CONTRACTS, given)).inputs[0]
+    described = product(a, operand((128, 256)), dynamic=(SizeClass(0, 0, 257, 512, 300),))
+    there = laid(described, judge_problem(CONTRACTS, described)).inputs[0]
     assert there.divisors == (8, 1, 16)
     assert granularity(there, "row", frozenset({0})) == 8
 
@@ -315,8 +324,8 @@ def test_the_outputs_extents_are_those_of_its_factors() -> None:
 
     def of(op: str, *classes: tuple[int, int], bias: bool = False) -> frozenset[int]:
         dynamic = tuple(SizeClass(i, dim, 33, 64, 64) for i, dim in classes)
-        given = replace(product(a, b, *((c,) if bias else ()), op=op), dynamic=dynamic)
-        return run_time(given, len(given.inputs))
+        changed = replace(product(a, b, *((c,) if bias else ()), op=op), dynamic=dynamic)
+        return run_time(changed, len(changed.inputs))
 
     assert of("mm", (0, 0)) == {0}
     assert of("mm", (0, 1), (1, 0)) == frozenset()
@@ -329,22 +338,22 @@ def test_copies_that_take_longer_than_they_can_save_are_not_offered() -> None:
     large = product(operand((4096, 4096), (4097, 1)), operand((4096, 4096)))
     few = product(operand((16, 4096)), operand((4096, 4096), (4097, 1)))
     on = target("H100")
-    for given, why in ((large, None), (few, "the call itself")):
-        given = replace(given, target=on)
-        found = judge_problem(CONTRACTS, given)
-        reason = why_not_copied(given, found)
+    for changed, why in ((large, None), (few, "the call itself")):
+        changed = replace(changed, target=on)
+        verdict = judge_problem(CONTRACTS, changed)
+        reason = why_not_copied(changed, verdict)
         assert (reason is None) if why is None else (why in str(reason))
     assert why_not_copied(large, judge_problem(CONTRACTS, large)) is None
     assert "too much for" in str(why_not_copied(few, judge_problem(CONTRACTS, few)))
 
 
 def test_templates_of_products_declare_their_contracts() -> None:
-    def declared_by(one: Template) -> set[str]:
-        if not isinstance(one, Contracted):
+    def declared_by(template: Template) -> set[str]:
+        if not isinstance(template, Contracted):
             return set()
-        return {role for op in one.ops for role in one.contract(op)}
+        return {role for op in template.ops for role in template.contract(op)}
 
-    declared = {one.name: declared_by(one) for one in BUILTIN}
+    declared = {template.name: declared_by(template) for template in BUILTIN}
     assert declared["cutlass"] == {"a", "b", "c", "d", "scale_a", "scale_b", "offsets"}
     assert {name for name, of in declared.items() if of == {"a", "b"}} == {
         "triton_persistent_tma",

@@ -10,7 +10,7 @@ from inductor_plugin.errors import InductorPluginError, TargetError
 from inductor_plugin.problem.target import Target, from_properties, names, target
 
 ALL = [target(name) for name in names()]
-by_name = pytest.mark.parametrize("one", ALL, ids=names())
+by_name = pytest.mark.parametrize("gpu", ALL, ids=names())
 
 PER_CLOCK: dict[str, dict[str, int]] = {
     # Operations per cycle and multiprocessor: two for each multiply-add of the white papers.
@@ -35,53 +35,53 @@ def test_the_six_targets_are_there():
 
 
 @by_name
-def test_rates_are_multiprocessors_times_clock_times_tensor_cores(one: Target):
-    per_clock = PER_CLOCK[one.name]
+def test_rates_are_multiprocessors_times_clock_times_tensor_cores(gpu: Target):
+    per_clock = PER_CLOCK[gpu.name]
     per_clock |= {"bfloat16": per_clock["float16"]}
     if "float8_e4m3fn" in per_clock:
         per_clock |= {"float8_e5m2": per_clock["float8_e4m3fn"]}
-    assert {dtype for dtype, _ in one.rates} == per_clock.keys()
+    assert {dtype for dtype, _ in gpu.rates} == per_clock.keys()
     for dtype, operations in per_clock.items():
-        computed = one.multiprocessors * one.clock_mhz * 1e6 * operations
-        assert one.rate(dtype) == pytest.approx(computed, rel=0.03), dtype
-    assert one.clock_mhz <= one.max_clock_mhz <= one.clock_mhz * 1.1
+        computed = gpu.multiprocessors * gpu.clock_mhz * 1e6 * operations
+        assert gpu.rate(dtype) == pytest.approx(computed, rel=0.03), dtype
+    assert gpu.clock_mhz <= gpu.max_clock_mhz <= gpu.clock_mhz * 1.1
 
 
 @by_name
-def test_bandwidth_is_two_transfers_a_cycle_over_the_whole_bus(one: Target):
-    computed = 2 * one.memory_clock_mhz * 1e6 * one.memory_bus_bits / 8
-    assert one.memory_bandwidth == pytest.approx(computed, rel=0.03)
+def test_bandwidth_is_two_transfers_a_cycle_over_the_whole_bus(gpu: Target):
+    computed = 2 * gpu.memory_clock_mhz * 1e6 * gpu.memory_bus_bits / 8
+    assert gpu.memory_bandwidth == pytest.approx(computed, rel=0.03)
 
 
 @by_name
-def test_limits_are_those_of_the_compute_capability(one: Target):
-    shared_kib, threads, blocks = PER_CAPABILITY[one.capability]
-    assert one.shared_per_multiprocessor == shared_kib << 10
-    assert one.shared_per_block == (shared_kib - 1) << 10
-    assert (one.threads_per_multiprocessor, one.blocks_per_multiprocessor) == (threads, blocks)
-    assert one.threads_per_block == 1024
-    assert one.registers_per_multiprocessor == 65536
+def test_limits_are_those_of_the_compute_capability(gpu: Target):
+    shared_kib, threads, blocks = PER_CAPABILITY[gpu.capability]
+    assert gpu.shared_per_multiprocessor == shared_kib << 10
+    assert gpu.shared_per_block == (shared_kib - 1) << 10
+    assert (gpu.threads_per_multiprocessor, gpu.blocks_per_multiprocessor) == (threads, blocks)
+    assert gpu.threads_per_block == 1024
+    assert gpu.registers_per_multiprocessor == 65536
 
 
 @by_name
-def test_arch_is_the_capability_with_its_own_instructions(one: Target):
-    major, minor = one.capability
-    assert one.arch == f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+def test_arch_is_the_capability_with_its_own_instructions(gpu: Target):
+    major, minor = gpu.capability
+    assert gpu.arch == f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
 
 @by_name
-def test_memory_is_what_the_name_says_less_what_the_driver_keeps(one: Target):
+def test_memory_is_what_the_name_says_less_what_the_driver_keeps(gpu: Target):
     gigabytes = {"H100": 80, "H200": 141, "A100": 80, "L40S": 48, "RTX 4090": 24, "B200": 180}
-    stated = gigabytes[one.name]
-    assert 0.98 * stated * 1e9 < one.memory_bytes <= 1.09 * stated * 1e9
-    assert 40 << 20 <= one.l2_bytes <= 128 << 20
+    stated = gigabytes[gpu.name]
+    assert 0.98 * stated * 1e9 < gpu.memory_bytes <= 1.09 * stated * 1e9
+    assert 40 << 20 <= gpu.l2_bytes <= 128 << 20
 
 
 @by_name
-def test_every_figure_has_a_source(one: Target):
-    assert any("programming guide" in source for source in one.sources)
-    assert len(one.sources) >= 3
-    assert all(source.strip() for source in one.sources)
+def test_every_figure_has_a_source(gpu: Target):
+    assert any("programming guide" in source for source in gpu.sources)
+    assert len(gpu.sources) >= 3
+    assert all(source.strip() for source in gpu.sources)
 
 
 def test_chips_that_are_the_same_have_the_same_cores():
@@ -114,11 +114,11 @@ def test_an_unknown_name_lists_the_known():
 
 
 @by_name
-def test_its_own_properties_give_it_back(one: Target):
-    found = from_properties(one.properties())
-    rates = dict(found.rates)
-    assert rates == pytest.approx(dict(one.rates))
-    assert replace(found, rates=one.rates) == one
+def test_its_own_properties_give_it_back(gpu: Target):
+    rebuilt = from_properties(gpu.properties())
+    rates = dict(rebuilt.rates)
+    assert rates == pytest.approx(dict(gpu.rates))
+    assert replace(rebuilt, rates=gpu.rates) == gpu
 
 
 def test_a_whole_known_gpu_is_as_the_table_says():
@@ -132,10 +132,10 @@ def test_the_properties_found_on_another_device_win():
         "total_memory": 1 << 30,
         "clock_rate": 990000,
     }
-    found = from_properties(facts)
-    assert found.name == "H100 of another make"
-    assert (found.memory_bytes, found.max_clock_mhz, found.clock_mhz) == (1 << 30, 990, 915)
-    assert found.rate("bfloat16") == pytest.approx(989.4e12 / 2)
+    gpu = from_properties(facts)
+    assert gpu.name == "H100 of another make"
+    assert (gpu.memory_bytes, gpu.max_clock_mhz, gpu.clock_mhz) == (1 << 30, 990, 915)
+    assert gpu.rate("bfloat16") == pytest.approx(989.4e12 / 2)
 
 
 def test_a_slice_of_a_gpu_has_the_rate_of_its_multiprocessors():
@@ -143,9 +143,9 @@ def test_a_slice_of_a_gpu_has_the_rate_of_its_multiprocessors():
         "name": "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
         "multi_processor_count": 14,
     }
-    found = from_properties(facts)
-    assert found.name == "A100-SXM4-80GB MIG 1g.10gb"
-    assert found.rate("float16") == pytest.approx(312e12 * 14 / 108)
+    gpu = from_properties(facts)
+    assert gpu.name == "A100-SXM4-80GB MIG 1g.10gb"
+    assert gpu.rate("float16") == pytest.approx(312e12 * 14 / 108)
 
 
 def test_an_unknown_gpu_takes_its_tensor_cores_from_its_capability():
@@ -161,10 +161,10 @@ def test_an_unknown_gpu_takes_its_tensor_cores_from_its_capability():
 
 def test_ampere_cards_have_no_eight_bit_floats():
     facts = {"name": "NVIDIA A40", "major": 8, "minor": 6, "multi_processor_count": 84}
-    found = from_properties(facts)
-    assert found.rate("float8_e4m3fn") is None
-    assert found.rate("bfloat16") is not None
-    assert found.arch == "sm_86"
+    gpu = from_properties(facts)
+    assert gpu.rate("float8_e4m3fn") is None
+    assert gpu.rate("bfloat16") is not None
+    assert gpu.arch == "sm_86"
 
 
 def test_what_is_no_gpu_of_a_known_kind_is_an_error():

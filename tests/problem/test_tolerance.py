@@ -24,13 +24,13 @@ def test_two_right_kernels_agree_and_a_wrong_one_does_not(dtype: torch.dtype) ->
     assert error(reference * 1.25, reference) > limit
 
 
-def error(found: torch.Tensor, reference: torch.Tensor) -> float:
-    return ((found - reference).abs().max() / reference.square().mean().sqrt()).item()
+def error(tensor: torch.Tensor, reference: torch.Tensor) -> float:
+    return ((tensor - reference).abs().max() / reference.square().mean().sqrt()).item()
 
 
 def test_coarser_types_are_allowed_more() -> None:
     order = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
-    limits = [tolerance(one, one, 64, tf32=False) for one in order]
+    limits = [tolerance(dtype, dtype, 64, tf32=False) for dtype in order]
     assert limits == sorted(limits)
     assert limits[0] > 0
     assert len(set(limits)) == len(limits)
@@ -62,14 +62,14 @@ def test_complex_numbers_may_be_off_like_their_parts(dtype: str, part: str) -> N
 
 
 def test_every_floating_type_of_torch_has_a_tolerance() -> None:
-    types = {one for one in vars(torch).values() if isinstance(one, torch.dtype)}
-    floating = {one for one in types if one.is_floating_point or one.is_complex}
+    types = {name for name in vars(torch).values() if isinstance(name, torch.dtype)}
+    floating = {dtype for dtype in types if dtype.is_floating_point or dtype.is_complex}
     # Scales and packed four-bit numbers are no outputs of a matrix product.
-    names = {str(one).removeprefix("torch.") for one in floating} - {
+    names = {str(dtype).removeprefix("torch.") for dtype in floating} - {
         "float8_e8m0fnu",
         "float4_e2m1fn_x2",
     }
-    assert {one for one in names if tolerance(one, one, 64, tf32=False) == 0.0} == set()
+    assert {name for name in names if tolerance(name, name, 64, tf32=False) == 0.0} == set()
 
 
 def test_an_empty_sum_has_a_tolerance() -> None:

@@ -17,7 +17,7 @@ from inductor_plugin.problem.epilogue_text import dump
 from inductor_plugin.repro.body import BARE, RUN
 from inductor_plugin.repro.call import code
 from inductor_plugin.repro.script import script
-from tests.support.cache import ENVIRONMENT, decision, measured, record
+from tests.support.cache.records import ENVIRONMENT, decision, measured, record
 
 PAYLOADS = (
     "PWNED()",

@@ -33,7 +33,7 @@ from inductor_plugin.repro.script import script
 from inductor_plugin.templates.cutlass.groups import GROUPED_OPS
 from inductor_plugin.templates.cutlass.problem import OPS
 from tests.support.attention.graphs import only
-from tests.support.cache import decision, measured, record
+from tests.support.cache.records import decision, measured, record
 from tests.support.candidates import wrong_in_process
 from tests.support.lowering import Lab
 from tests.support.processes.repro import ran

@@ -30,7 +30,7 @@ def installed(devices: int = 1, **facts: Any) -> AbstractContextManager[SimpleNa
     return as_target("H100", devices, facts)
 
 
-def found(kernel: RequestKernel) -> bool:
+def is_compiled(kernel: RequestKernel) -> bool:
     """Return True if a worker finds the compiled kernel of a request, as a launch does first."""
     from triton import knobs
 

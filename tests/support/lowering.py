@@ -52,7 +52,7 @@ from inductor_plugin.worker.jobs import (
     TritonCompileJob,
 )
 from tests.support import gpu
-from tests.support.spelled_out import operators_for_sites
+from tests.support.native.spelled_out import operators_for_sites
 
 BF16 = torch.bfloat16
 Milliseconds = Callable[[BenchCandidate], float]

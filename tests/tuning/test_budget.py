@@ -19,7 +19,8 @@ from inductor_plugin.tuning.budget import (
     heaviest_unit_first,
     weight,
 )
-from tests.support.fakes import FakeClock, problem
+from tests.support.fakes.tasks import problem
+from tests.support.fakes.waiting import FakeClock
 
 
 def linear(rows: int, inner: int, columns: int, device: str = "cpu") -> Problem:
@@ -79,16 +80,16 @@ def test_units_and_the_kernels_in_them_come_heaviest_first() -> None:
 def test_a_budget_runs_from_its_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock(100.0)
     monkeypatch.setattr(budget_module, "time", clock)
-    one = Budget(10.0)
-    assert one.ends == math.inf
+    budget = Budget(10.0)
+    assert budget.ends == math.inf
     clock.now = 200.0  # the graph was lowered
-    assert not one.over
-    one.start()
+    assert not budget.over
+    budget.start()
     clock.now = 205.0
-    one.start()
-    assert one.ends == 210.0
+    budget.start()
+    assert budget.ends == 210.0
     clock.now = 210.5
-    assert one.over
+    assert budget.over
 
 
 def test_what_begins_in_time_may_use_half_of_what_is_kept_for_measuring(
@@ -96,12 +97,12 @@ def test_what_begins_in_time_may_use_half_of_what_is_kept_for_measuring(
 ) -> None:
     clock = FakeClock(200.0)
     monkeypatch.setattr(budget_module, "time", clock)
-    one = Budget(10.0)
-    one.start()
-    assert one.admit(2) == 210.0 - 0.5 * 2 * MEASURE_S
-    one.compiled(4.0)
-    one.compiled(12.0)
+    budget = Budget(10.0)
+    budget.start()
+    assert budget.admit(2) == 210.0 - 0.5 * 2 * MEASURE_S
+    budget.compiled(4.0)
+    budget.compiled(12.0)
     reserve_s = 5 * MEASURE_PER_COMPILE * 8.0
-    assert one.admit(3) == 210.0 - 0.5 * reserve_s
+    assert budget.admit(3) == 210.0 - 0.5 * reserve_s
     clock.now = 210.0 - reserve_s
-    assert one.admit(0) == clock.now  # too late to begin
+    assert budget.admit(0) == clock.now  # too late to begin

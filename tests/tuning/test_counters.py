@@ -17,9 +17,9 @@ def test_everything_starts_at_zero() -> None:
 
 def test_every_counter_counts() -> None:
     counters = Counters()
-    for i, one in enumerate(fields(Stats), start=1):
-        counters.add(**{one.name: i})
-        counters.add(**{one.name: i})
+    for i, field_ in enumerate(fields(Stats), start=1):
+        counters.add(**{field_.name: i})
+        counters.add(**{field_.name: i})
     assert list(counters.snapshot().to_dict().values()) == [
         2 * i for i in range(1, len(fields(Stats)) + 1)
     ]

@@ -19,8 +19,8 @@ from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.validity import DISTURBED, attempts, unused, why_void
 from inductor_plugin.worker.jobs import Outcome
-from tests.support.cache import measured, record
-from tests.tuning.test_selection import entries, offers, pinned_to, race, rig
+from tests.support.cache.records import measured, record
+from tests.support.fakes.selection import entries, offers, pinned_to, race, rig
 
 CONFIG = Config()
 

@@ -45,11 +45,11 @@ def test_a_cpu_environment_is_stable_and_has_a_digest() -> None:
 
 def test_another_number_of_threads_is_another_environment() -> None:
     torch.set_num_threads(1)
-    one = environment.environment("cpu")
+    facts = environment.environment("cpu")
     torch.set_num_threads(2)
-    two = environment.environment("cpu")
-    assert (one["device"]["threads"], two["device"]["threads"]) == (1, 2)
-    assert digest_of(one) != digest_of(two)
+    other = environment.environment("cpu")
+    assert (facts["device"]["threads"], other["device"]["threads"]) == (1, 2)
+    assert digest_of(facts) != digest_of(other)
 
 
 def test_settings_that_change_numbers_change_the_environment() -> None:

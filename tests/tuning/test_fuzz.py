@@ -31,10 +31,7 @@ from inductor_plugin.tuning.task import problem_digest
 from inductor_plugin.worker.child import bench
 from inductor_plugin.worker.child.operands import build
 from inductor_plugin.worker.jobs import BenchCandidate, Sampling, ScreenJob
-from tests.support.cache import measured, record
-from tests.support.candidates import wrong_numbers
-from tests.support.fakes import entry, offer, problem, task
-from tests.support.fuzz import (
+from tests.support.cache.fuzz import (
     BODIES,
     VALUES,
     Attack,
@@ -45,6 +42,9 @@ from tests.support.fuzz import (
     quick,
     rewrite,
 )
+from tests.support.cache.records import measured, record
+from tests.support.candidates import wrong_numbers
+from tests.support.fakes.tasks import entry, offer, problem, task
 
 BYTES = ("bytes", "cut", "flip", "odd", "signed")
 

@@ -26,7 +26,8 @@ from inductor_plugin.tuning.holder import (
     touch,
     wait_s,
 )
-from tests.support.fakes import FakeClock, task, until
+from tests.support.fakes.tasks import task
+from tests.support.fakes.waiting import FakeClock, until
 
 
 class Clock(FakeClock):
@@ -116,16 +117,16 @@ def test_a_holder_that_makes_progress_is_waited_for_and_a_silent_one_is_not(
     caplog.set_level(logging.INFO)
     holder = ProblemLocks(open_store(tmp_path), 60.0)
     waiter = ProblemLocks(open_store(tmp_path), 60.0)
-    one = task([], digest="d" * 64)
-    release = holder(one)
+    pending = task([], digest="d" * 64)
+    release = holder(pending)
     assert release is not None
     for _ in range(5):
-        assert waiter(one) is None
+        assert waiter(pending) is None
         clock.now += 40.0
-        holder.touch(one)
-    assert waiter(one) is None
+        holder.touch(pending)
+    assert waiter(pending) is None
     clock.now += 61.0
-    alone = waiter(one)
+    alone = waiter(pending)
     assert alone is not None
     alone()
     release()
@@ -148,9 +149,9 @@ def test_a_stopped_process_is_a_silent_holder(tmp_path: Path) -> None:
             assert process.stdout is not None
             assert process.stdout.readline() == "held\n"
             locks = ProblemLocks(open_store(tmp_path), 0.2)
-            one = task([], digest="d" * 64)
-            assert locks(one) is None
-            until(lambda: locks(one) is not None)
+            pending = task([], digest="d" * 64)
+            assert locks(pending) is None
+            until(lambda: locks(pending) is not None)
         finally:
             process.kill()
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.tuning.offer import CandidateOffer
-from tests.support import fakes
-from tests.tuning.test_selection import rig
+from tests.support.fakes import tasks
+from tests.support.fakes.selection import rig
 
 
 def offer(name: str, kind: str, index: int = 0) -> CandidateOffer:
-    return fakes.offer(f"{name}-{index}", kind, name, library=kind == "extern")
+    return tasks.offer(f"{name}-{index}", kind, name, library=kind == "extern")
 
 
 def as_inductor_hands_them_over() -> list[CandidateOffer]:
@@ -31,7 +31,7 @@ def as_inductor_hands_them_over() -> list[CandidateOffer]:
 
 def kept(path: Path, limit: int, offers: Sequence[CandidateOffer]) -> list[str]:
     ticket = rig(path, max_candidates=limit).plan(offers)
-    return [one.candidate_id for one in ticket.offers]
+    return [offered.candidate_id for offered in ticket.offers]
 
 
 def test_each_family_has_its_turn(tmp_path: Path) -> None:
@@ -48,10 +48,10 @@ def test_each_family_has_its_turn(tmp_path: Path) -> None:
 
 
 def test_a_family_that_is_used_up_leaves_its_turns_to_the_others(tmp_path: Path) -> None:
-    found = kept(tmp_path, 20, as_inductor_hands_them_over())
-    assert len(found) == 21
+    offers = kept(tmp_path, 20, as_inductor_hands_them_over())
+    assert len(offers) == 21
     count = {
-        name: sum(one.startswith(name) for one in found)
+        name: sum(offered.startswith(name) for offered in offers)
         for name in ("decompose_k", "triton_mm", "cpp_gemm", "cutlass", "triton_split_k")
     }
     assert count == {
@@ -61,13 +61,13 @@ def test_a_family_that_is_used_up_leaves_its_turns_to_the_others(tmp_path: Path)
         "cutlass": 6,
         "triton_split_k": 4,
     }
-    assert {f"cutlass::tile{i}-0" for i in range(6)} <= set(found)
+    assert {f"cutlass::tile{i}-0" for i in range(6)} <= set(offers)
 
 
 @pytest.mark.parametrize("limit", [0, 44, 1000])
 def test_without_a_limit_that_bites_all_are_kept_in_their_order(tmp_path: Path, limit: int) -> None:
     offers = as_inductor_hands_them_over()
-    assert kept(tmp_path, limit, offers) == [one.candidate_id for one in offers]
+    assert kept(tmp_path, limit, offers) == [offered.candidate_id for offered in offers]
 
 
 def test_library_kernels_do_not_count(tmp_path: Path) -> None:

@@ -50,9 +50,9 @@ def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]
     return memory, disk
 
 
-def path_of(one: TensorSpec) -> Path:
-    assert one.file is not None
-    return Path(one.file)
+def path_of(layout: TensorSpec) -> Path:
+    assert layout.file is not None
+    return Path(layout.file)
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def path_of(one: TensorSpec) -> Path:
 )
 def test_the_worker_builds_the_same_tensor(tensor: torch.Tensor) -> None:
     files = OperandFiles()
-    found = build(files.keep("w", tensor))
-    assert torch.equal(found, tensor.detach())
-    assert found.dtype == tensor.dtype
+    result = build(files.keep("w", tensor))
+    assert torch.equal(result, tensor.detach())
+    assert result.dtype == tensor.dtype
     if tensor.numel():
-        assert found.stride() == tensor.stride()
-        assert found.storage_offset() == tensor.storage_offset()
+        assert result.stride() == tensor.stride()
+        assert result.storage_offset() == tensor.storage_offset()
     files.remove()
 
 
@@ -83,7 +83,7 @@ def test_a_name_is_written_once_and_nameless_tensors_each(places: tuple[Path, Pa
     weight = torch.randn(3)
     assert files.keep("w", weight) is files.keep("w", weight)
     first, second = files.keep_new(weight), files.keep_new(weight)
-    assert len({path_of(one) for one in (files.keep("w", weight), first, second)}) == 3
+    assert len({path_of(spec) for spec in (files.keep("w", weight), first, second)}) == 3
 
 
 def test_a_packed_weight_travels_as_the_plain_one(places: tuple[Path, Path]) -> None:

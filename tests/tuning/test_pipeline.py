@@ -24,21 +24,9 @@ from inductor_plugin.tuning.race import MAX_LEGS, ROUNDS_PER_LEG
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import MAY_HAVE_CHANGED, OUT_OF_TIME, Outcome, Status
-from tests.support.fakes import (
-    LIMIT_S,
-    FakeBench,
-    FakeBuild,
-    FakeLocks,
-    FakeMeasurement,
-    FakePool,
-    budget,
-    cpp_build,
-    entry,
-    problem,
-    task,
-    triton_job,
-    until,
-)
+from tests.support.fakes.tasks import budget, cpp_build, entry, problem, task, triton_job
+from tests.support.fakes.waiting import LIMIT_S, FakeLocks, until
+from tests.support.fakes.workers import FakeBench, FakeBuild, FakeMeasurement, FakePool
 
 
 @dataclass
@@ -54,16 +42,16 @@ class Rig:
     counters: Counters
     trace: Trace
 
-    def run(self, one: Task, limit_s: float = LIMIT_S) -> bool:
-        self.pipeline.submit(one)
-        return self.pipeline.wait(one, limit_s)
+    def run(self, pending: Task, limit_s: float = LIMIT_S) -> bool:
+        self.pipeline.submit(pending)
+        return self.pipeline.wait(pending, limit_s)
 
 
 @dataclass
 class Rigs:
     """Makes rigs, and closes their pipelines at the end."""
 
-    made: list[Pipeline] = field(default_factory=list[Pipeline])
+    pipelines: list[Pipeline] = field(default_factory=list[Pipeline])
 
     def __call__(self, build: Builder | None = None, device: str = "cuda:0") -> Rig:
         fake, bench, in_process, locks = FakeBuild(), FakeBench(), FakeMeasurement(), FakeLocks()
@@ -74,15 +62,15 @@ class Rigs:
         pipeline = Pipeline(
             device, builder, worker, in_process, counters, trace, 5.0, held, measured.append
         )
-        self.made.append(pipeline)
+        self.pipelines.append(pipeline)
         return Rig(pipeline, fake, bench, in_process, locks, measured, counters, trace)
 
 
 @pytest.fixture
 def rigs() -> Iterator[Rigs]:
-    made = Rigs()
-    yield made
-    for pipeline in made.made:
+    opened = Rigs()
+    yield opened
+    for pipeline in opened.pipelines:
         pipeline.close()
 
 
@@ -110,8 +98,8 @@ def test_who_cannot_beat_the_library_kernel_is_not_measured(rig: Rig) -> None:
     rig.bench.screen_ms = {"library": 1.0, "ahead": 0.9, "behind": 0.1}
     ahead, behind = entry("ahead"), entry("behind")
     ahead.least_ms, behind.least_ms = 0.8, 1.2
-    one = task([behind, ahead, entry("library", library=True)])
-    assert rig.run(one)
+    pending = task([behind, ahead, entry("library", library=True)])
+    assert rig.run(pending)
     assert rig.bench.screened == ["library", "ahead"]
     assert behind.outcome is not None
     assert behind.outcome.status == "pruned"
@@ -130,18 +118,18 @@ def test_who_has_a_least_time_is_measured_where_no_library_kernel_ran(rig: Rig) 
 
 def test_the_finals_interleave_the_leaders_with_the_library_kernel(rig: Rig) -> None:
     rig.bench.screen_ms = {"library": 3.0, "fast": 1.0, "close": 1.05, "slow": 9.0}
-    one = task([entry("library", library=True), *map(entry, ("fast", "close", "slow"))])
-    assert rig.run(one)
+    pending = task([entry("library", library=True), *map(entry, ("fast", "close", "slow"))])
+    assert rig.run(pending)
     assert set(rig.bench.finals[0]) == {"library", "fast", "close"}
-    assert one.entry("slow").rounds == 0
+    assert pending.entry("slow").rounds == 0
 
 
 def test_who_leads_by_its_launch_is_in_the_finals_too(rig: Rig) -> None:
     """Without CUDA graphs ``light`` is the best: 9 us against 30; with them ``heavy``."""
     rig.bench.screen_ms = {"library": 0.010, "heavy": 0.005, "light": 0.009}
     rig.bench.host_ms = {"library": 0.012, "heavy": 0.030, "light": 0.001}
-    one = task([entry("library", library=True), *map(entry, ("heavy", "light"))])
-    assert rig.run(one)
+    pending = task([entry("library", library=True), *map(entry, ("heavy", "light"))])
+    assert rig.run(pending)
     assert set(rig.bench.finals[0]) == {"library", "heavy", "light"}
 
 
@@ -162,14 +150,14 @@ def test_finalists_keep_the_samples_of_all_legs_and_others_those_of_the_screenin
 ) -> None:
     rig.bench.screen_ms = {"library": 1.0, "a": 1.0, "slow": 9.0}
     rig.bench.final_ms = {"library": 2.0, "a": 2.0}
-    one = task([entry("library", library=True), entry("a"), entry("slow")])
-    assert rig.run(one)
-    assert one.legs == len(rig.bench.finals) == MAX_LEGS
+    pending = task([entry("library", library=True), entry("a"), entry("slow")])
+    assert rig.run(pending)
+    assert pending.legs == len(rig.bench.finals) == MAX_LEGS
     for name in ("library", "a"):
-        samples = one.entry(name).samples_ms
-        assert len(samples) == one.entry(name).rounds == MAX_LEGS * ROUNDS_PER_LEG
+        samples = pending.entry(name).samples_ms
+        assert len(samples) == pending.entry(name).rounds == MAX_LEGS * ROUNDS_PER_LEG
         assert min(samples) > 1.9  # none of the screening's are left
-    assert len(one.entry("slow").samples_ms) == 5
+    assert len(pending.entry("slow").samples_ms) == 5
 
 
 def test_the_finals_end_when_no_one_can_catch_up(rig: Rig) -> None:
@@ -180,9 +168,9 @@ def test_the_finals_end_when_no_one_can_catch_up(rig: Rig) -> None:
 
 
 def test_one_candidate_alone_needs_no_finals(rig: Rig) -> None:
-    one = task([entry("only")])
-    assert rig.run(one)
-    assert one.entries[0].alive
+    pending = task([entry("only")])
+    assert rig.run(pending)
+    assert pending.entries[0].alive
     assert rig.bench.screened == ["only"]
     assert rig.bench.references == [None]
     assert rig.bench.finals == []
@@ -209,17 +197,17 @@ def test_a_task_without_candidates_ends(rig: Rig) -> None:
 def test_a_task_ends_when_every_candidate_failed(rig: Rig) -> None:
     rig.bench.status = {"library": "raised", "a": "wrong", "b": "hung"}
     finished: list[Task] = []
-    one = task([entry("library", library=True), entry("a"), entry("b")], finish=finished.append)
-    assert rig.run(one)
-    assert finished == [one]
-    assert [e.outcome.status for e in one.entries if e.outcome] == ["raised", "wrong", "hung"]
+    pending = task([entry("library", library=True), entry("a"), entry("b")], finish=finished.append)
+    assert rig.run(pending)
+    assert finished == [pending]
+    assert [e.outcome.status for e in pending.entries if e.outcome] == ["raised", "wrong", "hung"]
     assert rig.bench.finals == []
 
 
 def test_the_next_library_kernel_is_the_reference_when_the_first_fails(rig: Rig) -> None:
     rig.bench.status = {"first": "raised"}
-    one = task([entry("first", library=True), entry("second", library=True), entry("a")])
-    assert rig.run(one)
+    pending = task([entry("first", library=True), entry("second", library=True), entry("a")])
+    assert rig.run(pending)
     assert rig.bench.references == ["first", "second", "second"]
 
 
@@ -232,66 +220,66 @@ def test_a_library_kernel_whose_worker_died_runs_once_more(rig: Rig, status: Sta
             rig.bench.status = {}
 
     rig.bench.during = recover
-    one = task([entry("library", library=True), entry("a")])
-    assert rig.run(one)
+    pending = task([entry("library", library=True), entry("a")])
+    assert rig.run(pending)
     assert rig.bench.screened == ["library", "library", "a"]
     assert rig.bench.references[-1] == "library"
-    assert one.entry("library").alive
+    assert pending.entry("library").alive
 
 
 def test_a_library_kernel_that_never_runs_is_no_reference(rig: Rig) -> None:
     rig.bench.status = {"library": "skipped"}  # its operands could not be built
-    one = task([entry("library", library=True), entry("a")])
-    assert rig.run(one)
+    pending = task([entry("library", library=True), entry("a")])
+    assert rig.run(pending)
     assert rig.bench.references == ["library", "library", None]
 
 
 def test_what_cannot_travel_is_measured_at_home(rig: Rig) -> None:
-    one = task([entry("library", library=True, in_process=lambda: None), entry("a")])
-    assert rig.run(one)
+    pending = task([entry("library", library=True, in_process=lambda: None), entry("a")])
+    assert rig.run(pending)
     assert rig.in_process.measured == ["library"]
     assert rig.bench.screened == ["a"]
-    assert one.entry("library").samples_ms
+    assert pending.entry("library").samples_ms
 
 
 def test_a_library_kernel_in_the_worker_is_preferred_as_the_reference(rig: Rig) -> None:
-    one = task(
+    pending = task(
         [
             entry("home", library=True, in_process=lambda: None),
             entry("travels", library=True),
             entry("a"),
         ]
     )
-    assert rig.run(one)
+    assert rig.run(pending)
     assert rig.bench.references == ["travels", "travels"]
 
 
 def test_a_finalist_that_fails_is_out_with_its_reason(rig: Rig) -> None:
     rig.bench.final_status = {"a": "crashed"}
-    one = task([entry("library", library=True), entry("a"), entry("b")])
-    assert rig.run(one)
-    failed = one.entry("a").outcome
+    pending = task([entry("library", library=True), entry("a"), entry("b")])
+    assert rig.run(pending)
+    failed = pending.entry("a").outcome
     assert failed is not None
     assert failed.status == "crashed"
     assert all("a" not in names for names in rig.bench.finals[1:])
-    assert one.entry("b").alive
+    assert pending.entry("b").alive
 
 
 def test_a_finalist_skipped_for_another_ones_fault_keeps_its_screening(rig: Rig) -> None:
     rig.bench.final_status = {"library": "skipped"}
-    one = task([entry("library", library=True), entry("a")])
-    assert rig.run(one)
-    assert one.entry("library").alive
-    assert len(one.entry("library").samples_ms) == 5
+    pending = task([entry("library", library=True), entry("a")])
+    assert rig.run(pending)
+    assert pending.entry("library").alive
+    assert len(pending.entry("library").samples_ms) == 5
     assert len(rig.bench.finals) <= MAX_LEGS
 
 
 def test_finalists_that_may_have_changed_an_operand_are_out(rig: Rig) -> None:
     rig.bench.final_status = {"a": "skipped", "b": "skipped"}
     rig.bench.final_reason = dict.fromkeys("ab", MAY_HAVE_CHANGED)
-    one = task([entry("library", library=True), entry("a"), entry("b")])
-    assert rig.run(one)
-    assert [e.candidate_id for e in one.entries if e.alive] == ["library"]
+    pending = task([entry("library", library=True), entry("a"), entry("b")])
+    assert rig.run(pending)
+    assert [e.candidate_id for e in pending.entries if e.alive] == ["library"]
 
 
 def test_measuring_starts_with_the_first_ready_candidate_while_others_compile(
@@ -303,8 +291,10 @@ def test_measuring_starts_with_the_first_ready_candidate_while_others_compile(
     rig = rigs(builder)
     rig.bench.during = lambda _name: time.sleep(0.03)
     names = [f"k{i}" for i in range(3)]
-    one = task([entry("library", library=True), *(entry(n, build=triton_job(n)) for n in names)])
-    assert rig.run(one)
+    pending = task(
+        [entry("library", library=True), *(entry(n, build=triton_job(n)) for n in names)]
+    )
+    assert rig.run(pending)
     measured = _spans(rig.trace, "measure")
     compiles = _spans(trace, "compile")
     assert len(compiles) == 3
@@ -372,11 +362,11 @@ def test_on_a_cpu_a_compile_asked_for_while_measuring_starts_afterwards(
 
 
 def test_on_a_cpu_nothing_is_measured_before_anyone_waits(rig: Rig) -> None:
-    one = task([entry("library", library=True)], exclusive=True)
-    rig.pipeline.submit(one)
+    pending = task([entry("library", library=True)], exclusive=True)
+    rig.pipeline.submit(pending)
     time.sleep(0.12)
     assert rig.bench.screened == []
-    assert rig.pipeline.wait(one, LIMIT_S)
+    assert rig.pipeline.wait(pending, LIMIT_S)
     assert rig.bench.screened == ["library"]
 
 
@@ -397,21 +387,21 @@ def test_waiting_starts_what_was_held_back(rig: Rig) -> None:
 
 
 def test_a_candidate_that_does_not_compile_costs_itself_alone(rig: Rig) -> None:
-    one = task([entry("library", library=True), *(entry(n, build=triton_job(n)) for n in "ab")])
-    rig.pipeline.submit(one)
+    pending = task([entry("library", library=True), *(entry(n, build=triton_job(n)) for n in "ab")])
+    rig.pipeline.submit(pending)
     rig.build.finish("a", "compile_failed")
     rig.build.finish("b")
-    assert rig.pipeline.wait(one, LIMIT_S)
+    assert rig.pipeline.wait(pending, LIMIT_S)
     assert rig.bench.screened == ["library", "b"]
-    assert not one.entry("a").alive
+    assert not pending.entry("a").alive
 
 
 def test_a_wait_ends_at_its_limit_and_says_so(rig: Rig) -> None:
-    one = task([entry("library", library=True), entry("a", build=triton_job("a"))])
+    pending = task([entry("library", library=True), entry("a", build=triton_job("a"))])
     started = time.monotonic()
-    assert not rig.run(one, limit_s=0.2)
+    assert not rig.run(pending, limit_s=0.2)
     assert time.monotonic() - started < 2.0
-    assert "limit" in one.error
+    assert "limit" in pending.error
     assert rig.locks.held == []  # others may measure this problem now
 
 
@@ -425,19 +415,21 @@ def test_a_limit_is_for_the_silence_and_not_for_the_whole(rig: Rig) -> None:
 def test_an_interrupted_wait_gives_the_problem_s_lock_back(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = task([entry("library", library=True), entry("a", build=cpp_build("a"))], exclusive=True)
-    rig.pipeline.submit(one)
-    real = one.done.wait
+    pending = task(
+        [entry("library", library=True), entry("a", build=cpp_build("a"))], exclusive=True
+    )
+    rig.pipeline.submit(pending)
+    real = pending.done.wait
 
     def interrupted(timeout: float | None = None) -> bool:
         until(lambda: rig.bench.screened == ["library"])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(one.done, "wait", interrupted)
+    monkeypatch.setattr(pending.done, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        rig.pipeline.wait(one, LIMIT_S)
+        rig.pipeline.wait(pending, LIMIT_S)
     assert real(0)
-    assert one.error == "it was interrupted"
+    assert pending.error == "it was interrupted"
     assert rig.locks.held == []
     assert rig.run(task([entry("x")], exclusive=True))
 
@@ -469,28 +461,28 @@ def test_the_holder_of_a_lock_says_that_it_makes_progress(rig: Rig) -> None:
 def test_the_deadline_ends_a_task_whose_candidates_still_compile(rig: Rig) -> None:
     finished: list[Task] = []
     rig.build.compiling = True
-    one = task(
+    pending = task(
         [entry("library", library=True), entry("a", build=cpp_build("a"))],
         exclusive=True,
         budget=budget(0.15),
         finish=finished.append,
     )
     started = time.monotonic()
-    assert rig.run(one)
+    assert rig.run(pending)
     assert time.monotonic() - started < 2.0
-    assert finished == [one]
-    outcome = one.entry("a").outcome
+    assert finished == [pending]
+    outcome = pending.entry("a").outcome
     assert outcome is not None
     assert (outcome.status, outcome.reason) == ("skipped", "the tuning budget ended")
 
 
 def test_after_the_deadline_nothing_more_is_measured(rig: Rig) -> None:
     rig.bench.during = lambda _name: time.sleep(0.25)
-    one = task([entry("library", library=True), *map(entry, "abc")], budget=budget(0.2))
-    assert rig.run(one)
+    pending = task([entry("library", library=True), *map(entry, "abc")], budget=budget(0.2))
+    assert rig.run(pending)
     assert rig.bench.screened == ["library"]
     assert rig.bench.finals == []
-    assert [e.outcome.status for e in one.entries if e.outcome] == ["ok", *["skipped"] * 3]
+    assert [e.outcome.status for e in pending.entries if e.outcome] == ["ok", *["skipped"] * 3]
 
 
 def test_with_a_budget_all_are_screened_before_the_finals_the_heaviest_first(rig: Rig) -> None:
@@ -515,20 +507,20 @@ def test_with_a_budget_all_are_screened_before_the_finals_the_heaviest_first(rig
 def test_a_library_kernel_is_not_measured_where_nothing_else_was_compiled_in_time(
     rig: Rig,
 ) -> None:
-    one = task(
+    pending = task(
         [entry("library", library=True), entry("a", build=cpp_build("a"))], budget=budget(LIMIT_S)
     )
-    one.entry("a").outcome = Outcome("a", "skipped", OUT_OF_TIME)
-    assert rig.run(one)
+    pending.entry("a").outcome = Outcome("a", "skipped", OUT_OF_TIME)
+    assert rig.run(pending)
     assert rig.bench.screened == []
-    assert [e.outcome.reason for e in one.entries if e.outcome] == [OUT_OF_TIME] * 2
+    assert [e.outcome.reason for e in pending.entries if e.outcome] == [OUT_OF_TIME] * 2
 
 
 def test_a_budget_spent_elsewhere_does_not_wait_for_a_process_that_measures(rig: Rig) -> None:
     rig.locks.elsewhere.add("digest")
-    one = task([entry("library", library=True)], budget=budget(0.1))
+    pending = task([entry("library", library=True)], budget=budget(0.1))
     started = time.monotonic()
-    assert rig.run(one)
+    assert rig.run(pending)
     assert time.monotonic() - started < 2.0
     assert rig.bench.screened == []
 
@@ -536,16 +528,16 @@ def test_a_budget_spent_elsewhere_does_not_wait_for_a_process_that_measures(rig:
 def test_a_problem_that_another_process_measures_is_waited_for_and_taken_over(rig: Rig) -> None:
     rig.locks.elsewhere.add("digest")
 
-    def refresh(one: Task) -> int:
-        one.entries.clear()  # all of them are known by now
+    def refresh(pending: Task) -> int:
+        pending.entries.clear()  # all of them are known by now
         return 2
 
-    one = task([entry("library", library=True), entry("a")], refresh=refresh)
-    rig.pipeline.submit(one)
+    queued = task([entry("library", library=True), entry("a")], refresh=refresh)
+    rig.pipeline.submit(queued)
     until(lambda: rig.locks.tried > 1)
-    assert not one.done.is_set()
+    assert not queued.done.is_set()
     rig.locks.elsewhere.clear()
-    assert rig.pipeline.wait(one, LIMIT_S)
+    assert rig.pipeline.wait(queued, LIMIT_S)
     assert rig.bench.screened == []
     assert rig.locks.held == []
 
@@ -556,19 +548,21 @@ def test_what_a_remote_answers_late_is_used_while_candidates_compile(
     pool: Any = FakePool(compile_s=60.0)
     rig = rigs(Builder(open_store(tmp_path), pool, Counters(), Trace("trace.json"), LIMIT_S))
 
-    def refresh(one: Task) -> int:
+    def refresh(pending: Task) -> int:
         if rig.bench.screened:  # the answer has come
-            one.entries[:] = one.entries[:1]
+            pending.entries[:] = pending.entries[:1]
         return 1
 
-    one = task([entry("library", library=True), entry("a", build=triton_job("a"))], refresh=refresh)
-    rig.pipeline.submit(one)
+    queued = task(
+        [entry("library", library=True), entry("a", build=triton_job("a"))], refresh=refresh
+    )
+    rig.pipeline.submit(queued)
     until(lambda: rig.bench.screened == ["library"])
-    assert not one.done.is_set()
-    one.news.set()
-    assert rig.pipeline.wait(one, LIMIT_S)
+    assert not queued.done.is_set()
+    queued.news.set()
+    assert rig.pipeline.wait(queued, LIMIT_S)
     assert rig.bench.screened == ["library"]
-    assert not one.error
+    assert not queued.error
 
 
 def test_other_problems_go_on_while_one_is_measured_elsewhere(rig: Rig) -> None:
@@ -582,9 +576,9 @@ def test_other_problems_go_on_while_one_is_measured_elsewhere(rig: Rig) -> None:
 def test_of_two_tasks_for_one_problem_the_second_waits_for_the_first(rig: Rig) -> None:
     first = task([entry("library", library=True), entry("a", build=triton_job("a"))])
 
-    def refresh(one: Task) -> int:
+    def refresh(pending: Task) -> int:
         assert first.done.is_set()
-        one.entries.clear()
+        pending.entries.clear()
         return 1
 
     second = task([entry("library", library=True)], refresh=refresh)
@@ -605,10 +599,10 @@ def test_a_lost_worker_ends_every_task_with_one_warning(
 ) -> None:
     rig.bench.error = WorkerError("no worker could be started")
     many = [task([entry("library", library=True)], digest=str(i)) for i in range(5)]
-    for one in many:
-        rig.pipeline.submit(one)
-    assert not any(rig.pipeline.wait(one, LIMIT_S) for one in many)
-    assert all("no worker could be started" in one.error for one in many)
+    for queued in many:
+        rig.pipeline.submit(queued)
+    assert not any(rig.pipeline.wait(waiting, LIMIT_S) for waiting in many)
+    assert all("no worker could be started" in waiting.error for waiting in many)
     late = task([entry("library", library=True)], digest="late")
     assert not rig.run(late)
     assert late.error
@@ -657,19 +651,19 @@ def test_memory_is_given_back_before_anybody_goes_on(rigs: Rigs) -> None:
 
     def first_alone(_name: str) -> None:
         if len(rig.bench.screened) == 1:
-            for one in many[1:]:
-                rig.pipeline.submit(one)
+            for queued in many[1:]:
+                rig.pipeline.submit(queued)
 
     rig.bench.during = first_alone
     release = rig.bench.release
 
     def released() -> None:
-        given_back.append(sum(one.done.is_set() for one in many))
+        given_back.append(sum(queued.done.is_set() for queued in many))
         release()
 
     rig.bench.release = released  # type: ignore[method-assign]
     rig.pipeline.submit(many[0])
-    assert all(rig.pipeline.wait(one, LIMIT_S) for one in many)
+    assert all(rig.pipeline.wait(queued, LIMIT_S) for queued in many)
     assert given_back == [2]
     late = task([entry("x")], digest="late")
     rig.pipeline.submit(late)
@@ -712,9 +706,9 @@ def test_a_cache_that_fails_ends_the_task_and_not_the_thread(rigs: Rigs, broken:
 
     if broken == "lock":
         rig.pipeline._locks = fail  # pyright: ignore
-    one = task([entry("x")], digest="1", refresh=fail if broken == "refresh" else None)
-    assert not rig.run(one)
-    assert "the disk is gone" in one.error
+    pending = task([entry("x")], digest="1", refresh=fail if broken == "refresh" else None)
+    assert not rig.run(pending)
+    assert "the disk is gone" in pending.error
     rig.pipeline._locks = rig.locks  # pyright: ignore
     assert rig.run(task([entry("y")], digest="2"))
     assert rig.locks.held == []
@@ -723,14 +717,14 @@ def test_a_cache_that_fails_ends_the_task_and_not_the_thread(rigs: Rigs, broken:
 def test_closing_ends_a_wait_at_once_and_quietly(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = task([entry("library", library=True), entry("a", build=triton_job("a"))])
-    rig.pipeline.submit(one)
+    pending = task([entry("library", library=True), entry("a", build=triton_job("a"))])
+    rig.pipeline.submit(pending)
     until(lambda: bool(rig.locks.held))
     threading.Timer(0.1, rig.pipeline.close).start()
     started = time.monotonic()
-    assert not rig.pipeline.wait(one, LIMIT_S)
+    assert not rig.pipeline.wait(pending, LIMIT_S)
     assert time.monotonic() - started < 2.0
-    assert "closed" in one.error
+    assert "closed" in pending.error
     assert rig.locks.held == []
     assert caplog.records == []
 
@@ -750,9 +744,9 @@ def test_a_worker_that_ends_because_of_closing_is_not_called_lost(
 
 def test_a_closed_pipeline_refuses_at_once(rig: Rig) -> None:
     rig.pipeline.close()
-    one = task([entry("x")])
-    assert not rig.run(one)
-    assert "closed" in one.error
+    pending = task([entry("x")])
+    assert not rig.run(pending)
+    assert "closed" in pending.error
 
 
 def test_a_task_that_cannot_be_queued_is_not_waited_for_by_the_thread(rig: Rig) -> None:
@@ -764,14 +758,16 @@ def test_a_task_that_cannot_be_queued_is_not_waited_for_by_the_thread(rig: Rig) 
 
 
 def test_the_bar_takes_one_step_for_each_candidate_however_it_ends(rig: Rig) -> None:
-    def refresh(one: Task) -> int:
-        one.entries.pop()
+    def refresh(pending: Task) -> int:
+        pending.entries.pop()
         return 1
 
-    one = task([*map(entry, "ab"), entry("c", build=triton_job("c")), entry("d")], refresh=refresh)
-    rig.pipeline.submit(one)
+    queued = task(
+        [*map(entry, "ab"), entry("c", build=triton_job("c")), entry("d")], refresh=refresh
+    )
+    rig.pipeline.submit(queued)
     rig.build.finish("c", "compile_failed")
-    assert rig.pipeline.wait(one, LIMIT_S)
+    assert rig.pipeline.wait(queued, LIMIT_S)
     until(lambda: len(rig.measured) == 4)
     assert rig.measured.count("a") == rig.measured.count("b") == 1
 

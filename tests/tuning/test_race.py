@@ -8,9 +8,9 @@ from inductor_plugin.tuning import race
 
 
 def test_the_standing_is_the_median_and_the_quartiles() -> None:
-    found = race.sample_stats([5.0, 1.0, 3.0, 2.0, 4.0])
-    assert (found.low_ms, found.median_ms, found.high_ms) == (2.0, 3.0, 4.0)
-    assert found.spread_ms == 2.0
+    stats = race.sample_stats([5.0, 1.0, 3.0, 2.0, 4.0])
+    assert (stats.low_ms, stats.median_ms, stats.high_ms) == (2.0, 3.0, 4.0)
+    assert stats.spread_ms == 2.0
 
 
 def test_one_sample_has_no_spread() -> None:

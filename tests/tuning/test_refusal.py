@@ -8,8 +8,8 @@ import pytest
 
 from inductor_plugin.cache import Record, Store, digest_of, open_store
 from inductor_plugin.tuning.refusal import REASON, remember
-from tests.support.fakes import problem
-from tests.tuning.test_selection import offers, race, rig
+from tests.support.fakes.selection import offers, race, rig
+from tests.support.fakes.tasks import problem
 
 ENVIRONMENT = "e" * 16
 WHY = {"cutlass": "float32 needs TF32", "triton_decode": "too many rows"}
@@ -59,18 +59,18 @@ def test_another_answer_takes_the_place_of_the_old_one(
 
 
 def test_a_race_takes_its_place_and_is_never_replaced(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    remember(one.store, ENVIRONMENT, problem(), "library", WHY)
-    ticket = one.plan(offers("a"))
+    bench = rig(tmp_path)
+    remember(bench.store, ENVIRONMENT, problem(), "library", WHY)
+    ticket = bench.plan(offers("a"))
     assert not ticket.hit
     race(ticket, {"library": 2.0, "a": 1.0})
-    tuned = known(one.store)
+    tuned = known(bench.store)
     assert tuned is not None
     assert tuned.decision is not None
     assert tuned.decision.winner == "a"
     assert tuned.rejected == {"gemm": "too small"}
-    assert not remember(one.store, ENVIRONMENT, problem(), "library", WHY)
-    assert known(one.store) == tuned
+    assert not remember(bench.store, ENVIRONMENT, problem(), "library", WHY)
+    assert known(bench.store) == tuned
 
 
 def test_it_does_not_count_as_tuned(store: Store) -> None:

@@ -20,14 +20,16 @@ from inductor_plugin.tuning import runtime as runtime_module
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.runtime import Runtime, worker_settings
 from inductor_plugin.worker.jobs import WorkerSettings
-from tests.support.fakes import FakeBench, FakePool, entry, task, triton_job, until
+from tests.support.fakes.tasks import entry, task, triton_job
+from tests.support.fakes.waiting import until
+from tests.support.fakes.workers import FakeBench, FakePool
 
 
 @pytest.fixture
 def runtime() -> Iterator[Runtime]:
-    made = Runtime()
-    yield made
-    made.forget()
+    opened = Runtime()
+    yield opened
+    opened.forget()
 
 
 def config(path: Path, **options: Any) -> Config:
@@ -72,20 +74,20 @@ def test_other_threads_are_another_environment(runtime: Runtime, cache_dir: Path
 
 def test_threads_that_come_together_get_one_pipeline(runtime: Runtime, cache_dir: Path) -> None:
     site = runtime.context(config(cache_dir), "cpu", {})
-    found: list[Pipeline] = []
+    pipelines: list[Pipeline] = []
     barrier = threading.Barrier(8)
 
     def ask() -> None:
         barrier.wait(10)
-        found.append(site.pipeline)
+        pipelines.append(site.pipeline)
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert len(found) == 8
-    assert len(set(map(id, found))) == 1
+    assert len(pipelines) == 8
+    assert len(set(map(id, pipelines))) == 1
 
 
 @pytest.mark.parametrize(
@@ -167,11 +169,11 @@ def test_nothing_is_compiled_for_a_gpu_that_another_process_has_for_itself(
     context = runtime.context(config(cache_dir), "cuda:0", {})
     for digest in ("first", "second"):
         builds = [entry(f"{digest} {i}", build=triton_job(f"{digest} {i}")) for i in range(2)]
-        one = task([entry("library", library=True), *builds], digest=digest)
-        one.measured = measured
-        context.submit(cast("Any", SimpleNamespace(task=one)))
+        pending = task([entry("library", library=True), *builds], digest=digest)
+        pending.measured = measured
+        context.submit(cast("Any", SimpleNamespace(task=pending)))
     until(lambda: len(pool.jobs) == compiled)
-    assert [one.tried for one in workers] == [tried]
+    assert [fake_worker.tried for fake_worker in workers] == [tried]
     said = [r.message for r in caplog.records if "nothing can be measured" in r.message]
     assert len(said) == (0 if compiled else 1)
     assert all(scarce in text and reason in text for text in said)
@@ -254,9 +256,9 @@ def test_a_refused_cache_is_replaced_by_memory_with_one_warning(
 ) -> None:
     cache_dir.mkdir(mode=0o777)
     cache_dir.chmod(0o777)
-    one = runtime.store(config(cache_dir))
-    assert one.degraded
-    assert runtime.store(config(cache_dir)) is one
+    store = runtime.store(config(cache_dir))
+    assert store.degraded
+    assert runtime.store(config(cache_dir)) is store
     assert [r.levelno for r in caplog.records if "nothing is remembered" in r.message] == [
         logging.WARNING
     ]

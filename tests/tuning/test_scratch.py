@@ -17,13 +17,13 @@ HIGHEST_PID = 1 << 22  # Linux gives no process this number or a higher one
 
 
 def me() -> ProcessId:
-    found = scratch.process_id(os.getpid())
-    assert found is not None
-    return found
+    process = scratch.process_id(os.getpid())
+    assert process is not None
+    return process
 
 
-def folder(parent: Path, one: ProcessId) -> Path:
-    path = parent / f"{one.prefix}abc_1"
+def folder(parent: Path, process: ProcessId) -> Path:
+    path = parent / f"{process.prefix}abc_1"
     path.mkdir()
     (path / "0.bin").write_bytes(b"weights")
     return path

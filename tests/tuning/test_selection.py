@@ -2,107 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Record, Store, open_store
-from inductor_plugin.cache.quarantine import quarantine_name
-from inductor_plugin.config import Config
-from inductor_plugin.problem import Problem
-from inductor_plugin.problem.number_check import NumberCheck
-from inductor_plugin.problem.tolerance import Tolerance
-from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.offer import CandidateOffer
-from inductor_plugin.tuning.pins.pin import Pin
-from inductor_plugin.tuning.pins.replay import Pins
-from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.task import TaskCandidate
-from inductor_plugin.worker.jobs import Outcome, Status
-from tests.support.fakes import budget, offer, problem, spread
-
-ENVIRONMENT = "e" * 16
-
-
-@dataclass
-class Rig:
-    """A selection on a real cache."""
-
-    selection: Selection
-    store: Store
-    counters: Counters
-
-    def plan(
-        self,
-        offers: Sequence[CandidateOffer],
-        limit: Budget | None = None,
-        one: Problem | None = None,
-    ) -> TuningTicket:
-        return self.selection.plan(one or problem(), offers, {"gemm": "too small"}, CHECK, limit)
-
-    def record(self, ticket: TuningTicket) -> Record:
-        record = self.store.record(ENVIRONMENT, ticket.problem.op, ticket.digest)
-        assert record is not None
-        return record
-
-
-CHECK = NumberCheck(Tolerance(0.01, 0.01))
-
-
-def rig(path: Path, pins: Pins | None = None, *, host_counts: bool = True, **options: Any) -> Rig:
-    store, counters = open_store(path), Counters()
-    config = Config.load({"cache_dir": str(path), **options}, environ={})
-    here = {"host": "here"}
-    selection = Selection(
-        config, store, ENVIRONMENT, lambda: here, counters, pins, host_counts=host_counts
-    )
-    return Rig(selection, store, counters)
-
-
-def pinned_to(ticket: TuningTicket, winner: str, template: str = "") -> Pins:
-    """Return pins of a ticket's problem."""
-    pin = Pin(ENVIRONMENT, "mm", ticket.digest, "mm(8x8, 8x8)", winner, template)
-    return Pins("pins.json", {pin.place: pin})
-
-
-def offers(*names: str) -> list[CandidateOffer]:
-    """Return a library kernel and templates."""
-    return [offer("library", library=True), *(offer(name) for name in names)]
-
-
-def race(
-    ticket: TuningTicket,
-    times_ms: dict[str, float],
-    failed: dict[str, Status] | None = None,
-    finalists: Sequence[str] = (),
-) -> None:
-    """Do what the pipeline does with the task of a ticket."""
-    task = ticket.task
-    assert task is not None
-    task.refresh(task)
-    task.legs = 1 if finalists else 0
-    for one in task.entries:
-        status = (failed or {}).get(one.candidate_id, "ok")
-        took = times_ms.get(one.candidate_id)
-        if status != "ok" or took is not None:
-            one.outcome = Outcome(
-                one.candidate_id, status, "" if status == "ok" else "why", error=1e-6
-            )
-        if status == "ok" and took is not None:
-            one.samples_ms = spread(took, 5)
-            one.rounds = 6 if one.candidate_id in finalists else 0
-    task.finish(task)
-    task.done.set()
-
-
-def entries(ticket: TuningTicket) -> list[str]:
-    return [] if ticket.task is None else [e.candidate_id for e in ticket.task.entries]
+from inductor_plugin.worker.jobs import Outcome
+from tests.support.fakes.selection import (
+    CHECK,
+    entries,
+    offers,
+    race,
+    rig,
+)
+from tests.support.fakes.tasks import budget, offer, problem
+from tests.support.fakes.workers import spread
 
 
 def test_what_was_measured_once_is_known_to_the_next_process(tmp_path: Path) -> None:
@@ -126,21 +43,21 @@ def test_what_was_measured_once_is_known_to_the_next_process(tmp_path: Path) -> 
 
 
 def test_only_the_unseen_are_measured_beside_the_library_kernel(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    race(one.plan(offers("a", "b")), {"library": 2.0, "a": 1.0, "b": 1.5})
-    ticket = one.plan(offers("a", "b", "c"))
+    bench = rig(tmp_path)
+    race(bench.plan(offers("a", "b")), {"library": 2.0, "a": 1.0, "b": 1.5})
+    ticket = bench.plan(offers("a", "b", "c"))
     assert entries(ticket) == ["library", "c"]
     race(ticket, {"library": 2.2, "c": 0.5})
-    assert one.selection.decide(ticket).winner == "c"
-    assert set(one.record(ticket).candidates) == {"library", "a", "b", "c"}
-    assert one.record(ticket).candidates["library"].median_ms == pytest.approx(2.2)
+    assert bench.selection.decide(ticket).winner == "c"
+    assert set(bench.record(ticket).candidates) == {"library", "a", "b", "c"}
+    assert bench.record(ticket).candidates["library"].median_ms == pytest.approx(2.2)
 
 
 def test_the_record_keeps_samples_reasons_and_where_they_come_from(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan(offers("a", "bad"))
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a", "bad"))
     race(ticket, {"library": 2.0, "a": 1.0}, {"bad": "wrong"})
-    record = one.record(ticket)
+    record = bench.record(ticket)
     assert record.rejected == {"gemm": "too small"}
     assert record.candidates["a"].samples_ms == pytest.approx(spread(1.0, 5))
     assert record.candidates["a"].median_ms == pytest.approx(1.0)
@@ -154,42 +71,42 @@ def test_the_record_keeps_samples_reasons_and_where_they_come_from(tmp_path: Pat
 
 
 def test_the_record_says_how_far_each_candidate_came(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan(offers("a", "b"))
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a", "b"))
     race(ticket, {"library": 2.0, "a": 1.0, "b": 3.0}, finalists=("library", "a"))
-    stages = {n: m.provenance["race"] for n, m in one.record(ticket).candidates.items()}
+    stages = {n: m.provenance["race"] for n, m in bench.record(ticket).candidates.items()}
     assert stages == {"library": "final", "a": "final", "b": "beaten"}
-    ticket = one.plan(offers("c"), one=problem(rows=65))
+    ticket = bench.plan(offers("c"), product=problem(rows=65))
     race(ticket, {"library": 1.0, "c": 3.0})
-    stages = {n: m.provenance["race"] for n, m in one.record(ticket).candidates.items()}
+    stages = {n: m.provenance["race"] for n, m in bench.record(ticket).candidates.items()}
     assert stages == {"library": "screened", "c": "screened"}
 
 
 def test_a_lucky_first_look_does_not_win_against_finalists(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan(offers("a", "lucky"))
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a", "lucky"))
     # All slowed down between the screening and the finals, in which "lucky" took no part.
     race(ticket, {"library": 2.0, "a": 1.5, "lucky": 1.4}, finalists=("library", "a"))
-    assert one.selection.decide(ticket).winner == "a"
-    assert one.selection.decide(rig(tmp_path).plan(offers("a", "lucky"))).winner == "a"
-    assert one.selection.medians(ticket)["lucky"] == pytest.approx(1.4)
+    assert bench.selection.decide(ticket).winner == "a"
+    assert bench.selection.decide(rig(tmp_path).plan(offers("a", "lucky"))).winner == "a"
+    assert bench.selection.medians(ticket)["lucky"] == pytest.approx(1.4)
 
 
 def test_who_was_beaten_competes_again_when_no_finalist_is_offered(tmp_path: Path) -> None:
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
     race(
-        one.plan(offers("a", "second")),
+        bench.plan(offers("a", "second")),
         {"library": 2.0, "a": 1.0, "second": 1.1},
         finalists=("library", "a"),
     )
-    assert one.selection.decide(one.plan(offers("second"))).winner == "second"
+    assert bench.selection.decide(bench.plan(offers("second"))).winner == "second"
 
 
 def test_a_winner_that_is_not_faster_by_the_margin_is_not_used(tmp_path: Path) -> None:
-    one = rig(tmp_path, never_slower_margin=1.5)
-    ticket = one.plan(offers("a"))
+    bench = rig(tmp_path, never_slower_margin=1.5)
+    ticket = bench.plan(offers("a"))
     race(ticket, {"library": 1.4, "a": 1.0})
-    verdict = one.selection.decide(ticket)
+    verdict = bench.selection.decide(ticket)
     assert verdict.winner == "library"
     assert "margin" in verdict.reason
     # The timings stay: with another margin the same record decides otherwise.
@@ -210,41 +127,25 @@ def test_by_default_a_winner_is_two_percent_faster(
 def test_a_failed_candidate_is_not_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan(offers("bad"))
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("bad"))
     race(ticket, {"library": 1.0}, {"bad": "raised"})
     assert "bad is not used" in caplog.text
-    assert one.counters.snapshot().failed == 1
-    again = one.plan(offers("bad"))
+    assert bench.counters.snapshot().failed == 1
+    again = bench.plan(offers("bad"))
     assert again.hit
     assert again.task is None
     assert again.measured["bad"].status == "raised"
 
 
-def test_quarantine_outlives_the_record(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan(offers("bad"))
-    race(ticket, {"library": 1.0}, {"bad": "hung"})
-    race(one.plan(offers("bad")), {"library": 1.0}, {"bad": "hung"})
-    one.store.layout.record(ENVIRONMENT, "mm", ticket.digest).unlink()
-    again = rig(tmp_path)
-    ticket = again.plan(offers("bad"))
-    assert entries(ticket) == ["library"]
-    assert (ticket.measured["bad"].status, ticket.measured["bad"].reason) == (
-        "hung",
-        "why (option compile_timeout_s or bench_timeout_s)",
-    )
-    assert again.counters.snapshot().quarantined == 1
-
-
 def test_how_the_device_was_is_in_the_record(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan(offers("a"))
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a"))
     assert ticket.task is not None
     for each in ticket.task.entries:
         each.conditions = {"sm_clock_mhz": 1980, "host_bound": True}
     race(ticket, {"library": 1.0, "a": 0.5})
-    provenance = one.record(ticket).candidates["a"].provenance
+    provenance = bench.record(ticket).candidates["a"].provenance
     assert (provenance["sm_clock_mhz"], provenance["host_bound"]) == (1980, True)
 
 
@@ -278,100 +179,73 @@ def test_launches_of_two_hosts_are_not_compared(tmp_path: Path) -> None:
     assert first.selection.decide(ticket).winner == "a"
 
 
-def test_who_was_blamed_for_memory_that_others_held_is_released(tmp_path: Path) -> None:
-    """Earlier versions condemned the candidates of all large problems while a model filled the GPU."""
-    first = rig(tmp_path)
-    ticket = first.plan(offers("a", "b"))
-    for name, status, reason in (
-        ("a", "out_of_memory", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
-        ("b", "out_of_memory", "benchmark worker of cuda:0 was killed by SIGKILL"),
-    ):
-        for _ in range(2):
-            fields = {"candidate": name, "status": status, "reason": reason}
-            first.store.quarantine(ENVIRONMENT, quarantine_name(name, ticket.digest), fields)
-    again = rig(tmp_path)
-    ticket = again.plan(offers("a", "b"))
-    assert [each.candidate for each in again.store.iter_quarantine()] == [
-        quarantine_name("b", ticket.digest)
-    ]
-    assert ticket.task is not None
-    assert {each.candidate_id for each in ticket.task.entries} == {"library", "a"}
-
-
-def test_quarantine_is_for_one_problem(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    race(one.plan(offers("bad")), {"library": 1.0}, {"bad": "hung"})
-    assert entries(one.plan(offers("bad"), one=problem(rows=4096))) == ["library", "bad"]
-    assert quarantine_name("bad", "a" * 64) != quarantine_name("bad", "b" * 64)
-
-
 def test_a_skipped_candidate_is_tried_again_and_not_blamed(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan(offers("a"))
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a"))
     race(ticket, {"library": 1.0}, {"a": "skipped"})
-    assert one.counters.snapshot().failed == 0
-    again = one.plan(offers("a"))
+    assert bench.counters.snapshot().failed == 0
+    again = bench.plan(offers("a"))
     assert not again.hit
     assert entries(again) == ["library", "a"]
 
 
 def test_a_failed_library_kernel_is_no_yardstick(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan(offers("a"))
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a"))
     race(ticket, {"a": 1.0}, {"library": "raised"})
-    verdict = one.selection.decide(ticket)
+    verdict = bench.selection.decide(ticket)
     assert (verdict.winner, verdict.library) == ("a", None)
-    again = one.plan(offers("a", "b"))
+    again = bench.plan(offers("a", "b"))
     assert entries(again) == ["b"]  # it is not measured again
 
 
 def test_a_library_kernel_that_was_skipped_stays(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan(offers("a"))
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a"))
     race(ticket, {"a": 0.001}, {"library": "skipped"})
-    assert one.selection.decide(ticket).winner == "library"
+    assert bench.selection.decide(ticket).winner == "library"
 
 
 def test_without_a_library_kernel_the_fastest_runs(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan([offer("a"), offer("b")])
+    bench = rig(tmp_path)
+    ticket = bench.plan([offer("a"), offer("b")])
     race(ticket, {"a": 2.0, "b": 1.0})
-    assert one.selection.decide(ticket).winner == "b"
+    assert bench.selection.decide(ticket).winner == "b"
 
 
 def test_when_everything_failed_nothing_runs(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan(offers("a"))
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a"))
     race(ticket, {}, {"library": "raised", "a": "wrong"})
-    verdict = one.selection.decide(ticket)
+    verdict = bench.selection.decide(ticket)
     assert (verdict.winner, verdict.reason) == (None, "nothing was measured")
-    assert one.record(ticket).decision is None
+    assert bench.record(ticket).decision is None
 
 
 def test_a_single_candidate_is_measured_and_wins(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan([offer("a")])
+    bench = rig(tmp_path)
+    ticket = bench.plan([offer("a")])
     race(ticket, {"a": 1.0})
-    assert one.selection.decide(ticket).winner == "a"
+    assert bench.selection.decide(ticket).winner == "a"
 
 
 def test_policy_cached_measures_nothing_and_decides_from_what_is_known(tmp_path: Path) -> None:
     tuned = rig(tmp_path)
     race(tuned.plan(offers("a")), {"library": 2.0, "a": 1.0})
-    one = rig(tmp_path, policy="cached")
-    ticket = one.plan(offers("a", "unseen"))
+    bench = rig(tmp_path, policy="cached")
+    ticket = bench.plan(offers("a", "unseen"))
     assert ticket.task is None
-    assert one.selection.decide(ticket).winner == "a"
-    assert one.counters.snapshot().record_misses == 1
-    ticket = one.plan(offers("a"), one=problem(rows=4096))
-    assert one.selection.decide(ticket).winner == "library"
+    assert bench.selection.decide(ticket).winner == "a"
+    assert bench.counters.snapshot().record_misses == 1
+    ticket = bench.plan(offers("a"), product=problem(rows=4096))
+    assert bench.selection.decide(ticket).winner == "library"
 
 
 def test_a_limit_on_candidates_keeps_the_best_ranked_and_every_library_kernel(
     tmp_path: Path,
 ) -> None:
-    one = rig(tmp_path, max_candidates=2)
-    ticket = one.plan([*map(offer, "abc"), offer("x", library=True), offer("y", library=True)])
+    bench = rig(tmp_path, max_candidates=2)
+    ticket = bench.plan([*map(offer, "abc"), offer("x", library=True), offer("y", library=True)])
     assert sorted(entries(ticket)) == ["a", "b", "x", "y"]
     assert entries(ticket)[:2] == ["x", "y"]
 
@@ -380,30 +254,30 @@ def test_after_the_deadline_no_candidate_is_prepared(tmp_path: Path) -> None:
     def make(_own: CandidateId) -> TaskCandidate:
         raise AssertionError("preparing takes time")
 
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
     costly = [replace(o, prepare=make) for o in offers("a")]
-    ticket = one.plan(costly, budget(0.0))
+    ticket = bench.plan(costly, budget(0.0))
     assert ticket.task is None
     assert {m.reason for m in ticket.measured.values()} == {"the tuning budget ended"}
-    assert one.selection.decide(ticket).winner == "library"
+    assert bench.selection.decide(ticket).winner == "library"
 
 
 def test_known_candidates_are_not_prepared(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    made: list[str] = []
+    bench = rig(tmp_path)
+    created: list[str] = []
 
     def counted(o: CandidateOffer) -> CandidateOffer:
         def prepare(own: CandidateId) -> TaskCandidate:
-            made.append(own.name)
+            created.append(own.name)
             return o.prepare(own)
 
         return replace(o, prepare=prepare)
 
-    race(one.plan(offers("a")), {"library": 2.0, "a": 1.0})
-    one.plan([counted(o) for o in offers("a")])
-    assert made == []
-    one.plan([counted(o) for o in offers("a", "b")])
-    assert made == ["library", "b"]
+    race(bench.plan(offers("a")), {"library": 2.0, "a": 1.0})
+    bench.plan([counted(o) for o in offers("a")])
+    assert created == []
+    bench.plan([counted(o) for o in offers("a", "b")])
+    assert created == ["library", "b"]
 
 
 def test_what_another_process_measured_meanwhile_is_taken_over(tmp_path: Path) -> None:
@@ -444,90 +318,6 @@ def test_all_processes_decide_from_the_same_timings(tmp_path: Path) -> None:
     assert last.winner == theirs.selection.decide(tickets[1]).winner == "library"
 
 
-def test_a_pinned_winner_runs_whatever_was_measured(tmp_path: Path) -> None:
-    tuned = rig(tmp_path)
-    ticket = tuned.plan(offers("a", "b"))
-    race(ticket, {"library": 3.0, "a": 1.0, "b": 2.0})
-    pins = pinned_to(ticket, "b")
-    one = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
-    again = one.plan(offers("a", "b", "unseen"))
-    assert again.task is None
-    verdict = one.selection.decide(again)
-    assert (verdict.winner, verdict.reason) == ("b", "pinned")
-
-
-def test_what_is_not_pinned_runs_the_library_kernel_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = rig(tmp_path, Pins("pins.json", {}), policy="pinned", pin_file="pins.json")
-    ticket = one.plan(offers("a"))
-    assert one.selection.decide(ticket).winner == "library"
-    one.selection.decide(ticket)
-    assert [r.levelno for r in caplog.records] == [logging.WARNING]
-
-
-def test_what_is_not_pinned_and_has_no_library_kernel_is_no_timed_choice(
-    tmp_path: Path,
-) -> None:
-    race(rig(tmp_path).plan([offer("a"), offer("b")]), {"a": 2.0, "b": 1.0})
-    one = rig(tmp_path, Pins("pins.json", {}), policy="pinned", pin_file="pins.json")
-    assert one.selection.decide(one.plan([offer("a"), offer("b")])).winner == "a"
-
-
-def test_a_pinned_candidate_is_offered_whatever_the_limit(tmp_path: Path) -> None:
-    ticket = rig(tmp_path).plan(offers("a", "b"))
-    limits: dict[str, Any] = {"policy": "pinned", "pin_file": "pins.json", "max_candidates": 1}
-    one = rig(tmp_path, pinned_to(ticket, "b"), **limits)
-    assert one.selection.decide(one.plan(offers("a", "b"))).winner == "b"
-
-
-@pytest.mark.parametrize(
-    ("template", "why"),
-    [
-        ("", "it is not offered any more"),
-        ("gone", "template 'gone' is not registered"),
-        ("triton_decode", "template 'triton_decode' does not offer it any more"),
-    ],
-)
-def test_a_pin_that_is_not_offered_says_why(tmp_path: Path, template: str, why: str) -> None:
-    ticket = rig(tmp_path).plan(offers("a"))
-    pins = pinned_to(ticket, "b", template)
-    one = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
-    again = one.plan(offers("a"))
-    verdict = one.selection.decide(again)
-    assert verdict.winner == "library"
-    assert again.unpinned == f"pinned b is not used: {why}"
-    assert again.unpinned in verdict.reason
-
-
-def test_a_pinned_library_kernel_runs_though_it_has_failed_here(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It would run without a pin, too: that is no reason for a warning, or for an error with `strict`."""
-    ticket = rig(tmp_path).plan(offers("a"))
-    race(ticket, {"a": 1.0}, failed={"library": "crashed"})
-    rig(tmp_path).selection.decide(ticket)
-    pins = pinned_to(ticket, "library")
-    again = rig(tmp_path, pins, policy="pinned", pin_file="pins.json").plan(offers("a"))
-    verdict = again.selection.decide(again)
-    assert (verdict.winner, verdict.reason, again.unpinned) == ("library", "pinned", "")
-    assert "no pinned decision" not in caplog.text
-
-
-def test_a_pin_file_of_another_environment_says_what_differs_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    fields = {"device": {"type": "cpu", "name": "Z80"}, "software": {"torch": "1.0"}}
-    pin = Pin("another", "mm", "d", "mm(8x8, 8x8)", "a")
-    pins = Pins("pins.json", {pin.place: pin}, {"another": fields})
-    one = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
-    for device in ("cpu", "cuda"):
-        ticket = one.plan(offers("a"), one=problem(device=device))
-        assert one.selection.decide(ticket).winner == "library"
-        assert "of another environment (Z80, torch 1.0)" in ticket.unpinned
-    assert len(caplog.records) == 1
-
-
 def test_numbers_are_checked_unless_that_is_switched_off(tmp_path: Path) -> None:
     for switch, expected in ((True, CHECK), (False, None)):
         ticket = rig(tmp_path, verify_numerics=switch).plan(offers("a"))
@@ -539,15 +329,15 @@ def test_numbers_are_checked_unless_that_is_switched_off(tmp_path: Path) -> None
 def test_compiling_disturbs_measuring_on_a_cpu_only(
     tmp_path: Path, device: str, exclusive: bool
 ) -> None:
-    ticket = rig(tmp_path).plan(offers("a"), one=problem(device=device))
+    ticket = rig(tmp_path).plan(offers("a"), product=problem(device=device))
     assert ticket.task is not None
     assert ticket.task.exclusive is exclusive
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_samples_that_vary_need_a_larger_gain(device: str, tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan(offers("a"), one=problem(device=device))
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a"), product=problem(device=device))
     assert ticket.task is not None
     ticket.task.refresh(ticket.task)
     wide = {"library": (0.8, 1.0, 1.2, 1.4, 1.6), "a": (0.7, 0.9, 1.1, 1.3, 1.5)}
@@ -556,19 +346,19 @@ def test_samples_that_vary_need_a_larger_gain(device: str, tmp_path: Path) -> No
         each.samples_ms = wide[each.candidate_id]
     ticket.task.finish(ticket.task)
     ticket.task.done.set()
-    assert one.selection.decide(ticket).winner == "library"
+    assert bench.selection.decide(ticket).winner == "library"
 
 
 def test_numbers_that_were_not_compared_win_nothing(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan(offers("a"))
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a"))
     assert ticket.task is not None
     for entry in ticket.task.entries:
         entry.outcome, entry.samples_ms = Outcome(entry.candidate_id, "ok"), (1.0,) * 5
     ticket.task.entry("a").samples_ms = (0.1,) * 5
     ticket.task.finish(ticket.task)
-    assert one.selection.decide(ticket).winner == "library"
-    unseen = one.record(ticket).candidates["a"]
+    assert bench.selection.decide(ticket).winner == "library"
+    unseen = bench.record(ticket).candidates["a"]
     assert unseen.status == "skipped"
     assert "not compared" in unseen.reason
     assert rig(tmp_path).plan(offers("a")).task is not None
@@ -577,12 +367,12 @@ def test_numbers_that_were_not_compared_win_nothing(tmp_path: Path) -> None:
 def test_without_library_kernels_numbers_are_not_compared_and_the_record_says_so(
     tmp_path: Path,
 ) -> None:
-    one = rig(tmp_path)
-    ticket = one.plan([offer("a"), offer("b")])
+    bench = rig(tmp_path)
+    ticket = bench.plan([offer("a"), offer("b")])
     assert ticket.task is not None
     assert ticket.task.check is None
     race(ticket, {"a": 2.0, "b": 1.0})
-    assert one.record(ticket).candidates["b"].provenance["numbers"] == "no reference"
+    assert bench.record(ticket).candidates["b"].provenance["numbers"] == "no reference"
     assert rig(tmp_path).plan([offer("a"), offer("b")]).task is None
     again = rig(tmp_path).plan(offers("a", "b"))
     assert again.task is not None

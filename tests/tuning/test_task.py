@@ -11,12 +11,13 @@ from inductor_plugin.problem.attention import FORWARD, Mask, arguments, attentio
 from inductor_plugin.tuning import budget as budget_module
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status
-from tests.support.fakes import FakeClock, budget, entry, task
+from tests.support.fakes.tasks import budget, entry, task
+from tests.support.fakes.waiting import FakeClock
 
 
-def fared(one: TaskCandidate, status: Status) -> TaskCandidate:
-    one.outcome = Outcome(one.candidate_id, status)
-    return one
+def fared(candidate: TaskCandidate, status: Status) -> TaskCandidate:
+    candidate.outcome = Outcome(candidate.candidate_id, status)
+    return candidate
 
 
 def test_only_what_ran_and_is_right_is_alive() -> None:
@@ -28,14 +29,14 @@ def test_only_what_ran_and_is_right_is_alive() -> None:
 
 def test_the_reference_is_the_first_library_kernel_that_may_still_run() -> None:
     first, second = entry("first", library=True), entry("second", library=True)
-    one = task([entry("a"), first, second])
-    assert one.reference is first
+    pending = task([entry("a"), first, second])
+    assert pending.reference is first
     fared(first, "raised")
-    assert one.reference is second
+    assert pending.reference is second
     fared(second, "ok")
-    assert one.reference is second
+    assert pending.reference is second
     fared(second, "skipped")
-    assert one.reference is None
+    assert pending.reference is None
 
 
 def test_a_kernel_of_this_process_is_a_reference_only_where_no_other_is() -> None:
@@ -60,24 +61,24 @@ def test_who_has_an_outcome_is_screened() -> None:
 def test_who_has_a_least_time_waits_for_the_library_kernels() -> None:
     library, sure, other = entry("library", library=True), entry("sure"), entry("other")
     sure.least_ms = 1.0
-    one = task([library, sure, other])
+    pending = task([library, sure, other])
     sure.ready = other.ready = True
-    assert list(one.screenable()) == [other]  # the library kernel still compiles
+    assert list(pending.screenable()) == [other]  # the library kernel still compiles
     library.ready = True
-    assert list(one.screenable()) == [library, other]
+    assert list(pending.screenable()) == [library, other]
     fared(library, "ok")
-    assert list(one.screenable()) == [sure, other]
-    one.measured, library.outcome = False, None
-    assert list(one.screenable()) == [library, sure, other]
+    assert list(pending.screenable()) == [sure, other]
+    pending.measured, library.outcome = False, None
+    assert list(pending.screenable()) == [library, sure, other]
 
 
 def test_a_task_is_late_once_its_budget_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock(100.0)
     monkeypatch.setattr(budget_module, "time", clock)
-    one = task([], budget=budget(5.0))
-    assert not one.late
+    pending = task([], budget=budget(5.0))
+    assert not pending.late
     clock.now = 105.1
-    assert one.late
+    assert pending.late
     assert not task([]).late
 
 
@@ -87,12 +88,12 @@ def test_equal_tasks_are_two_tasks() -> None:
 
 
 def test_a_task_knows_the_attention_it_is_about() -> None:
-    one = task([entry("a", library=True)])
-    assert one.attention is None
+    pending = task([entry("a", library=True)])
+    assert pending.attention is None
     q = Operand((2, 4, 8, 16), (512, 128, 16, 1), "float32", "cuda")
-    one.problem = replace(one.problem, op=FORWARD, inputs=(q, q, q), output=q)
-    assert one.attention is None  # no library kernel tells its scalars
-    told = arguments(scale=0.25, mask=Mask(right=0), operands=("q", "k", "v"))
-    texts = tuple((name, repr(value)) for name, value in told.items())
-    one.problem = replace(one.problem, arguments=texts)
-    assert one.attention == attention_of(one.problem)
+    pending.problem = replace(pending.problem, op=FORWARD, inputs=(q, q, q), output=q)
+    assert pending.attention is None  # no library kernel tells its scalars
+    call_arguments = arguments(scale=0.25, mask=Mask(right=0), operands=("q", "k", "v"))
+    texts = tuple((name, repr(value)) for name, value in call_arguments.items())
+    pending.problem = replace(pending.problem, arguments=texts)
+    assert pending.attention == attention_of(pending.problem)

@@ -6,7 +6,7 @@ from typing import Any
 
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ticket import TuningTicket, decided, looked_up
-from tests.support.fakes import offer, problem
+from tests.support.fakes.tasks import offer, problem
 
 
 def ticket() -> TuningTicket:
@@ -16,19 +16,19 @@ def ticket() -> TuningTicket:
 
 
 def test_a_lookup_is_a_hit_or_a_miss_of_a_problem() -> None:
-    one = ticket()
-    assert looked_up(one, [], "tune") == (
+    submitted = ticket()
+    assert looked_up(submitted, [], "tune") == (
         "mm(64x32, 32x48): hit, all 2 candidates are known (record dddddddddddd)"
     )
-    assert looked_up(one, one.offers[1:], "tune") == (
+    assert looked_up(submitted, submitted.offers[1:], "tune") == (
         "mm(64x32, 32x48): miss, 1 of 2 candidates are measured (record dddddddddddd)"
     )
-    assert "are compiled" in looked_up(one, one.offers, "build")
-    assert "not measured (policy=cached)" in looked_up(one, one.offers, "cached")
+    assert "are compiled" in looked_up(submitted, submitted.offers, "build")
+    assert "not measured (policy=cached)" in looked_up(submitted, submitted.offers, "cached")
 
 
 def test_a_decision_names_the_problem_the_winner_and_why() -> None:
-    one = ticket()
-    assert decided(one) == "mm(64x32, 32x48): nothing was decided"
-    one.verdict = Verdict("a", "library", "1.5x faster than the library kernel")
-    assert decided(one) == "mm(64x32, 32x48): a runs: 1.5x faster than the library kernel"
+    submitted = ticket()
+    assert decided(submitted) == "mm(64x32, 32x48): nothing was decided"
+    submitted.verdict = Verdict("a", "library", "1.5x faster than the library kernel")
+    assert decided(submitted) == "mm(64x32, 32x48): a runs: 1.5x faster than the library kernel"

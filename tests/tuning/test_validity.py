@@ -22,8 +22,15 @@ from inductor_plugin.tuning.validity import (
     limits,
     was_limited,
 )
-from inductor_plugin.worker.jobs import Outcome, Status
-from tests.tuning.test_selection import Rig, entries, offers, pinned_to, race, rig
+from tests.support.fakes.selection import (
+    Rig,
+    entries,
+    fail,
+    offers,
+    pinned_to,
+    race,
+    rig,
+)
 
 
 def measured(status: str, **provenance: Any) -> Measured:
@@ -67,8 +74,8 @@ def test_a_raised_limit_gives_another_try(
     status: str, then: dict[str, float] | None, now: dict[str, Any], *, again: bool
 ) -> None:
     assert was_limited(status, then, config(**now)) is again
-    one = measured(status, **({"limits": then} if then else {}))
-    assert is_valid(one, config(**now), library=False) is not again
+    row = measured(status, **({"limits": then} if then else {}))
+    assert is_valid(row, config(**now), library=False) is not again
 
 
 def test_what_is_noted_is_what_is_compared() -> None:
@@ -89,9 +96,9 @@ def test_a_library_kernel_that_took_too_long_is_tried_again() -> None:
 
 
 def test_unchecked_numbers_stand_only_where_nobody_asks() -> None:
-    one = measured("ok", **checked(None, verify=False))
-    assert not is_valid(one, config(verify_numerics=True), library=False)
-    assert is_valid(one, config(verify_numerics=False), library=False)
+    row = measured("ok", **checked(None, verify=False))
+    assert not is_valid(row, config(verify_numerics=True), library=False)
+    assert is_valid(row, config(verify_numerics=False), library=False)
     check = NumberCheck(Tolerance(0.1, 0.1))
     compared = replace(measured("ok", **checked(check, verify=True)), error=0.0)
     assert is_valid(compared, config(), library=False)
@@ -157,7 +164,7 @@ def test_a_right_kernel_that_an_earlier_check_condemned_wins(
 
 def as_seen_elsewhere(rig_: Any, ticket: Any) -> None:
     """Let another machine's newer record say that all candidates are right and fast."""
-    found = rig_.record(ticket)
+    kept = rig_.record(ticket)
     rows = {
         name: replace(
             row,
@@ -167,10 +174,10 @@ def as_seen_elsewhere(rig_: Any, ticket: Any) -> None:
             error=0.0,
             measured_at=4e9,
         )
-        for name, row in found.candidates.items()
+        for name, row in kept.candidates.items()
     }
-    path = rig_.store.layout.record(found.environment, found.op, found.digest)
-    path.write_bytes(document.dump(to_fields(replace(found, candidates=rows))))
+    path = rig_.store.layout.record(kept.environment, kept.op, kept.digest)
+    path.write_bytes(document.dump(to_fields(replace(kept, candidates=rows))))
 
 
 @pytest.mark.parametrize("policy", ["tune", "cached"])
@@ -216,56 +223,6 @@ def test_what_was_not_checked_is_measured_again_when_numbers_count(tmp_path: Pat
     assert rig(tmp_path).plan(offers("a")).task is None
 
 
-@pytest.mark.parametrize("status", ["hung", "out_of_memory"])
-def test_a_candidate_ended_by_the_users_limit_comes_back_with_a_higher_one(
-    tmp_path: Path, status: Status
-) -> None:
-    low: dict[str, Any] = {"bench_timeout_s": 1, "worker_memory_bytes": 1 << 20}
-    for _ in range(2):
-        fail(rig(tmp_path, **low).plan(offers("a")), "a", status)
-    assert rig(tmp_path, **low).plan(offers("a")).task is None
-    again = rig(tmp_path, worker_memory_bytes=0).plan(offers("a"))
-    assert "a" in entries(again)
-    # What happened under the low limit does not count: one failure under the default is the first.
-    fail(again, "a", status)
-    assert "a" in entries(rig(tmp_path).plan(offers("a")))
-
-
-@pytest.mark.parametrize("status", ["hung", "crashed", "out_of_memory", "sticky_error"])
-def test_a_mishap_condemns_at_the_second_time(
-    tmp_path: Path, status: Status, caplog: pytest.LogCaptureFixture
-) -> None:
-    fail(rig(tmp_path).plan(offers("a")), "a", status)
-    assert "the next process tries it once more" in caplog.text
-    again = rig(tmp_path).plan(offers("a"))
-    assert entries(again) == ["library", "a"]
-    caplog.clear()
-    fail(again, "a", status)
-    assert "is not used" in caplog.text
-    assert "once more" not in caplog.text
-    known = rig(tmp_path).plan(offers("a"))
-    assert known.hit
-    assert known.measured["a"].status == status
-
-
-@pytest.mark.parametrize("status", ["wrong", "red_zone", "raised", "compile_failed"])
-def test_what_a_candidate_did_itself_condemns_at_once(tmp_path: Path, status: Status) -> None:
-    fail(rig(tmp_path).plan(offers("a")), "a", status)
-    known = rig(tmp_path).plan(offers("a"))
-    assert known.hit
-    assert known.measured["a"].status == status
-
-
-def test_a_mishap_that_went_well_the_second_time_is_forgotten(tmp_path: Path) -> None:
-    fail(rig(tmp_path).plan(offers("a")), "a", "crashed")
-    race(rig(tmp_path).plan(offers("a")), {"library": 1.0, "a": 0.5})
-    one = rig(tmp_path)
-    assert list(one.store.iter_quarantine()) == []
-    known = one.plan(offers("a"))
-    assert known.hit
-    assert one.selection.decide(known).winner == "a"
-
-
 @pytest.mark.parametrize(
     ("status", "count", "then", "expected"),
     [
@@ -288,38 +245,20 @@ def test_who_stays_out(
 
 
 def test_what_does_not_fit_is_remembered_and_not_quarantined(tmp_path: Path) -> None:
-    one: Rig = rig(tmp_path, verify_numerics=False)
-    ticket = one.plan(offers("a", "b"))
+    bench: Rig = rig(tmp_path, verify_numerics=False)
+    ticket = bench.plan(offers("a", "b"))
     fail(ticket, "a", "pruned")
-    assert one.record(ticket).candidates["a"].status == "pruned"
-    assert one.record(ticket).candidates["a"].reason == "ended"
-    assert list(one.store.iter_quarantine()) == []
-    assert one.counters.snapshot().failed == 0
-    assert not failed(one.record(ticket).candidates["a"])
+    assert bench.record(ticket).candidates["a"].status == "pruned"
+    assert bench.record(ticket).candidates["a"].reason == "ended"
+    assert list(bench.store.iter_quarantine()) == []
+    assert bench.counters.snapshot().failed == 0
+    assert not failed(bench.record(ticket).candidates["a"])
     again = rig(tmp_path, verify_numerics=False).plan(offers("a", "b"))
     assert again.hit
     assert again.task is None
     # With the check on, the others are measured again; what cannot be fast stays out.
     checking = rig(tmp_path).plan(offers("a", "b"))
     assert entries(checking) == ["library", "b"]
-
-
-def test_a_library_kernel_is_never_put_into_quarantine(tmp_path: Path) -> None:
-    one: Rig = rig(tmp_path, bench_timeout_s=1)
-    fail(one.plan(offers("a")), "library", "hung")
-    assert list(one.store.iter_quarantine()) == []
-    assert "library" in entries(rig(tmp_path, bench_timeout_s=1).plan(offers("a")))
-
-
-def fail(ticket: Any, name: str, status: Status) -> None:
-    """Let one candidate of a race fail and the others take a millisecond."""
-    for one in ticket.task.entries:
-        good = one.candidate_id != name
-        one.outcome = Outcome(
-            one.candidate_id, "ok" if good else status, "" if good else "ended", error=0.0
-        )
-        one.samples_ms = (1.0,) * 5 if good else ()
-    ticket.task.finish(ticket.task)
 
 
 def test_another_machine_does_not_speak_for_what_an_earlier_check_refused_here(

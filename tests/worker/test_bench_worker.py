@@ -42,7 +42,7 @@ from inductor_plugin.worker.jobs import (
 )
 from inductor_plugin.worker.process import WorkerProcess
 from tests.support.candidates import faults
-from tests.support.fakes import wait_idle
+from tests.support.fakes.waiting import wait_idle
 from tests.support.repository import REPOSITORY
 
 SETTINGS = WorkerSettings(
@@ -75,8 +75,8 @@ def candidate(fault: str, timeout_s: float = 20.0) -> BenchCandidate:
     return BenchCandidate(fault, kernel, (A, B), C, timeout_s)
 
 
-def job(one: BenchCandidate, library: BenchCandidate | None = LIBRARY) -> ScreenJob:
-    return ScreenJob("one problem", library, one, QUICK, CHECK if library else None)
+def job(competitor: BenchCandidate, library: BenchCandidate | None = LIBRARY) -> ScreenJob:
+    return ScreenJob("one problem", library, competitor, QUICK, CHECK if library else None)
 
 
 @pytest.fixture(name="worker", scope="module")
@@ -208,8 +208,8 @@ def test_library_kernels_of_other_products_run(
         pairs = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "transposed": False}
         keywords = (*pairs.items(), ("bias", None), ("output_padding", (0, 0)), ("groups", 1))
     kernel = ExternKernel(name, keywords, has_out=options != "conv")
-    one = BenchCandidate(name, kernel, inputs, output, 20.0)
-    outcome = worker.screen(ScreenJob(name, None, one, QUICK, None))
+    competitor = BenchCandidate(name, kernel, inputs, output, 20.0)
+    outcome = worker.screen(ScreenJob(name, None, competitor, QUICK, None))
     assert outcome.status == "ok", outcome.reason
 
 
@@ -261,11 +261,11 @@ extern "C" void gemm(const float* a, const float* bt, float* c, uint64_t m)
     file.write_bytes(build(B).t().contiguous().numpy().tobytes())
     assert answers[0].library is not None
     kernel = CppKernel(answers[0].symbol, answers[0].library, (16,))
-    one = BenchCandidate("cpp", kernel, (A, tensor(8, 32, file=str(file))), C, 20.0)
-    outcome = worker.screen(job(one))
+    competitor = BenchCandidate("cpp", kernel, (A, tensor(8, 32, file=str(file))), C, 20.0)
+    outcome = worker.screen(job(competitor))
     assert outcome.status == "ok", outcome.reason
     assert len(outcome.samples_ms) == 3
-    too_far = replace(one, kernel=replace(kernel, sizes=(17,)))
+    too_far = replace(competitor, kernel=replace(kernel, sizes=(17,)))
     assert worker.screen(job(too_far)).status == "red_zone"
 
 
@@ -293,9 +293,9 @@ def test_a_worker_that_never_starts_is_an_error_after_two_attempts():
 
 def test_a_pickled_request_makes_its_own_launch(worker: BenchWorker):
     kernel = RequestKernel(pickle.dumps(faults.Request()))
-    one = BenchCandidate("request", kernel, (A, B), C, 60.0)
-    assert worker.screen(job(one)).status == "ok"
-    broken = replace(one, kernel=RequestKernel(b"no pickle"))
+    competitor = BenchCandidate("request", kernel, (A, B), C, 60.0)
+    assert worker.screen(job(competitor)).status == "ok"
+    broken = replace(competitor, kernel=RequestKernel(b"no pickle"))
     assert worker.screen(job(broken)).status == "raised"
 
 
@@ -347,12 +347,14 @@ def test_the_short_cuts_are_inductor_s_own_functions():
     ids=lambda spec: f"{spec.dtype}-{spec.stride}",
 )
 def test_operands_are_as_specified_and_the_same_each_time(spec: TensorSpec):
-    one, other = build(spec), build(spec)
-    assert (tuple(one.shape), one.stride()) == (spec.size, spec.stride)
-    assert (str(one.dtype), one.storage_offset()) == (f"torch.{spec.dtype}", spec.offset)
-    assert torch.equal(one.to(torch.complex64), other.to(torch.complex64))
+    left, other = build(spec), build(spec)
+    assert (tuple(left.shape), left.stride()) == (spec.size, spec.stride)
+    assert (str(left.dtype), left.storage_offset()) == (f"torch.{spec.dtype}", spec.offset)
+    assert torch.equal(left.to(torch.complex64), other.to(torch.complex64))
     changed = build(replace(spec, seed=9))
-    assert not one.numel() or not torch.equal(one.to(torch.complex64), changed.to(torch.complex64))
+    assert not left.numel() or not torch.equal(
+        left.to(torch.complex64), changed.to(torch.complex64)
+    )
 
 
 def test_a_view_and_its_base_hold_the_same_values():

@@ -29,7 +29,7 @@ from inductor_plugin.worker.jobs import (
     WorkerSettings,
 )
 from inductor_plugin.worker.process import WorkerProcess
-from tests.support.fakes import wait_idle
+from tests.support.fakes.waiting import wait_idle
 from tests.support.repository import REPOSITORY
 
 SETTINGS = WorkerSettings(sys_path=(str(REPOSITORY), *sys.path), kind="compile")
@@ -132,9 +132,9 @@ def test_kernels_that_begin_alike_share_it_in_one_library(pool: CompilePool, tmp
     counter = "static int64_t count() { static int64_t calls = 0; return ++calls; }"
 
     def counting(key: str, factor: int, text: str = counter) -> CppSource:
-        one = source(key, factor, text)
-        body = one.source.replace("(x, y);", "(x, y); *y += 100 * count();")
-        return replace(one, source=body, shares=True)
+        kernel = source(key, factor, text)
+        body = kernel.source.replace("(x, y);", "(x, y); *y += 100 * count();")
+        return replace(kernel, source=body, shares=True)
 
     sources = [counting("a", 2), counting("b", 3), counting("c", 5, f"{counter}\n// another")]
     built = build(pool, tmp_path, *sources)
@@ -166,7 +166,7 @@ def test_a_unit_has_each_include_once_and_renames_only_the_function():
 
 def test_what_nvcc_says_of_each_kernel_comes_back_with_it(pool: CompilePool, tmp_path: Path):
     sources = source("a" * 64, 2, "// TRAP"), source("b" * 64, 3)
-    names = [f"unit_{unique_symbol(one)}" for one in sources]
+    names = [f"unit_{unique_symbol(source_)}" for source_ in sources]
 
     def says(*kernels: tuple[str, int, int]) -> None:
         lines = [
@@ -181,7 +181,10 @@ def test_what_nvcc_says_of_each_kernel_comes_back_with_it(pool: CompilePool, tmp
     first, second = (f"_ZN{len(name)}{name}1kEv" for name in names)
     says((first, 255, 68), (second, 40, 0), ("_Z7helperv", 8, 0))
     both = build(pool, tmp_path, *sources, command=command)
-    assert [both[one.key].resources for one in sources] == [Resources(255, 68), Resources(40, 0)]
+    assert [both[source_.key].resources for source_ in sources] == [
+        Resources(255, 68),
+        Resources(40, 0),
+    ]
     says(("_Z1kv", 168, 4), ("_Z6helperv", 32, 12))
     alone = build(pool, tmp_path, sources[0], command=command)
     assert alone[sources[0].key].resources == Resources(168, 12)

@@ -92,7 +92,7 @@ def ran(
     kernel: SequenceKernel, *specs: TensorSpec, times: int = 1
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return what a sequence writes, and its operands."""
-    inputs = [operands.build(one) for one in specs]
+    inputs = [operands.build(spec) for spec in specs]
     out = torch.full((16, 8), torch.nan)
     run: Any = inductor.bind_sequence(kernel, inputs, out)
     for _ in range(times):
@@ -180,17 +180,17 @@ def a_worker() -> Iterator[BenchWorker]:
     worker.close()
 
 
-def screened(worker: BenchWorker, one: BenchCandidate) -> Any:
+def screened(worker: BenchWorker, competitor: BenchCandidate) -> Any:
     library = candidate("unfused", APART)
     return worker.screen(
-        ScreenJob("a fusion", library, one, QUICK, NumberCheck(Tolerance(1e-4, 1e-4)))
+        ScreenJob("a fusion", library, competitor, QUICK, NumberCheck(Tolerance(1e-4, 1e-4)))
     )
 
 
 def test_fused_against_unfused_in_a_worker(worker: BenchWorker) -> None:
     library, fused = candidate("unfused", APART), candidate("fused", TOGETHER)
-    for one in (library, fused):
-        outcome = screened(worker, one)
+    for measured_kernel in (library, fused):
+        outcome = screened(worker, measured_kernel)
         assert (outcome.status, len(outcome.samples_ms)) == ("ok", 3)
     (first, second) = worker.final(FinalJob("a fusion", (library, fused), 4, QUICK))
     assert 3 <= len(first.samples_ms) == len(second.samples_ms) <= 4  # all, or those of calm turns

@@ -30,7 +30,8 @@ from inductor_plugin.worker.jobs import (
     WorkerSettings,
 )
 from inductor_plugin.worker.process import WorkerProcess
-from tests.support.fakes import task, until, wait_idle
+from tests.support.fakes.tasks import task
+from tests.support.fakes.waiting import until, wait_idle
 from tests.support.lowering import Arg, Lab, library_first
 
 pytestmark = [
@@ -60,13 +61,15 @@ def test_a_compile_worker_makes_a_kernel_that_the_benchmark_worker_finds(
     pool = CompilePool(1, settings, memory_bytes_per_job=0)
     compiled: list[Compiled] = []
     try:
-        for one in entries:
-            assert isinstance(one.build, TritonCompileJob)
-            pool.submit(one.build, compiled.extend)
+        for entry in entries:
+            assert isinstance(entry.build, TritonCompileJob)
+            pool.submit(entry.build, compiled.extend)
         assert wait_idle(pool, 120)
     finally:
         pool.close()
-    assert [(one.status, one.reason) for one in compiled] == [("ok", "")] * 2
+    assert [(compiled_kernel.status, compiled_kernel.reason) for compiled_kernel in compiled] == [
+        ("ok", "")
+    ] * 2
     cubins = list(inductor_cache.glob("triton/0/*/*.cubin"))
     assert len(cubins) == 2
     for path in cubins:
@@ -76,15 +79,17 @@ def test_a_compile_worker_makes_a_kernel_that_the_benchmark_worker_finds(
 
     worker = WorkerProcess(WorkerSettings(sys_path=tuple(sys.path), kind="bench"), "bench")
     try:
-        kernels: list[Any] = [one.candidate.kernel for one in entries if one.candidate is not None]
+        kernels: list[Any] = [
+            candidate.candidate.kernel for candidate in entries if candidate.candidate is not None
+        ]
         assert len(kernels) == 2
         for kernel in kernels:
-            assert worker.run(CallJob("tests.support.gpu", "found", (kernel,)), 60) is True
+            assert worker.run(CallJob("tests.support.gpu", "is_compiled", (kernel,)), 60) is True
         elsewhere = dict(kernels[0].environment) | {
             "TRITON_CACHE_DIR": str(inductor_cache / "other")
         }
         astray = RequestKernel(kernels[0].payload, tuple(elsewhere.items()))
-        assert worker.run(CallJob("tests.support.gpu", "found", (astray,)), 60) is False
+        assert worker.run(CallJob("tests.support.gpu", "is_compiled", (astray,)), 60) is False
     finally:
         worker.close()
 
@@ -107,16 +112,16 @@ def test_a_kernel_out_of_the_cache_is_found_without_a_compile(
             folder = tmp_path / name
             environment = dict(first.build.environment) | {"TRITON_CACHE_DIR": str(folder)}
             job = replace(first.build, environment=tuple(environment.items()))
-            one = replace(first, build=job, ready=False, outcome=None)
+            changed = replace(first, build=job, ready=False, outcome=None)
             counters = Counters()
             builder = Builder(store, pool, counters, Trace(), 120)
-            builder.add(task([one]), one, lambda: None)
-            until(lambda one=one: one.ready or one.outcome is not None, 120)
-            assert one.outcome is None
+            builder.add(task([changed]), changed, lambda: None)
+            until(lambda waiting=changed: waiting.ready or waiting.outcome is not None, 120)
+            assert changed.outcome is None
             compiled.append(counters.snapshot().compiled)
-            assert one.candidate is not None
-            kernel = replace(one.candidate.kernel, environment=job.environment)
-            assert worker.run(CallJob("tests.support.gpu", "found", (kernel,)), 60) is True
+            assert changed.candidate is not None
+            kernel = replace(changed.candidate.kernel, environment=job.environment)
+            assert worker.run(CallJob("tests.support.gpu", "is_compiled", (kernel,)), 60) is True
     finally:
         pool.close()
         for worker in workers.values():
@@ -127,9 +132,9 @@ def test_a_kernel_out_of_the_cache_is_found_without_a_compile(
 def test_code_that_asks_for_the_target_while_it_compiles_is_told() -> None:
     from inductor_plugin.worker.child import inductor
 
-    told: list[Any] = []
+    reported: list[Any] = []
     with inductor.driver_of(TritonTarget("cuda", 80, 32)):
         from triton.language import target_info
 
-        told.append(target_info.current_target())
-    assert (told[0].backend, told[0].arch, told[0].warp_size) == ("cuda", 80, 32)
+        reported.append(target_info.current_target())
+    assert (reported[0].backend, reported[0].arch, reported[0].warp_size) == ("cuda", 80, 32)

@@ -24,7 +24,7 @@ from inductor_plugin.worker import turn as turn_module
 from inductor_plugin.worker.child import bench
 from inductor_plugin.worker.jobs import Event, FinalJob, ScreenJob
 from inductor_plugin.worker.turn import folder_in, turn
-from tests.support.fakes import until
+from tests.support.fakes.waiting import until
 from tests.support.repository import REPOSITORY
 from tests.worker.child.test_bench import GOOD as MEASURED
 from tests.worker.child.test_bench import ONCE

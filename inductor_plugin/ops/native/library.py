@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
-from torch._C._profiler import _RecordFunctionFast
+from torch._C._profiler import _RecordFunctionFast  # pyright: ignore[reportPrivateUsage]
 from torch.autograd import profiler
 
 from inductor_plugin.kernels.unit import unique_symbol

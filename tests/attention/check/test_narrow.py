@@ -29,9 +29,9 @@ NARROW_FAULTS = (
 
 def ours(facts: Attention) -> BenchCandidate:
     """Return the plugin's own operator, which rounds no weights."""
-    told = arguments(scale=facts.scale, mask=facts.mask, operands=facts.operands)
+    call_arguments = arguments(scale=facts.scale, mask=facts.mask, operands=facts.operands)
     inputs, output = operands_of(facts)
-    kernel = ExternKernel("attention_fmha", tuple(told.items()), has_out=False)
+    kernel = ExternKernel("attention_fmha", tuple(call_arguments.items()), has_out=False)
     return BenchCandidate("fmha", kernel, inputs, output, 20.0)
 
 

@@ -29,8 +29,8 @@ def outputs(facts: Attention) -> dict[str, list[torch.Tensor]]:
     torch.manual_seed(0)
     x = {name: torch.randn(2, H, 12, D) for name in ("do", "q")}
     x |= {name: torch.randn(2, HKV, 9, D) for name in ("k", "v")}
-    for one in nan_sites(facts, LENGTHS):
-        x[one.operand][one.sequence, one.head, one.row, 0] = math.nan
+    for site in nan_sites(facts, LENGTHS):
+        x[site.operand][site.sequence, site.head, site.row, 0] = math.nan
     more: dict[str, Any] = {"mask": facts.mask, "scale": 0.3}
     if facts.backward:
         dq, dk, dv, _ = reference.backward(x["do"], x["q"], x["k"], x["v"], **more)
@@ -46,14 +46,14 @@ def test_the_formulas_do_what_is_asked_and_nothing_hidden_passes(
 ) -> None:
     facts = facts_of(mask, backward=backward)
     planted = nan_sites(facts, LENGTHS)
-    assert [one.operand for one in planted] == ["do" if backward else "q", "k"]
-    for name, found in outputs(facts).items():
-        assert nan_leaks(facts, LENGTHS, planted, name, found) == ""
-        numbers = [one.nan_to_num(0.0, 0.0, 0.0) for one in found]
+    assert [fault.operand for fault in planted] == ["do" if backward else "q", "k"]
+    for name, output in outputs(facts).items():
+        assert nan_leaks(facts, LENGTHS, planted, name, output) == ""
+        numbers = [part.nan_to_num(0.0, 0.0, 0.0) for part in output]
         assert "is a number where an operand is NaN" in nan_leaks(
             facts, LENGTHS, planted, name, numbers
         )
-        leaked = [one.clone() for one in found]
+        leaked = [part.clone() for part in output]
         leaked[0][H - 1 if name not in ("dk", "dv") else HKV - 1, -1] = math.nan
         assert "where all it depends on are numbers" in nan_leaks(
             facts, LENGTHS, planted, name, leaked
@@ -70,11 +70,11 @@ def test_rows_that_do_not_see_the_key_stay_as_they_are(mask: Mask, backward: boo
     assert sees[:, place.row].any()
     apart = ~sees[:, place.row] & sees.any(-1)
     row = int(apart.nonzero()[0])
-    for name, found in outputs(facts).items():
+    for name, output in outputs(facts).items():
         if name in ("dk", "dv"):
             continue
-        found[place.sequence][place.head * (H // HKV), row] = math.nan
-        wrong = nan_leaks(facts, LENGTHS, planted, name, found)
+        output[place.sequence][place.head * (H // HKV), row] = math.nan
+        wrong = nan_leaks(facts, LENGTHS, planted, name, output)
         if name == "dq":
             assert wrong == ""
         else:

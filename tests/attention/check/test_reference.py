@@ -66,7 +66,7 @@ def operands_of(facts: Attention) -> tuple[tuple[TensorSpec, ...], TensorSpec]:
 
     sq, sk = facts.queries, facts.keys
     rows = {name: tensor(B, H, sq, seed=s) for s, name in enumerate(("lse", "delta"), start=1)}
-    made = {
+    by_name = {
         **rows,
         "q": view(3, H, sq, D),
         "k": view(4, HKV, sk, D),
@@ -79,7 +79,7 @@ def operands_of(facts: Attention) -> tuple[tuple[TensorSpec, ...], TensorSpec]:
     output = view(0, HKV, sk, D) if facts.backward else view(0, H, sq, DV)
     if facts.dtype.startswith("float8"):
         output = replace(output, dtype="bfloat16")
-    return tuple(made[name] for name in facts.operands), output
+    return tuple(by_name[name] for name in facts.operands), output
 
 
 def candidate(facts: Attention, fault: str, name: str = "") -> BenchCandidate:
@@ -92,18 +92,21 @@ def candidate(facts: Attention, fault: str, name: str = "") -> BenchCandidate:
 
 
 def aten(facts: Attention) -> BenchCandidate:
-    told = arguments(scale=facts.scale, mask=facts.mask, operands=facts.operands)
+    call_arguments = arguments(scale=facts.scale, mask=facts.mask, operands=facts.operands)
     name = f"attention_cpu{'_backward' if facts.backward else ''}"
     inputs, output = operands_of(facts)
-    kernel = ExternKernel(name, tuple(told.items()), has_out=False)
+    kernel = ExternKernel(name, tuple(call_arguments.items()), has_out=False)
     return BenchCandidate("aten", kernel, inputs, output, 20.0)
 
 
 def screened(
-    worker: BenchWorker, facts: Attention, one: BenchCandidate, library: BenchCandidate | None
+    worker: BenchWorker,
+    facts: Attention,
+    competitor: BenchCandidate,
+    library: BenchCandidate | None,
 ) -> Outcome:
     about = f"{facts.backward} {facts.mask} {facts.dtype} {library and library.candidate_id}"
-    return worker.screen(ScreenJob(about, library, one, QUICK, CHECK, facts))
+    return worker.screen(ScreenJob(about, library, competitor, QUICK, CHECK, facts))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -127,23 +130,23 @@ def test_a_kernel_is_held_against_aten_s(worker: BenchWorker, backward: bool, dt
     inputs, output = operands_of(facts)
     wide = {spec.seed: spec for spec in inputs if spec.seed in (3, 6, 7, 8)}  # queries' shapes
     keys = tensor(B, H, facts.keys, D, dtype=dtype)
-    made = tuple(
-        replace(keys, seed=one.seed)
-        if one.seed in (4, 5, 9)
-        else one
-        if one.seed in (1, 2)
-        else replace(wide[3], seed=one.seed)
-        for one in inputs
+    widened = tuple(
+        replace(keys, seed=operand.seed)
+        if operand.seed in (4, 5, 9)
+        else operand
+        if operand.seed in (1, 2)
+        else replace(wide[3], seed=operand.seed)
+        for operand in inputs
     )
     out = keys if backward else replace(wide.get(3, output), seed=0)
-    theirs = replace(aten(facts), inputs=made, output=out)
-    ours = replace(candidate(facts, "good"), inputs=made, output=out)
+    theirs = replace(aten(facts), inputs=widened, output=out)
+    ours = replace(candidate(facts, "good"), inputs=widened, output=out)
     first = screened(worker, facts, theirs, theirs)
     assert (first.status, first.reason) == ("ok", "")
     assert first.error is not None
     outcome = screened(worker, facts, ours, theirs)
     assert (outcome.status, outcome.reason) == ("ok", "")
-    wrong = replace(candidate(facts, "one_wrong_tile"), inputs=made, output=out)
+    wrong = replace(candidate(facts, "one_wrong_tile"), inputs=widened, output=out)
     assert screened(worker, facts, wrong, theirs).status == "wrong"
 
 
@@ -200,12 +203,12 @@ def test_an_operand_that_is_expanded_is_not_changed_in_place(
     k, v = (replace(each, size=(B, H, *each.size[2:])) for each in (k, v))
     specs = [q, k, v, lse]
     at = 0 if expanded == 2 else 2
-    one = specs[at]
-    specs[at] = replace(one, stride=(one.stride[0], 0, *one.stride[2:]))
+    spec = specs[at]
+    specs[at] = replace(spec, stride=(spec.stride[0], 0, *spec.stride[2:]))
     specs[1] = replace(k, stride=(k.size[2] * H * D, D, H * D, 1))
-    made = replace(base, inputs=tuple(specs))
+    changed = replace(base, inputs=tuple(specs))
     library = replace(candidate(facts, "", f"expanded {expanded}"), inputs=tuple(specs))
-    outcome = screened(worker, facts, made, library)
+    outcome = screened(worker, facts, changed, library)
     assert (outcome.status, outcome.reason) == ("ok", "")
 
 
@@ -217,16 +220,21 @@ def test_what_no_sampled_row_shows_is_seen_beside_the_library_kernel(worker: Ben
     stride = (rows * width * DV, DV, width * DV, 1)
     out = tensor(B, width, rows, DV, stride=stride, dtype="bfloat16")
 
-    def made(fault: str, name: str = "") -> BenchCandidate:
-        one = candidate(facts, fault, name)
-        inputs = (q, *one.inputs[1:3], tensor(B, width, rows, seed=1))
-        return replace(one, inputs=inputs, output=out)
+    def wide_candidate(fault: str, name: str = "") -> BenchCandidate:
+        faulty = candidate(facts, fault, name)
+        inputs = (q, *faulty.inputs[1:3], tensor(B, width, rows, seed=1))
+        return replace(faulty, inputs=inputs, output=out)
 
-    outcome = screened(worker, facts, made("outside_the_sample"), made("", "many heads"))
+    outcome = screened(
+        worker, facts, wide_candidate("outside_the_sample"), wide_candidate("", "many heads")
+    )
     assert outcome.status == "wrong"
     assert "further from the library kernel's" in outcome.reason
     assert "head 1, row 7" in outcome.reason
-    assert screened(worker, facts, made("good"), made("", "many heads")).status == "ok"
+    assert (
+        screened(worker, facts, wide_candidate("good"), wide_candidate("", "many heads")).status
+        == "ok"
+    )
 
 
 def test_guard_bytes_lie_around_lse_too(worker: BenchWorker):
@@ -283,19 +291,22 @@ def test_a_kernel_may_take_q_k_and_v_in_one_buffer(worker: BenchWorker):
         kernel = OpKernel(
             "attention_faults::packed", args, imports=("tests.support.attention.faults",)
         )
-        one = BenchCandidate(fault, kernel, (base, lse), out, 20.0)
-        outcome = screened(worker, facts, one, library)
+        competitor = BenchCandidate(fault, kernel, (base, lse), out, 20.0)
+        outcome = screened(worker, facts, competitor, library)
         assert outcome.status == status, outcome
 
 
 def test_finals_measure_what_was_screened(worker: BenchWorker):
     facts = facts_of(WINDOW, "bfloat16", backward=True)
     racers = (candidate(facts, "", "another"), candidate(facts, "good"))
-    for one in racers:
-        assert screened(worker, facts, one, racers[0]).status == "ok"
+    for racer in racers:
+        assert screened(worker, facts, racer, racers[0]).status == "ok"
     about = f"True {WINDOW} bfloat16 another"
     outcomes = worker.final(FinalJob(about, racers, 2, QUICK))
-    assert [(one.status, len(one.samples_ms)) for one in outcomes] == [("ok", 2), ("ok", 2)]
+    assert [(outcome.status, len(outcome.samples_ms)) for outcome in outcomes] == [
+        ("ok", 2),
+        ("ok", 2),
+    ]
 
 
 @pytest.mark.parametrize("wrong", ["", "top-left", "cu_seqlens ignored", "empty rows"])
@@ -327,21 +338,21 @@ def test_sequences_behind_one_another(wrong: str, backward: bool):
     x = {name: torch.randn(shape).bfloat16() for name, shape in shapes.items()}
 
     def kernel(dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        given = cu if wrong != "cu_seqlens ignored" or dtype != torch.float32 else {}
-        tensors = x if given else {n: t.transpose(0, 1)[None] for n, t in x.items()}
+        operands = cu if wrong != "cu_seqlens ignored" or dtype != torch.float32 else {}
+        tensors = x if operands else {n: t.transpose(0, 1)[None] for n, t in x.items()}
         used = replace(mask, bottom_right=wrong != "top-left" or dtype != torch.float32)
-        more: dict[str, Any] = {"mask": used, "scale": 0.25, "dtype": dtype, **given}
+        more: dict[str, Any] = {"mask": used, "scale": 0.25, "dtype": dtype, **operands}
         q, k, v = tensors["q"], tensors["k"], tensors["v"]
         if backward:
             dq, dk, dv, _ = attention_reference.backward(tensors["do"], q, k, v, **more)
-            found = {"dk": dk, "dq": dq, "dv": dv}
+            named = {"dk": dk, "dq": dq, "dv": dv}
         else:
-            found = dict(
+            named = dict(
                 zip(("out", "lse"), attention_reference.forward(q, k, v, **more), strict=True)
             )
-        if not given:
-            found = {n: t[0] if n == "lse" else t[0].transpose(0, 1) for n, t in found.items()}
-        return {n: t.float() if n == "lse" else t.bfloat16() for n, t in found.items()}
+        if not operands:
+            named = {n: t[0] if n == "lse" else t[0].transpose(0, 1) for n, t in named.items()}
+        return {n: t.float() if n == "lse" else t.bfloat16() for n, t in named.items()}
 
     reference = Reference(facts, {**{n: x[n] for n in (*names, "q", "k", "v")}, **cu})
     assert reference.take(kernel(torch.float64)).reason == ""
@@ -370,22 +381,22 @@ def few_keys(seed: int) -> tuple[Attention, dict[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("seed", [92, 225])
 def test_a_row_that_is_not_sampled_may_be_worse_off_than_all_that_are(seed: int):
-    facts, given = few_keys(seed)
-    reference = Reference(facts, given)
-    made = reference.prepared
+    facts, operands = few_keys(seed)
+    reference = Reference(facts, operands)
+    prepared = reference.prepared
     aten: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     theirs = aten(
-        *(given[name] for name in ("do", "q", "k", "v")),
-        *(made["out"], made["lse"], 0.0, False),
-        attn_mask=given["bias"],
+        *(operands[name] for name in ("do", "q", "k", "v")),
+        *(prepared["out"], prepared["lse"], 0.0, False),
+        attn_mask=operands["bias"],
         scale=facts.scale,
     )
     assert reference.take(dict(zip(("dq", "dk", "dv"), theirs, strict=True))).reason == ""
-    dq, dk, dv = (torch.empty_like(given[name]) for name in ("q", "k", "v"))
+    dq, dk, dv = (torch.empty_like(operands[name]) for name in ("q", "k", "v"))
     ours: Any = attention_math_backward
     ours(
-        *(given[name] for name in ("do", "q", "k", "v")),
-        *(made["out"], made["lse"], given["bias"], dq, dv, facts.scale, -1, -1, False),
+        *(operands[name] for name in ("do", "q", "k", "v")),
+        *(prepared["out"], prepared["lse"], operands["bias"], dq, dv, facts.scale, -1, -1, False),
         out=dk,
     )
     assert reference.judge({"dq": dq, "dk": dk, "dv": dv}).reason == ""

@@ -7,7 +7,7 @@ import pytest
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.lookup.find import find
 from inductor_plugin.errors import CacheError
-from tests.support.cache import measured, record
+from tests.support.cache.records import measured, record
 
 
 def test_a_key_that_is_not_unique_names_operators_whole(cache_dir: Path):

@@ -10,7 +10,7 @@ import pytest
 
 from inductor_plugin.cache import digest_of, document, open_store
 from inductor_plugin.cache.lookup import near
-from tests.support.cache import ENVIRONMENT, measured, record
+from tests.support.cache.records import ENVIRONMENT, measured, record
 
 HERE = digest_of(ENVIRONMENT)
 

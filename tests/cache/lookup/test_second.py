@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Store, open_second, open_store
-from tests.support.cache import ENVIRONMENT, kernel_key, measured, put_library, record
+from tests.support.cache.records import ENVIRONMENT, kernel_key, measured, put_library, record
 
 PLACE = (record().environment, record().op, record().digest)
 

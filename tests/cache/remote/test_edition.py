@@ -19,7 +19,7 @@ from inductor_plugin.cache.remote.edition import (
     parse_edition,
     united,
 )
-from tests.support.cache import decision, measured, put_library, record
+from tests.support.cache.records import decision, measured, put_library, record
 
 OTHER = replace(record(measured("a")), digest="0" * 64)
 
@@ -56,8 +56,8 @@ def test_an_edition_of_both_has_the_measurements_of_both_and_says_nothing_new_to
 def test_of_two_builds_of_one_kernel_all_machines_keep_the_same(tmp_path: Path) -> None:
     first = kernels(tmp_path)
     second = {name: {**fields, "created": 5.0} for name, fields in first.items()}
-    one, other = edition_of(record(), first), edition_of(record(), second)
-    assert united(one, other).kernels == united(other, one).kernels
+    left, other = edition_of(record(), first), edition_of(record(), second)
+    assert united(left, other).kernels == united(other, left).kernels
 
 
 @pytest.mark.parametrize(

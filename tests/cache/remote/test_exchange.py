@@ -15,7 +15,14 @@ from inductor_plugin.cache.remote.chain import read_chains
 from inductor_plugin.cache.remote.edition import edition_of
 from inductor_plugin.cache.remote.exchange import Exchange, saved_ms
 from inductor_plugin.cache.remote.name import MOST_EDITIONS, Place, edition_name
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record
+from tests.support.cache.records import (
+    ENVIRONMENT,
+    decision,
+    kernel_key,
+    measured,
+    put_library,
+    record,
+)
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 from tests.support.warned import forget
 
@@ -77,10 +84,10 @@ def test_two_machines_that_tune_at_once_both_count_and_neither_replaces_the_othe
     tmp_path: Path,
 ) -> None:
     files = MemoryFiles()
-    one, _ = exchange(files, tmp_path / "one")
+    sender, _ = exchange(files, tmp_path / "one")
     other, _ = exchange(files, tmp_path / "other")
-    empty = one.fetch([PLACE], 1.0)[PLACE].chain  # both have seen that there is nothing
-    one.publish(record(measured("a")), 1.0, empty)
+    empty = sender.fetch([PLACE], 1.0)[PLACE].chain  # both have seen that there is nothing
+    sender.publish(record(measured("a")), 1.0, empty)
     other.publish(record(measured("b")), 1.0, empty)
     assert names(files) == ["0000.json", "0001.json"]
     assert set(known(files).candidates) == {"a", "b"}
@@ -90,9 +97,9 @@ def test_a_store_that_does_not_compare_loses_neither_as_each_reads_back_what_it_
     tmp_path: Path,
 ) -> None:
     files = FaultyFiles(MemoryFiles(), overwrites=True)
-    one, _ = exchange(files, tmp_path / "one")
+    sender, _ = exchange(files, tmp_path / "one")
     other, _ = exchange(files, tmp_path / "other")
-    empty = one.fetch([PLACE], 1.0)[PLACE].chain
+    empty = sender.fetch([PLACE], 1.0)[PLACE].chain
     create, raced = files.create, list[str]()
 
     def late(name: str, data: bytes, timeout_s: float) -> None:
@@ -104,7 +111,7 @@ def test_a_store_that_does_not_compare_loses_neither_as_each_reads_back_what_it_
             other.publish(record(measured("b")), 1.0, empty)
 
     files.create = late  # type: ignore[method-assign]
-    one.publish(record(measured("a")), 1.0, empty)
+    sender.publish(record(measured("a")), 1.0, empty)
     assert set(known(files).candidates) == {"a", "b"}
 
 

@@ -22,8 +22,8 @@ from inductor_plugin.cache.remote.name import Place
 from inductor_plugin.cache.remote.records import HEAD_START_S, RemoteRecords
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
 from inductor_plugin.errors import CacheError
-from tests.support.cache import measured, record
-from tests.support.fakes import until
+from tests.support.cache.records import measured, record
+from tests.support.fakes.waiting import until
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 from tests.support.warned import forget
 
@@ -56,9 +56,9 @@ def filled(files: MemoryFiles, count: int = 1) -> list[Place]:
     exchange = Exchange(files, open_store("/nowhere", memory_only=True), kernels=False)
     places: list[Place] = []
     for number in range(1, count + 1):
-        made = record(measured("a"), problem=number)
-        exchange.publish(made, 1.0)
-        places.append(Place(made.environment, made.op, made.digest))
+        kept = record(measured("a"), problem=number)
+        exchange.publish(kept, 1.0)
+        places.append(Place(kept.environment, kept.op, kept.digest))
     return places
 
 
@@ -136,8 +136,8 @@ def test_without_the_right_to_write_a_remote_is_still_read(
     places = filled(files, 2)
     tier, store = opened(FaultyFiles(files, refuses=True))
     for number in (7, 8):
-        made = store.put_record(record(measured("a"), problem=number))
-        tier.send(made.environment, made.op, made.digest)
+        stored = store.put_record(record(measured("a"), problem=number))
+        tier.send(stored.environment, stored.op, stored.digest)
         tier.drain()
     assert ask(tier, places[1]) is True
     warnings = [each.message for each in caplog.records if each.levelno == logging.WARNING]
@@ -175,8 +175,8 @@ def test_after_three_failures_only_the_local_cache_is_used_with_one_warning(
     assert len(warnings) == 1
     assert "only the local cache is used" in warnings[0]
     assert "500" in warnings[0]
-    made = store.put_record(record(measured("a")))
-    tier.send(made.environment, made.op, made.digest)
+    stored = store.put_record(record(measured("a")))
+    tier.send(stored.environment, stored.op, stored.digest)
     started = time.monotonic()
     tier.close()
     assert time.monotonic() - started < LIMIT_S / 2
@@ -197,8 +197,8 @@ def test_a_failure_that_passes_costs_no_record(
     time.sleep(0.05)
     assert ask(tier) is True
     other, store = opened(FaultyFiles(files, failing=2), "there", timeout_s=5.0)
-    made = store.put_record(record(measured("b"), problem=9))
-    other.send(made.environment, made.op, made.digest)
+    stored = store.put_record(record(measured("b"), problem=9))
+    other.send(stored.environment, stored.op, stored.digest)
     other.drain()
     assert sum("/records/" in name for name in files.objects) == 2
 
@@ -270,7 +270,7 @@ _PROGRAM = """
 import sys, time
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
-from tests.support.cache import measured, record
+from tests.support.cache.records import measured, record
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 from inductor_plugin.cache.remote.files import open_files
 delay_s, folder, url = float(sys.argv[1]), sys.argv[2], sys.argv[3]

@@ -12,7 +12,7 @@ from inductor_plugin.cache.owner import prefix
 from inductor_plugin.cache.size.evict import choose, remove_record
 from inductor_plugin.cache.size.usage import Stamp
 from inductor_plugin.errors import CacheError
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
+from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 
 
 def put_kernel(store: Store, name: str, age_s: float) -> str:
@@ -27,21 +27,21 @@ def age(path: Path, seconds: float) -> None:
 
 
 def digests(store: Store) -> set[str]:
-    return {one.digest for one in store.iter_kernels()}
+    return {kernel.digest for kernel in store.iter_kernels()}
 
 
 def test_the_least_recently_used_goes_first():
     stamps = [Stamp(Path(name), 10, used) for name, used in (("a", 3), ("b", 1), ("c", 2))]
-    assert [one.path.name for one in choose(stamps, set(), 15, None)] == ["b", "c"]
-    assert [one.path.name for one in choose(stamps, {Path("b")}, 15, None)] == ["c", "a"]
-    assert [one.path.name for one in choose(stamps, set(), 0, 2.5)] == ["b", "c"]
+    assert [stamp.path.name for stamp in choose(stamps, set(), 15, None)] == ["b", "c"]
+    assert [stamp.path.name for stamp in choose(stamps, {Path("b")}, 15, None)] == ["c", "a"]
+    assert [stamp.path.name for stamp in choose(stamps, set(), 0, 2.5)] == ["b", "c"]
     assert choose(stamps, set(), 0, None) == []
 
 
 def test_prune_removes_kernels_before_records(cache_dir: Path):
     store = open_store(cache_dir)
-    one = store.put_record(record(measured("a")))
-    age(store.layout.record(one.environment, one.op, one.digest), 9000)
+    stored = store.put_record(record(measured("a")))
+    age(store.layout.record(stored.environment, stored.op, stored.digest), 9000)
     old, new = put_kernel(store, "old", 500), put_kernel(store, "new", 100)
     pruned = store.prune(max_bytes=15_000)
     assert (pruned.kernels, pruned.records) == (1, 0)
@@ -49,7 +49,7 @@ def test_prune_removes_kernels_before_records(cache_dir: Path):
     assert store.kernel(old) is None
     pruned = store.prune(max_bytes=0)
     assert (pruned.kernels, pruned.records, pruned.bytes_left) == (1, 1, 0)
-    assert store.record(one.environment, one.op, one.digest) is None
+    assert store.record(stored.environment, stored.op, stored.digest) is None
 
 
 def test_prune_by_age(cache_dir: Path):
@@ -72,14 +72,14 @@ def test_a_read_keeps_a_kernel(cache_dir: Path):
 def test_what_is_pinned_stays(cache_dir: Path):
     store = open_store(cache_dir)
     kernel, loser = put_kernel(store, "winner", 9000), put_kernel(store, "loser", 10)
-    one = store.put_record(
+    stored = store.put_record(
         record(measured("a", kernel=kernel), measured("b", kernel=loser), decision=decision("a", 2))
     )
-    store.pin_record(one)
+    store.pin_record(stored)
     pruned = store.prune(max_bytes=0)
     assert (pruned.kernels, pruned.records) == (1, 0)
     assert digests(store) == {kernel}
-    store.pin_record(one, pinned=False)
+    store.pin_record(stored, pinned=False)
     assert store.prune(max_bytes=0).records == 1
 
 

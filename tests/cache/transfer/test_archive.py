@@ -18,7 +18,7 @@ from inductor_plugin.cache.transfer.archive import (
     merge_stores,
 )
 from inductor_plugin.errors import ArchiveError, CacheError
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
+from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 
 
 def filled(path: Path) -> Store:
@@ -134,9 +134,9 @@ def test_an_import_does_not_lose_newer_timings(tmp_path: Path):
     target.put_record(mine)
     target.put_kernel(kernel_key(), {"kernel.so": b"mine"})
     import_archive(target, tmp_path / "x")
-    found = target.record(mine.environment, mine.op, mine.digest)
-    assert found is not None
-    assert {n: one.median_ms for n, one in found.candidates.items()} == {
+    stored = target.record(mine.environment, mine.op, mine.digest)
+    assert stored is not None
+    assert {n: candidate.median_ms for n, candidate in stored.candidates.items()} == {
         "a": 7.0,
         "b": 1.0,
         "c": 3.0,
@@ -196,8 +196,8 @@ def test_a_member_that_is_not_in_the_manifest_is_refused(tmp_path: Path):
 def test_a_member_with_another_content_is_refused_and_nothing_is_placed(tmp_path: Path):
     export_archive(filled(tmp_path / "a"), tmp_path / "x")
     with tarfile.open(tmp_path / "x") as old:
-        members = [(one, old.extractfile(one)) for one in old.getmembers()]
-        content = [(one, stream.read()) for one, stream in members if stream]
+        members = [(member, old.extractfile(member)) for member in old.getmembers()]
+        content = [(member, stream.read()) for member, stream in members if stream]
     changed = content[-1][0].name
     with tarfile.open(tmp_path / "y", "w:gz") as new:
         for info, data in content:
@@ -292,10 +292,10 @@ def test_two_caches_merge(tmp_path: Path):
     target.put_record(record(measured("c")))
     taken = merge_stores(target, source)
     assert (taken.records, taken.merged, taken.kernels) == (1, 1, 2)
-    one = record()
-    found = target.record(one.environment, one.op, one.digest)
-    assert found is not None
-    assert set(found.candidates) == {"a", "b", "c"}
+    stored = record()
+    kept = target.record(stored.environment, stored.op, stored.digest)
+    assert kept is not None
+    assert set(kept.candidates) == {"a", "b", "c"}
     assert target.verify() == []
 
 

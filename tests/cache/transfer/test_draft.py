@@ -13,8 +13,8 @@ from inductor_plugin.cache.transfer.archive import export_archive
 from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.cache.transfer.wheel import write_wheel
 from inductor_plugin.errors import ArchiveError
-from tests.support.cache import kernel_key
-from tests.support.packs import pack_file
+from tests.support.cache.packs import pack_file
+from tests.support.cache.records import kernel_key
 
 
 def test_a_file_appears_whole_with_the_mode_of_any_file(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from inductor_plugin.cache import Pack, open_store
 from inductor_plugin.cache.transfer import tape
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive
 from inductor_plugin.errors import CacheError
-from tests.support.cache import ENVIRONMENT, decision, measured, put_library, record
-from tests.support.fuzz import WORDS, Attack, attacks, cases, quick
+from tests.support.cache.fuzz import WORDS, Attack, attacks, cases, quick
+from tests.support.cache.records import ENVIRONMENT, decision, measured, put_library, record
 
 SOUND = record(measured("a"), problem=2)
 """What the cache has that takes the archive."""

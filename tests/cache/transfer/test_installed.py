@@ -14,7 +14,7 @@ from inductor_plugin.cache.transfer.installed import (
     take_installed,
 )
 from inductor_plugin.cache.transfer.wheel import PACK_FILE
-from tests.support.packs import install, pack_file, stale
+from tests.support.cache.packs import install, pack_file, stale
 
 SOFTWARE = {"nvcc": "nvcc 13.0.88", "torch": "2.14.1", "triton": "3.8.0", "machine": "x86_64"}
 HOPPER = Pack("H200", "sm_90a", 1.0, SOFTWARE, ("m:f",), (), ())
@@ -27,10 +27,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_installed_pack_is_taken_once(site: Path, tmp_path: Path) -> None:
-    found = installed_packs()
-    (name,) = found.files
+    packs = installed_packs()
+    (name,) = packs.files
     assert name.startswith("inductor_plugin_pack_rtx_4090_")
-    assert found.problems == ()
+    assert packs.problems == ()
     store = open_store(tmp_path / "cache")
     assert take_installed(store) == []
     (pack,) = store.packs()
@@ -51,7 +51,7 @@ def test_a_new_version_is_taken_too(site: Path, tmp_path: Path) -> None:
     (file,) = site.glob(f"*/{PACK_FILE}")
     file.write_bytes(pack_file(tmp_path, "H200", "sm_90a").read_bytes())
     assert take_installed(store) == []
-    assert {one.arch for one in store.packs()} == {"sm_89", "sm_90a"}
+    assert {pack.arch for pack in store.packs()} == {"sm_89", "sm_90a"}
 
 
 def test_a_damaged_one_is_named_and_nothing_of_it_taken(site: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_an_entry_point_that_leads_nowhere_is_named_and_the_others_are_taken(
     assert "install its wheel again, or uninstall it" in problem
     store = open_store(tmp_path / "cache")
     assert take_installed(store) == [problem]
-    assert [one.target for one in store.packs()] == ["RTX 4090"]
+    assert [pack.target for pack in store.packs()] == ["RTX 4090"]
 
 
 def test_a_package_above_that_raises_is_a_problem(site: Path) -> None:
@@ -130,22 +130,24 @@ def test_packs_of_another_cuda_are_named() -> None:
     assert "nvcc 13.0.88" in reason.what
     assert "CUDA 12" in reason.what
     # Triton's kernels need no runtime library.
-    assert mismatch([made(nvcc="none")], replace(HOST, cuda=12)) is None
-    assert mismatch([made(nvcc="nvcc 12.8.93, nvcc 13.0.88")], HOST) is None
+    assert mismatch([pack_with(nvcc="none")], replace(HOST, cuda=12)) is None
+    assert mismatch([pack_with(nvcc="nvcc 12.8.93, nvcc 13.0.88")], HOST) is None
 
 
 def test_packs_of_another_machine_are_named() -> None:
     reason = mismatch([HOPPER], replace(HOST, machine="aarch64"))
     assert reason is not None
     assert "made on x86_64, this machine is aarch64" in reason.what
-    assert mismatch([HOPPER, made(machine="aarch64")], replace(HOST, machine="aarch64")) is None
+    assert (
+        mismatch([HOPPER, pack_with(machine="aarch64")], replace(HOST, machine="aarch64")) is None
+    )
     unnoted = {name: value for name, value in SOFTWARE.items() if name != "machine"}
     assert mismatch([replace(HOPPER, software=unnoted)], HOST) is None
 
 
 @pytest.mark.parametrize("other", [{"torch": "2.13.0"}, {"triton": "3.7.0"}, {"python": "3.11"}])
 def test_packs_of_another_torch_or_triton_are_named(other: dict[str, str]) -> None:
-    pack = made(**other)
+    pack = pack_with(**other)
     reason = mismatch([pack], HOST)
     assert reason is not None
     assert next(iter(other.values())) in reason.what
@@ -154,11 +156,11 @@ def test_packs_of_another_torch_or_triton_are_named(other: dict[str, str]) -> No
     assert mismatch([pack, HOPPER], HOST) is None
     # One without Triton kernels has nothing to compile anew.
     assert mismatch([replace(pack, models=("standard sm_90a",))], HOST) is None
-    alone = mismatch([made(nvcc="none", **other)], HOST)
+    alone = mismatch([pack_with(nvcc="none", **other)], HOST)
     assert alone is not None
     assert "CUTLASS" not in alone.what
     assert "its Triton kernels are compiled anew" in alone.what
 
 
-def made(**software: str) -> Pack:
+def pack_with(**software: str) -> Pack:
     return replace(HOPPER, software={**SOFTWARE, **software})

@@ -13,8 +13,15 @@ from inductor_plugin.cache.quarantine import quarantine_name
 from inductor_plugin.cache.transfer import parcel
 from inductor_plugin.cache.transfer.archive import Imported, import_archive, import_bytes
 from inductor_plugin.errors import ArchiveError
-from tests.support import archives
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record
+from tests.support.cache import archives
+from tests.support.cache.records import (
+    ENVIRONMENT,
+    decision,
+    kernel_key,
+    measured,
+    put_library,
+    record,
+)
 
 FAILURE = {"status": "hung", "reason": "r", "candidate": "bad"}
 

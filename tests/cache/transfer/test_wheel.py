@@ -14,22 +14,22 @@ from inductor_plugin.cache.transfer import wheel
 from inductor_plugin.cache.transfer.archive import export_archive
 from inductor_plugin.cache.transfer.wheel import PACK_FILE, write_wheel
 from inductor_plugin.errors import ArchiveError, PackError
-from tests.support.cache import kernel_key
-from tests.support.packs import pack_file
+from tests.support.cache.packs import pack_file
+from tests.support.cache.records import kernel_key
 
 
 def test_the_wheel_is_one_that_pip_installs(tmp_path: Path) -> None:
     file = pack_file(tmp_path)
-    made = write_wheel(file, tmp_path, version="1.2")
+    wheel_file = write_wheel(file, tmp_path, version="1.2")
     machine = platform.machine()
     stem = r"inductor_plugin_pack_rtx_4090_[0-9a-f]{8}"
-    assert re.fullmatch(rf"{stem}-1\.2-py3-none-linux_{machine}\.whl", made.file.name)
-    assert re.fullmatch(r"inductor-plugin-pack-rtx_4090-[0-9a-f]{8}", made.name)
-    assert made.kernels == 1
+    assert re.fullmatch(rf"{stem}-1\.2-py3-none-linux_{machine}\.whl", wheel_file.file.name)
+    assert re.fullmatch(r"inductor-plugin-pack-rtx_4090-[0-9a-f]{8}", wheel_file.name)
+    assert wheel_file.kernels == 1
     site = tmp_path / "site"
     # Without an index, and without the plugin that it depends on.
     command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet"]
-    subprocess.run([*command, "--target", str(site), str(made.file)], check=True, timeout=120)
+    subprocess.run([*command, "--target", str(site), str(wheel_file.file)], check=True, timeout=120)
     (package,) = site.glob("*_kernels")
     assert (package / PACK_FILE).read_bytes() == file.read_bytes()
     (points,) = site.glob("*.dist-info/entry_points.txt")
@@ -43,9 +43,9 @@ def test_equal_packs_give_equal_wheels(tmp_path: Path) -> None:
 
 
 def test_a_wheel_is_for_the_machine_its_pack_was_made_on(tmp_path: Path) -> None:
-    made = write_wheel(pack_file(tmp_path, machine="aarch64"), tmp_path)
-    assert made.file.name.endswith("-1-py3-none-linux_aarch64.whl")
-    with zipfile.ZipFile(made.file) as zipped:
+    wheel_file = write_wheel(pack_file(tmp_path, machine="aarch64"), tmp_path)
+    assert wheel_file.file.name.endswith("-1-py3-none-linux_aarch64.whl")
+    with zipfile.ZipFile(wheel_file.file) as zipped:
         facts = zipped.read(next(n for n in zipped.namelist() if n.endswith("/WHEEL"))).decode()
     assert "Tag: py3-none-linux_aarch64\n" in facts
     # Packs from before it was noted.
@@ -53,9 +53,9 @@ def test_a_wheel_is_for_the_machine_its_pack_was_made_on(tmp_path: Path) -> None
 
 
 def test_two_packs_for_a_gpu_have_two_names(tmp_path: Path) -> None:
-    files = [write_wheel(pack_file(tmp_path, source=one), tmp_path).file for one in ("a", "b")]
-    assert len({one.name.split("-")[0] for one in files}) == 2
-    assert all(one.is_file() for one in files)
+    files = [write_wheel(pack_file(tmp_path, source=name), tmp_path).file for name in ("a", "b")]
+    assert len({file.name.split("-")[0] for file in files}) == 2
+    assert all(file.is_file() for file in files)
 
 
 def test_a_wheel_of_another_pack_is_not_overwritten(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_a_wheel_of_another_pack_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_the_pack_is_stored_and_listed(tmp_path: Path) -> None:
-    made = write_wheel(pack_file(tmp_path), tmp_path, name="Our.Kernels")
-    with zipfile.ZipFile(made.file) as zipped:
+    wheel_file = write_wheel(pack_file(tmp_path), tmp_path, name="Our.Kernels")
+    with zipfile.ZipFile(wheel_file.file) as zipped:
         names = zipped.namelist()
         record = zipped.read(next(n for n in names if n.endswith("RECORD"))).decode()
     assert all(f"{name}," in record for name in names)

@@ -10,7 +10,7 @@ from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
 from inductor_plugin.cli.output.page import title
 from inductor_plugin.tuning.report.page.source import BenchSource
-from tests.support.command import run, told
+from tests.support.cli.command import answer_of, run
 from tests.support.repository import REPOSITORY
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -27,7 +27,7 @@ def test_a_page_has_the_records_of_the_cache(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "out.html"
-    said = told(store, capsys, "report", file)
+    said = answer_of(store, capsys, "report", file)
     model = model_in(file)
     assert said == {"file": str(file), "bytes": file.stat().st_size, "records": 3}
     assert len(model["records"]) == 3
@@ -124,7 +124,7 @@ def test_a_damaged_record_is_left_out(store: Store, tmp_path: Path) -> None:
 
 
 def test_the_title_of_two_has_what_tells_them_apart() -> None:
-    one, two = (BenchSource(name, {}) for name in ("/a/b/left/x.json", "/a/b/right/x.json"))
-    assert title([one]) == "/a/b/left/x.json"
-    assert title([one, two]) == "left/x.json beside right/x.json"
-    assert title([one, one]) == "x.json beside x.json"
+    left, right = (BenchSource(name, {}) for name in ("/a/b/left/x.json", "/a/b/right/x.json"))
+    assert title([left]) == "/a/b/left/x.json"
+    assert title([left, right]) == "left/x.json beside right/x.json"
+    assert title([left, left]) == "x.json beside x.json"

@@ -10,7 +10,7 @@ import pytest
 from inductor_plugin.cache import Store
 from inductor_plugin.cli import listing, main
 from inductor_plugin.cli.output.prometheus import metrics
-from tests.support.command import filled, run, told
+from tests.support.cli.command import answer_of, filled, run
 
 LINE = re.compile(r'inductor_plugin_cache_(\w+)\{cache_dir="((?:[^"\\\n]|\\.)*)"\} (\S+)')
 
@@ -23,7 +23,7 @@ def store(cache_dir: Path) -> Store:
 def test_each_metric_has_its_help_its_type_and_the_number_of_stats(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fields = told(store, capsys, "stats")
+    fields = answer_of(store, capsys, "stats")
     run(store, "stats", "--prometheus")
     lines = capsys.readouterr().out.splitlines()
     values: dict[str, float] = {}

@@ -87,12 +87,12 @@ def maximum(a: Any, b: Any) -> Array:
     return _extreme(a, b, np.fmax(a, b), smaller=False)
 
 
-def _extreme(a: Any, b: Any, found: Array, *, smaller: bool) -> Array:
-    zeros = (found == 0) & (np.signbit(a) != np.signbit(b)) & (np.asarray(a) == b)
+def _extreme(a: Any, b: Any, result: Array, *, smaller: bool) -> Array:
+    zeros = (result == 0) & (np.signbit(a) != np.signbit(b)) & (np.asarray(a) == b)
     if not zeros.any():
-        return found
-    zero = found.dtype.type(-0.0 if smaller else 0.0)
-    return np.where(zeros, zero, found)
+        return result
+    zero = result.dtype.type(-0.0 if smaller else 0.0)
+    return np.where(zeros, zero, result)
 
 
 _ROUND = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}

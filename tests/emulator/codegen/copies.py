@@ -48,14 +48,14 @@ def _allowed(instruction: Instruction) -> int:
 def _copy_async(writer: Writer, instruction: Instruction) -> None:
     target, source, size, *rest = instruction.operands
     assert isinstance(size, Immediate)
-    given, ignored = "None", "None"
+    operands, ignored = "None", "None"
     if rest and isinstance(rest[0], Register) and rest[0].type == "pred":
         ignored = writer.value(rest[0], "pred")
     elif rest and not _is_policy(rest[0]):
-        given = writer.value(rest[0], "u32", array=True)
+        operands = writer.value(rest[0], "u32", array=True)
     to, origin = writer.address(target, "u32"), writer.address(source)
     writer.emit(
-        f"w.copy_async({to}, {origin}, {int(size.value)}, {given}, {ignored}, "
+        f"w.copy_async({to}, {origin}, {int(size.value)}, {operands}, {ignored}, "
         f"{writer.guard(instruction)}, g)"
     )
 

@@ -74,11 +74,11 @@ def space_of(instruction: Instruction) -> str:
 
 def vector_length(instruction: Instruction) -> int:
     """Return how many elements ``.v2``, ``.v4`` or ``.v8`` says, else 1."""
-    found = [part for part in instruction.parts if part in ("v2", "v4", "v8")]
-    return int(found[0][1:]) if found else 1
+    parts = [part for part in instruction.parts if part in ("v2", "v4", "v8")]
+    return int(parts[0][1:]) if parts else 1
 
 
 def chosen(instruction: Instruction, among: str, default: str = "") -> str:
     """Return the first of some words that an opcode has."""
-    found = [part for part in instruction.parts[1:] if part in among.split()]
-    return found[0] if found else default
+    parts = [part for part in instruction.parts[1:] if part in among.split()]
+    return parts[0] if parts else default

@@ -99,8 +99,8 @@ def test_to_8_bits(kind: str) -> None:
     outside = (tensor.abs() > largest) & ~tensor.isnan()
     assert torch.equal(back[outside], largest * tensor[outside].sign().double())
     assert back[tensor.isnan()].isnan().all()
-    one = {"e4m3": 0x38, "e5m2": 0x3C}[kind]
-    assert (got.astype(np.uint8) == one).all()
+    one_as_bits = {"e4m3": 0x38, "e5m2": 0x3C}[kind]
+    assert (got.astype(np.uint8) == one_as_bits).all()
 
 
 def bf16_numbers() -> Array:

@@ -227,9 +227,9 @@ def test_two_floats_in_a_register() -> None:
         f"%{name}": ("b64", row.view(np.uint64)) for name, row in zip("abc", values, strict=True)
     }
     (got,) = evaluate("fma.rn.f32x2 %d, %a, %b, %c;", operands, {"%d": "b64"})
-    (one,) = evaluate(
+    (actual,) = evaluate(
         "fma.rn.f32 %d, %a, %b, %c;",
         {f"%{name}": ("f32", row) for name, row in zip("abc", values, strict=True)},
         {"%d": "f32"},
     )
-    assert np.array_equal(got.view(np.float32), one)
+    assert np.array_equal(got.view(np.float32), actual)

@@ -11,8 +11,8 @@ _ELEMENTS = words(_TYPES)
 
 
 def _shuffle(writer: Writer, instruction: Instruction) -> None:
-    given = ", ".join(writer.value(x, "b32", array=True) for x in instruction.operands[1:4])
-    result = writer.temporary(f"warp.shuffle({instruction.parts[2]!r}, {given}, g)")
+    operands = ", ".join(writer.value(x, "b32", array=True) for x in instruction.operands[1:4])
+    result = writer.temporary(f"warp.shuffle({instruction.parts[2]!r}, {operands}, g)")
     writer.put(instruction, instruction.operands[0], f"{result}[0]", "b32")
     writer.put(instruction, instruction.pair, f"{result}[1]", "pred")
 
@@ -71,9 +71,9 @@ def _store_matrices(writer: Writer, instruction: Instruction) -> None:
     _matrices(instruction)
     if instruction.guard is not None:
         raise UnknownError("stmatrix under a guard")
-    address, given = writer.address(where, "u32"), writer.tuple_of(values)
+    address, items = writer.address(where, "u32"), writer.tuple_of(values)
     writer.emit(
-        f"mma.store_matrices(w, g, {address}, {given}, transposed={instruction.has('trans')})"
+        f"mma.store_matrices(w, g, {address}, {items}, transposed={instruction.has('trans')})"
     )
 
 

@@ -207,8 +207,8 @@ def _backward(
         "dk": (dk, folded(of_scores.transpose(-1, -2) @ q.numbers())),
         "dv": (dv, folded(exact.weights.transpose(-1, -2) @ gradient)),
     }
-    given = {"q": q, "k": k, "v": v, "do": d_out, "lse": lse, "delta": delta}
-    return _called(runtime, case, target, schedule, call, given, outputs)
+    operands = {"q": q, "k": k, "v": v, "do": d_out, "lse": lse, "delta": delta}
+    return _called(runtime, case, target, schedule, call, operands, outputs)
 
 
 def _called(

@@ -80,10 +80,10 @@ def libraries(
 
     A kernel takes half the time in a unit of eight that it takes alone: CUTLASS's headers are read once.
     """
-    found = nvcc.find("", dict(os.environ))
-    if not isinstance(found, Toolkit):
-        pytest.skip(found.reason)
-    toolkit = found
+    nvcc_place = nvcc.find("", dict(os.environ))
+    if not isinstance(nvcc_place, Toolkit):
+        pytest.skip(nvcc_place.reason)
+    toolkit = nvcc_place
     built = [_place(config, toolkit, folder) for config in configs]
     missing: dict[str, dict[Path, CppSource]] = {}
     for config, place in zip(configs, built, strict=True):

@@ -164,26 +164,26 @@ def operands(case: Case) -> Operands:
     return Operands(a, b, d, c, scales, ends)
 
 
-def _call(case: Case, given: Operands, target: Target) -> GemmCall:
+def _call(case: Case, tensors: Operands, target: Target) -> GemmCall:
     config = case.config
     order = "".join("t" if each == "row" else "n" for each in (config.layout_a, config.layout_b))
     launch = (order, 1, 0, case.split)
     count = case.multiprocessors or target.multiprocessors
-    a, b, out = given.a.view, given.b.view, given.d.view
-    if given.ends is not None:
-        call = gemm_call.grouped(a, b, given.ends.view, *launch, out=out, sm_count=count)
-    elif given.scales is not None:
-        scales = [scale.view for scale in given.scales]
-        if given.c is None:
+    a, b, out = tensors.a.view, tensors.b.view, tensors.d.view
+    if tensors.ends is not None:
+        call = gemm_call.grouped(a, b, tensors.ends.view, *launch, out=out, sm_count=count)
+    elif tensors.scales is not None:
+        scales = [scale.view for scale in tensors.scales]
+        if tensors.c is None:
             call = gemm_call.scaled(a, b, *scales, *launch, out=out, sm_count=count)
         else:
-            c = given.c.view
+            c = tensors.c.view
             call = gemm_call.scaled_added(a, b, *scales, c, *launch, out=out, sm_count=count)
             if config.bias == "full":
                 call.lead_c = c.stride[-2]
-    elif given.c is not None:
+    elif tensors.c is not None:
         rest = (*launch, config.bias, case.alpha, case.beta)
-        call = gemm_call.added(given.c.view, a, b, *rest, out=out, sm_count=count)
+        call = gemm_call.added(tensors.c.view, a, b, *rest, out=out, sm_count=count)
     else:
         call = gemm_call.product(a, b, *launch, out=out, sm_count=count)
         call.alpha = case.alpha
@@ -194,10 +194,10 @@ def _call(case: Case, given: Operands, target: Target) -> GemmCall:
     return call
 
 
-def expected(case: Case, given: Operands) -> torch.Tensor:
+def expected(case: Case, tensors: Operands) -> torch.Tensor:
     """Return D by float64; NaN where the kernel writes nothing."""
-    x, y = given.a.numbers(), given.b.numbers()
-    if given.ends is not None:
+    x, y = tensors.a.numbers(), tensors.b.numbers()
+    if tensors.ends is not None:
         result = torch.full((case.m, case.n), torch.nan, dtype=torch.float64)
         first = 0
         for group, end in enumerate(case.ends):
@@ -206,10 +206,10 @@ def expected(case: Case, given: Operands) -> torch.Tensor:
         return result
     result = case.alpha * (x @ y)
     beta = case.beta
-    if given.scales is not None:
-        result = result * given.scales[0].numbers() * given.scales[1].numbers()
+    if tensors.scales is not None:
+        result = result * tensors.scales[0].numbers() * tensors.scales[1].numbers()
         beta = 1.0
-    return result if given.c is None else result + beta * given.c.numbers()
+    return result if tensors.c is None else result + beta * tensors.c.numbers()
 
 
 def _error(case: Case, got: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -234,18 +234,18 @@ def run(runtime: Runtime, case: Case, target: Target, schedule: Schedule) -> Out
         FaultError: The kernel touched other memory than its operands and workspace, or worse.
         KernelError: It refused the call.
     """
-    given = operands(case)
-    call = _call(case, given, target)
-    launches, room = launched(runtime, case.config, call, given.all(), target, schedule)
-    wanted = expected(case, given)
+    tensors = operands(case)
+    call = _call(case, tensors, target)
+    launches, room = launched(runtime, case.config, call, tensors.all(), target, schedule)
+    wanted = expected(case, tensors)
     changed = room.changed(output=True)
-    changed += sum(operand.changed(output=operand is given.d) for operand in given.all())
-    got = given.d.tensor
+    changed += sum(operand.changed(output=operand is tensors.d) for operand in tensors.all())
+    got = tensors.d.tensor
     accepted = product_tolerance(
-        dtype_name(got.dtype), dtype_name(given.a.tensor.dtype), case.k, tf32=True
+        dtype_name(got.dtype), dtype_name(tensors.a.tensor.dtype), case.k, tf32=True
     )
     return Outcome(
-        given,
+        tensors,
         wanted,
         _error(case, got.double(), wanted),
         share(got, wanted, accepted),
@@ -263,7 +263,7 @@ def launched(
     runtime: Runtime,
     config: GemmConfig,
     call: GemmCall,
-    given: Sequence[DeviceTensor],
+    values: Sequence[DeviceTensor],
     target: Target,
     schedule: Schedule,
 ) -> tuple[list[Launch], DeviceTensor]:
@@ -280,6 +280,6 @@ def launched(
             raise KernelError(reason)
         room = workspace(gemm_abi.workspace_bytes(kernel, call))
     call.workspace, call.workspace_bytes = room.tensor.data_ptr(), room.span
-    with runtime.on(target, schedule, allowed([*given, room])) as launches:
+    with runtime.on(target, schedule, allowed([*values, room])) as launches:
         gemm_abi.run(kernel, call, 0)
     return launches, room

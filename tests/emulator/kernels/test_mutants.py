@@ -18,10 +18,10 @@ CASE = Case(BF16, 259, 136, 1096, multiprocessors=2)
 
 def test_mutants_are_those_instructions_that_ran() -> None:
     text = "  bar.sync 0;\n@%p1 bar.sync 1, 64;\nbar.syncs 2;\nbar.sync 3;\n"
-    found = list(mutants(text, frozenset((1, 2, 3)), "bar.sync"))
-    assert [mutant.line for mutant in found] == [1, 2]
-    assert found[1].apply(text).split("\n")[1] == "bar.warp.sync -1;"
-    assert found[0] == Mutant(1, "bar.sync", "  bar.sync 0;", "bar.warp.sync -1;")
+    results = list(mutants(text, frozenset((1, 2, 3)), "bar.sync"))
+    assert [mutant.line for mutant in results] == [1, 2]
+    assert results[1].apply(text).split("\n")[1] == "bar.warp.sync -1;"
+    assert results[0] == Mutant(1, "bar.sync", "  bar.sync 0;", "bar.warp.sync -1;")
 
 
 def test_a_wait_is_taken_as_over_and_an_address_is_moved() -> None:

@@ -18,7 +18,7 @@ from tests.emulator.kernels import triton
 from tests.emulator.machine.schedule import EAGER, LATE, Schedule
 from tests.support import gpu
 from tests.support.lowering import Arg
-from tests.support.triton import F16, NEEDS_CUDA_BUILD, Case, codes, mm
+from tests.support.triton.lowering import F16, NEEDS_CUDA_BUILD, Case, codes, mm
 
 pytestmark = [*NEEDS_CUDA_BUILD, pytest.mark.slow]
 

@@ -27,7 +27,7 @@ from tests.emulator.memory.allowed import Allowed
 from tests.emulator.runtime.launch import Conditions, Launch, launch
 from tests.emulator.runtime.module import LoadedModule
 from tests.emulator.threads.lanes import Shape
-from tests.support import triton_interpreter
+from tests.support.triton import interpreter
 
 _FORMATS = {
     "i1": "<B",
@@ -71,7 +71,7 @@ def _compiled(source: str, capability: tuple[int, int]) -> _Compiled:
 
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "TRITON_DEFAULT_FP_FUSION")
-        function, facts = triton_interpreter.function_of(source, Path(folder))
+        function, facts = interpreter.function_of(source, Path(folder))
         meta = facts["triton_meta"]
         names: list[str] = function.arg_names
         signature = {name: meta["signature"][name] for name in names}
@@ -139,7 +139,7 @@ def outputs(
 ) -> tuple[list[tuple[torch.Tensor, ...]], list[Launch]]:
     """Return the results of generated modules, each called with its tensors, and what they launched.
 
-    As `triton_interpreter.outputs`, with the kernels' PTX in place of Triton's interpreter.
+    As `interpreter.outputs`, with the kernels' PTX in place of Triton's interpreter.
     """
     from torch._inductor.async_compile import AsyncCompile  # heavy
 
@@ -162,7 +162,6 @@ def outputs(
         mock.patch.object(torch.cuda, "set_device", nothing),
     ):
         results = [
-            triton_interpreter.loaded(code, Path(folder), kernel)(list(tensors))
-            for code, tensors in cases
+            interpreter.loaded(code, Path(folder), kernel)(list(tensors)) for code, tensors in cases
         ]
     return results, done

@@ -131,17 +131,19 @@ class Wave:
         target: Any,
         source: Any,
         width: int,
-        given: Any,
+        operands: Any,
         ignored: Any,
         guard: Array | None,
         group: Group,
     ) -> None:
         """Issue a ``cp.async`` of ``width`` bytes, of which ``given`` are read (None: all; none if ``ignored``)."""
-        count = np.full(group.n, width) if given is None else group.all(given).astype(np.int64)
+        count = (
+            np.full(group.n, width) if operands is None else group.all(operands).astype(np.int64)
+        )
         if ignored is not None:
             count = np.where(ignored, 0, count)
         # Not registers themselves: those may change before a late copy is done.
-        target, source = group.all(target).copy(), group.all(source).copy()
+        target, source = np.array(group.all(target)), np.array(group.all(source))
         part = group
         if guard is not None:
             guard = group.all(guard)

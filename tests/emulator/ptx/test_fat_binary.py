@@ -19,10 +19,12 @@ def image(*entries: bytes) -> bytes:
 
 
 def test_ptx_is_found_beside_machine_code() -> None:
-    made = image(entry(2, b"\x7fELF"), entry(1, b".version 8.7\n\0\0\0"), entry(1, b".version 9.0"))
-    assert texts(made) == [".version 8.7\n", ".version 9.0"]
-    buffer = ctypes.create_string_buffer(made + b"behind it")
-    assert image_at(ctypes.addressof(buffer)) == made
+    created = image(
+        entry(2, b"\x7fELF"), entry(1, b".version 8.7\n\0\0\0"), entry(1, b".version 9.0")
+    )
+    assert texts(created) == [".version 8.7\n", ".version 9.0"]
+    buffer = ctypes.create_string_buffer(created + b"behind it")
+    assert image_at(ctypes.addressof(buffer)) == created
 
 
 def test_what_cannot_be_read_is_an_error_that_says_what_to_do() -> None:

@@ -45,18 +45,18 @@ REGISTERS = ".reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %rd<4>; .reg .f32 %f<3
 
 
 def test_operands_of_all_kinds() -> None:
-    (found,) = instructions(
+    (instruction,) = instructions(
         REGISTERS
         + "@!%p1 op.x::y.b32 {%r1, _}|%p2, [%rd1+-8], [buf+4], [%rd2, {%r3, 7}], !%p0, %tid.x, -3;"
     )
-    assert found.parts == ("op", "x::y", "b32")
-    assert found.guard is not None
-    assert (found.guard.name, found.negated) == ("%p1", True)
-    first, back, offset, tensor, negated, special, immediate = found.operands
+    assert instruction.parts == ("op", "x::y", "b32")
+    assert instruction.guard is not None
+    assert (instruction.guard.name, instruction.negated) == ("%p1", True)
+    first, back, offset, tensor, negated, special, immediate = instruction.operands
     assert isinstance(first, Vector)
     assert first.items[1] == SINK
-    assert isinstance(found.pair, Register)
-    assert found.pair.type == "pred"
+    assert isinstance(instruction.pair, Register)
+    assert instruction.pair.type == "pred"
     assert isinstance(back, Address)
     assert back.offset == -8
     assert offset == Address(Symbol("buf"), 4)
@@ -84,9 +84,9 @@ def test_operands_of_all_kinds() -> None:
     ],
 )
 def test_numbers(text: str, value: float, kind: str) -> None:
-    found = number(text)
-    assert found is not None
-    assert (found.value, found.type) == (value, kind)
+    parsed = number(text)
+    assert parsed is not None
+    assert (parsed.value, parsed.type) == (value, kind)
 
 
 def test_a_float_keeps_its_bits_and_a_word_is_no_number() -> None:
@@ -118,11 +118,11 @@ def test_declarations() -> None:
 def test_scopes_have_registers_and_labels_of_their_own() -> None:
     """Inline assembly: the same names twice, and a branch to a label that comes later."""
     inner = "{ .reg .pred P1; LAB: mbarrier.try_wait.b64 P1, [%r1], %r2; @P1 bra DONE; bra LAB; DONE: }\n"
-    found = function(REGISTERS + inner + inner + "ret;")
-    predicates = [name for name in found.registers if name.endswith("P1")]
+    kernel = function(REGISTERS + inner + inner + "ret;")
+    predicates = [name for name in kernel.registers if name.endswith("P1")]
     assert predicates == ["1$P1", "2$P1"]
-    branches = [block for block in found.blocks if block.end == "branch"]
-    jumps = [block for block in found.blocks if block.end == "jump"]
+    branches = [block for block in kernel.blocks if block.end == "branch"]
+    jumps = [block for block in kernel.blocks if block.end == "jump"]
     assert [block.targets[0] for block in branches] == [block.number + 1 for block in jumps]
     assert [jump.targets[0] for jump in jumps] == [block.number for block in branches]
 
@@ -137,8 +137,8 @@ def test_an_instruction_has_its_line_and_source() -> None:
        2;
     .loc 1 9 1, function_name $L__info_string0, inlined_at 2 17 3
     ret;"""
-    found = module(text, after='.file 1 "/a/b/first.h"\n.file 2 "second.cu"\n').functions["k"]
-    places = [instruction.place for block in found.blocks for instruction in block.code]
+    result = module(text, after='.file 1 "/a/b/first.h"\n.file 2 "second.cu"\n').functions["k"]
+    places = [instruction.place for block in result.blocks for instruction in block.code]
     assert [(place.line, place.source) for place in places] == [
         (10, ""),
         (12, "second.cu:17"),
@@ -161,16 +161,16 @@ def test_limits_sections_and_other_functions() -> None:
     .section .debug_info {{ .b8 1; inner {{ .b8 2 }} }}
     .entry second() {{ exit; }}
     """
-    found = parse(text)
-    assert found.target == "sm_90a"
-    assert list(found.functions) == ["first", "helper", "second"]
-    first = found.functions["first"]
+    parsed = parse(text)
+    assert parsed.target == "sm_90a"
+    assert list(parsed.functions) == ["first", "helper", "second"]
+    first = parsed.functions["first"]
     assert first.limits["reqntid"] == (384, 1, 1)
     assert first.limits["reqnctapercluster"] == (2, 1, 1)
     assert [parameter.size for parameter in first.parameters] == [8, 128]
     assert list(first.shared) == ["bar"]
-    assert not found.functions["helper"].entry
-    assert list(found.variables) == ["counter"]
+    assert not parsed.functions["helper"].entry
+    assert list(parsed.variables) == ["counter"]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_an_unfinished_text_is_an_error() -> None:
 
 
 def test_blocks_end_at_branches_barriers_and_labels() -> None:
-    found = function(
+    kernel = function(
         REGISTERS
         + """
         mov.u32 %r1, 1;
@@ -211,7 +211,7 @@ def test_blocks_end_at_branches_barriers_and_labels() -> None:
       M: ret;
         """
     )
-    kinds = [(block.end, len(block.code)) for block in found.blocks if block.code]
+    kinds = [(block.end, len(block.code)) for block in kernel.blocks if block.code]
     assert kinds == [
         ("fall", 1),
         ("barrier", 1),
@@ -221,7 +221,7 @@ def test_blocks_end_at_branches_barriers_and_labels() -> None:
         ("table", 1),
         ("exit", 1),
     ]
-    table = next(block for block in found.blocks if block.end == "table")
+    table = next(block for block in kernel.blocks if block.end == "table")
     assert len(table.targets) == 2
     assert [
         is_barrier(instruction) for instruction in instructions("bar.sync 0; bar.warp.sync -1;")
@@ -256,13 +256,13 @@ def test_blocks_end_at_branches_barriers_and_labels() -> None:
 def test_what_an_instruction_writes_and_reads(
     text: str, writes: list[str], reads: list[str]
 ) -> None:
-    (found,) = instructions(REGISTERS + text)
-    assert [register.name for register in written(found)] == writes
-    assert [register.name for register in read(found)] == reads
+    (instruction,) = instructions(REGISTERS + text)
+    assert [register.name for register in written(instruction)] == writes
+    assert [register.name for register in read(instruction)] == reads
 
 
 def test_only_registers_that_outlive_a_block_are_kept() -> None:
-    found = function(
+    kernel = function(
         REGISTERS
         + """
         mov.u32 %r1, 0; mov.u32 %r5, 5; add.u32 %r2, %r5, 1;
@@ -271,8 +271,8 @@ def test_only_registers_that_outlive_a_block_are_kept() -> None:
         st.global.b32 [%rd1], %r3;
         """
     )
-    kept = liveness(found).kept
-    names = {name for name, register in found.registers.items() if kept >> register.number & 1}
+    kept = liveness(kernel).kept
+    names = {name for name, register in kernel.registers.items() if kept >> register.number & 1}
     # %p1 dies in its block; %r3 is alive from the beginning, because a guarded write may leave it as it was.
     assert names == {"%r1", "%r2", "%p2", "%r3", "%rd1"}
 

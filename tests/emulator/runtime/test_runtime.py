@@ -247,8 +247,8 @@ def test_a_device_has_the_properties_of_its_gpu(runtime: Runtime) -> None:
         Attribute.L2_CACHE_SIZE,
     )
     for name in NAMES:
-        found = tuple(attribute(runtime, target(name), each) for each in asked)
-        assert found == tuple((0, value) for value in wanted[name]), name
+        values = tuple(attribute(runtime, target(name), each) for each in asked)
+        assert values == tuple((0, value) for value in wanted[name]), name
     assert attribute(runtime, target("A100"), Attribute.CLUSTER_LAUNCH) == (0, 0)
     assert attribute(runtime, target("H100"), Attribute.CLUSTER_LAUNCH) == (0, 1)
     assert attribute(runtime, target("H100"), 9999) == (CudaError.INVALID_VALUE, -7)
@@ -281,7 +281,7 @@ def encoded(runtime: Runtime, **changed: Any) -> tuple[int, bytes]:
     function = ctypes.CFUNCTYPE(ctypes.c_int)(pointer.value or 0)
     room = np.zeros(256, np.uint8)
     begin = -room.ctypes.data % 64 + changed.get("shift", 0)
-    given: dict[str, Any] = {
+    operands: dict[str, Any] = {
         "type": 9,
         "address": 1 << 20,
         "sizes": (40, 5),
@@ -293,15 +293,15 @@ def encoded(runtime: Runtime, **changed: Any) -> tuple[int, bytes]:
     }
     error = function(
         ctypes.c_void_p(room.ctypes.data + begin),
-        given["type"],
+        operands["type"],
         2,
-        ctypes.c_void_p(given["address"]),
-        (ctypes.c_uint64 * 2)(*given["sizes"]),
-        (ctypes.c_uint64 * 1)(*given["strides"]),
-        (ctypes.c_uint32 * 2)(*given["box"]),
-        (ctypes.c_uint32 * 2)(*given["steps"]),
+        ctypes.c_void_p(operands["address"]),
+        (ctypes.c_uint64 * 2)(*operands["sizes"]),
+        (ctypes.c_uint64 * 1)(*operands["strides"]),
+        (ctypes.c_uint32 * 2)(*operands["box"]),
+        (ctypes.c_uint32 * 2)(*operands["steps"]),
         0,
-        given["swizzle"],
+        operands["swizzle"],
         0,
         0,
     )

@@ -117,16 +117,16 @@ def score(runtime: Runtime, family: str, opcode: str) -> Score:
     with runtime.edited(kept):
         verdict = entry.run(runtime, EAGER)
     assert verdict.error <= 1, f"{entry.name} is wrong itself"
-    found = Score(family, opcode, why=EXPLAINED.get((family, opcode), ""))
+    result = Score(family, opcode, why=EXPLAINED.get((family, opcode), ""))
     ran = frozenset(line for launch in verdict.launches for line in launch.lines)
     for mutant in mutants.mutants(texts[-1], ran, opcode):
-        found.total += 1
+        result.total += 1
         schedule = first_that_notices(runtime, entry, mutant)
         if schedule:
-            found.by[schedule] = found.by.get(schedule, 0) + 1
+            result.by[schedule] = result.by.get(schedule, 0) + 1
         else:
-            found.missed.append(f"{mutant.line}: {mutant.old.strip()}")
-    return found
+            result.missed.append(f"{mutant.line}: {mutant.old.strip()}")
+    return result
 
 
 def main() -> None:

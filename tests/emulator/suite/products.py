@@ -163,8 +163,8 @@ def _grouped() -> dict[str, Product]:
     ends = {"even": (64, 128, 192), "odd": (3, 70, 201), "empty": (0, 77, 77, 200)}
     cases = {
         **{
-            name: Case(groups, given[-1], 72, 72, batch=len(given), ends=given)
-            for name, given in ends.items()
+            name: Case(groups, end[-1], 72, 72, batch=len(end), ends=end)
+            for name, end in ends.items()
         },
         "all empty but one": Case(groups, 5, 72, 136, batch=5, ends=(0, 0, 5, 5, 5)),
         "B by rows, cooperative": Case(wide, 300, 136, 72, batch=3, ends=(131, 140, 300)),

@@ -72,7 +72,7 @@ def proof(entry: Entry, launch: Launch, folder: Path) -> Proof:
     """Ask sentryward about a launch."""
     ptx, facts = folder / "kernel.ptx", folder / "input.json"
     ptx.write_text(launch.text, encoding="utf-8")
-    given = {
+    operands = {
         "schema": _SCHEMA,
         "entry": launch.name,
         "launch": {
@@ -82,7 +82,7 @@ def proof(entry: Entry, launch: Launch, folder: Path) -> Proof:
             "dynamic_shared_bytes": launch.shared_bytes,
         },
     }
-    facts.write_text(json.dumps(given), encoding="utf-8")
+    facts.write_text(json.dumps(operands), encoding="utf-8")
     command = [sys.executable, "-m", "sentryward", str(ptx), "--input", str(facts)]
     command += ["--timeout", str(_LIMIT_S), "--memory-limit-mib", str(_MEMORY_MIB)]
     done = subprocess.run(command, capture_output=True, check=False, text=True)

@@ -1,6 +1,6 @@
 """The cases of Triton's templates: what Inductor generates for a product or an attention, with real PTX of three architectures.
 
-Their operands, exact results and tolerances are those of the tests in Triton's interpreter (tests/support/triton_products,
+Their operands, exact results and tolerances are those of the tests in Triton's interpreter (tests/support/triton/products,
 tests/support/attention); here an error of 1 is that tolerance.
 """
 
@@ -27,8 +27,8 @@ from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.suite.row import Verdict
 from tests.support.attention import backward_cases, forward_cases
 from tests.support.attention.lowering import graph, module_of
-from tests.support.triton import Contract, as_float, codes
-from tests.support.triton_products import decode, fp8, int4, persistent_tma, split_k
+from tests.support.triton.lowering import Contract, as_float, codes
+from tests.support.triton.products import decode, fp8, int4, persistent_tma, split_k
 
 LAST = Schedule(late=True, ahead="last")
 SCHEDULES = (WATCHED, EAGER, LATE, LAST)
@@ -138,16 +138,16 @@ def _forward_tolerance(trial: forward_cases.Trial) -> float:
 
 @functools.cache
 def _backward_code(trial: backward_cases.Trial, gpu: str) -> str:
-    given, _ = backward_cases.operands_of(trial.case)
-    problem = backward_cases.problem_of(trial.case, given, target(gpu))
+    operands, _ = backward_cases.operands_of(trial.case)
+    problem = backward_cases.problem_of(trial.case, operands, target(gpu))
     with _lowering(gpu), graph():
         return module_of(problem, backward_cases.candidate_of(trial, problem))
 
 
 def _backward(trial: backward_cases.Trial, gpu: str, schedule: Schedule) -> Verdict:
-    given, expected = backward_cases.operands_of(trial.case)
+    operands, expected = backward_cases.operands_of(trial.case)
     code = _backward_code(trial, gpu)
-    (results,), launches = triton.outputs([(code, list(given.values()))], target(gpu), schedule)
+    (results,), launches = triton.outputs([(code, list(operands.values()))], target(gpu), schedule)
     errors = backward_cases.errors(results, expected).values()
     return Verdict(max(errors) / backward_cases.TOLERANCE[trial.case.dtype], 0, launches)
 
@@ -184,10 +184,10 @@ def _backwards(gpu: str) -> dict[str, backward_cases.Trial]:
 
 
 def _cases() -> dict[str, Compiled]:
-    found: dict[str, Compiled] = {}
+    result: dict[str, Compiled] = {}
 
     def add(template: str, name: str, gpu: str, run: Callable[[Schedule], Verdict]) -> None:
-        found[f"triton {template}, {name}, {target(gpu).arch}"] = Compiled(
+        result[f"triton {template}, {name}, {target(gpu).arch}"] = Compiled(
             f"triton_{template}", gpu, run
         )
 
@@ -203,7 +203,7 @@ def _cases() -> dict[str, Compiled]:
         for name, backward in _backwards(gpu).items():
             run = functools.partial(_backward, backward, gpu)
             add("attention_backward", name, gpu, run)
-    return found
+    return result
 
 
 CASES = _cases()

@@ -35,10 +35,10 @@ def zeroed(name: str) -> Callable[[Any], None]:
     return spoil
 
 
-def swapped(one: str, two: str) -> Callable[[Any], None]:
+def swapped(text: str, two: str) -> Callable[[Any], None]:
     def spoil(call: Any) -> None:
-        first, second = getattr(call, one), getattr(call, two)
-        setattr(call, one, second)
+        first, second = getattr(call, text), getattr(call, two)
+        setattr(call, text, second)
         setattr(call, two, first)
 
     return spoil

@@ -28,16 +28,16 @@ _F16 = ("silu", "gate", "before_and_after", "mask")
 
 
 def _cases() -> dict[str, Tree]:
-    found = {f"tree {name}": Tree(Case(SM90, name, 67, 80, 72), "H100") for name in EPILOGUES}
+    result = {f"tree {name}": Tree(Case(SM90, name, 67, 80, 72), "H100") for name in EPILOGUES}
     for name in _BATCHED:
         case = Case(COOPERATIVE, name, 131, 80, 72, batch=3, pad=16)
-        found[f"tree {name}, cooperative, batch"] = Tree(case, "H100")
+        result[f"tree {name}, cooperative, batch"] = Tree(case, "H100")
     half = replace(COOPERATIVE, a="f16", b="f16", c="f16", d="f16")
     for name in _F16:
-        found[f"tree {name}, f16"] = Tree(Case(half, name, 131, 80, 72, pad=16), "H200")
+        result[f"tree {name}, f16"] = Tree(Case(half, name, 131, 80, 72, pad=16), "H200")
     for name in _BLACKWELL:
-        found[f"tree {name}, sm100"] = Tree(Case(SM100, name, 131, 80, 72), "B200")
-    return found
+        result[f"tree {name}, sm100"] = Tree(Case(SM100, name, 131, 80, 72), "B200")
+    return result
 
 
 CASES = _cases()

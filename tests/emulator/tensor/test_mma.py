@@ -73,11 +73,11 @@ def registers(elements: torch.Tensor) -> Array:
 
 def places_a(kind: Kind) -> list[tuple[int, int, int]]:
     """Return (register and element, row from the lane's, column from the lane's) of A, in order."""
-    width, found = kind.per_register, list[tuple[int, int, int]]()
+    width, result = kind.per_register, list[tuple[int, int, int]]()
     for piece in range(max(1, kind.k // (4 * width))):
         for half in range(2):
-            found += [(0, 8 * half, piece * 4 * width + i) for i in range(width)]
-    return found
+            result += [(0, 8 * half, piece * 4 * width + i) for i in range(width)]
+    return result
 
 
 def fragments(kind: Kind, a: torch.Tensor, b: torch.Tensor) -> tuple[Array, Array]:

@@ -139,13 +139,13 @@ def wgmma_body(shape: str, types: str, count: int, a: Layout, b: Layout, times: 
 def of_threads(result: Array, dtype: torch.dtype, columns: int) -> torch.Tensor:
     """Return D [64, columns] from [threads, registers], by the PTX ISA's "Accumulator register fragment"."""
     flat = torch.from_numpy(result.view(np.uint8)).view(dtype).reshape(128, -1)
-    found = torch.empty(64, columns, dtype=dtype)
+    tensor = torch.empty(64, columns, dtype=dtype)
     for thread in range(128):
         warp, lane = thread // 32, thread % 32
         for i in range(flat.shape[1]):
             row = 16 * warp + lane // 4 + 8 * (i // 2 % 2)
-            found[row, 8 * (i // 4) + lane % 4 * 2 + i % 2] = flat[thread, i]
-    return found
+            tensor[row, 8 * (i // 4) + lane % 4 * 2 + i % 2] = flat[thread, i]
+    return tensor
 
 
 CASES = [

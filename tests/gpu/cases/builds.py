@@ -22,7 +22,7 @@ from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import TritonCompileJob, WorkerSettings
-from tests.support.fakes import task
+from tests.support.fakes.tasks import task
 
 Build = CppBuild | TritonCompileJob
 COMPILE_S = 200.0

@@ -149,11 +149,11 @@ def _cutlass_grouped() -> list[Case]:
     ends = {"even": (128, 256, 384, 512), "odd": (3, 200, 457, 512)}
     ends["with empty groups"] = (0, 300, 300, 512)
 
-    def case(name: str, second: Spec, given: tuple[int, ...]) -> Case:
-        groups = Spec((4,), torch.int32, given=given)
+    def case(name: str, second: Spec, operands: tuple[int, ...]) -> Case:
+        groups = Spec((4,), torch.int32, contents=operands)
         return Case(f"grouped, {name}", t, op, grouped, (a, second, groups), **facts)
 
     return [
-        *(case(name, b, given) for name, given in ends.items()),
+        *(case(name, b, end) for name, end in ends.items()),
         case("B by rows", b_rows, ends["odd"]),
     ]

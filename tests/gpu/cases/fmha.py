@@ -49,8 +49,8 @@ def build(name: str, kernels_dir: Path) -> CppBuild | str:
     _, problem = {**FORWARD, **BACKWARD}[name]
     (candidate,) = [each for each in TEMPLATE.candidates(problem) if each.name == name]
     assert isinstance(candidate.kernel, CudaSource)
-    found = build_of(candidate.kernel, TEMPLATE.name, Config.load({"cache_dir": str(kernels_dir)}))
-    return found.reason if isinstance(found, Failed) else found[0]
+    result = build_of(candidate.kernel, TEMPLATE.name, Config.load({"cache_dir": str(kernels_dir)}))
+    return result.reason if isinstance(result, Failed) else result[0]
 
 
 def built(names: Sequence[str], kernels_dir: Path, workers: int) -> dict[str, Place | str]:

@@ -97,16 +97,16 @@ KINDS = (
 def cases() -> dict[str, Case]:
     """Return all cases by name: each epilogue after each kind of product."""
     every = [
-        _case(one, kind)
+        _case(case, kind)
         for kind in KINDS
-        for one in epilogues.CASES
-        if one.name not in (ONE_MATRIX if kind.batch else () if kind.added else ABSORBED)
+        for case in epilogues.CASES
+        if case.name not in (ONE_MATRIX if kind.batch else () if kind.added else ABSORBED)
     ]
     return {case.name: case for case in every}
 
 
 def _case(epilogue: epilogues.Case, kind: Kind) -> Case:
-    specs = [*kind.factors, *(kind.operand(one) for one in epilogue.operands)]
+    specs = [*kind.factors, *(kind.operand(operand) for operand in epilogue.operands)]
     if kind.added:
         specs.insert(0, kind.operand("row"))
     function = functools.partial(_graph, epilogue.function, kind.added, epilogue.readers > 0)

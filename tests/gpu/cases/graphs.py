@@ -102,7 +102,7 @@ def int4(a: Any, b: Any, scales: Any) -> Any:
 
 def int4_unpacked(a: torch.Tensor, b: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Return what a product with a packed weight means, in float32."""
-    from tests.support.triton_products.int4 import unpacked
+    from tests.support.triton.products.int4 import unpacked
 
     scale, zero = (scales[:, :, i].t().float().repeat_interleave(64, 1) for i in (0, 1))
     values = unpacked(b.cpu()).to(a.device)

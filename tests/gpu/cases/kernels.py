@@ -78,7 +78,7 @@ def built_slice(
     offers = all_offered(identities, kernels_dir / "inductor", workers)
     chosen_ones = {identity: picked(identity, offer) for identity, offer in offers.items()}
     lists = [offer for offer in chosen_ones.values() if not isinstance(offer, str)]
-    results = built([one for each in lists for one in each], kernels_dir, 2 * workers, BUILD_S)
+    results = built([name for each in lists for name in each], kernels_dir, 2 * workers, BUILD_S)
     return {identity: ready(offer, results) for identity, offer in chosen_ones.items()}
 
 

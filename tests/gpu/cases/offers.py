@@ -95,25 +95,25 @@ def _attempted(identity: str) -> list[Offered] | str:
         return f"{type(error).__name__}: {error}"
 
 
-def _lowered(given: Case, identity: str) -> list[Offered] | str:
-    fused = given.template == FUSED
+def _lowered(trial: Case, identity: str) -> list[Offered] | str:
+    fused = trial.template == FUSED
     backends = {"cutlass": "ATEN,CUTLASS", FUSED: "ATEN,TRITON,CUTLASS"}
-    options: dict[str, Any] = {"gemm_backends": backends.get(given.template, "ATEN,TRITON")}
+    options: dict[str, Any] = {"gemm_backends": backends.get(trial.template, "ATEN,TRITON")}
     options |= {"max_candidates": 4} if fused else {}
     with (
         tempfile.TemporaryDirectory() as folder,
         as_target(GPU),
-        _precision(given.precision),
+        _precision(trial.precision),
         Lab(visited_first if fused else library_first, Path(folder)).open() as lab,
     ):
-        code = lab.lower(given.function, *map(argument, given.specs), **options)
+        code = lab.lower(trial.function, *map(argument, trial.specs), **options)
         entries = [entry for task in lab.tasks for entry in task.entries]
-        mine = [entry for entry in entries if belongs(entry.name, given.template)]
+        mine = [entry for entry in entries if belongs(entry.name, trial.template)]
         if not mine:
             names = [entry.name for entry in entries]
-            return f"no candidate of {given.template}; offered are {names}"
+            return f"no candidate of {trial.template}; offered are {names}"
         if fused:
-            return [_offered(identity, entry, code) for entry in mine[: given.first]]
+            return [_offered(identity, entry, code) for entry in mine[: trial.first]]
         return [_offered(identity, entry) for entry in mine]
 
 
@@ -148,18 +148,18 @@ def _precision(wanted: str) -> Any:
         torch.set_float32_matmul_precision(kept)
 
 
-def chosen(given: Case, offers: Sequence[Offered]) -> list[Offered]:
+def chosen(trial: Case, offers: Sequence[Offered]) -> list[Offered]:
     """Return the candidates that have to run: the first ones, and one for each expression.
 
     Raises:
         LookupError: An expression matches none.
     """
-    picked = {one.identity: one for one in offers[: given.first]}
-    for pattern in given.wanted:
-        fitting = [one for one in offers if re.search(pattern, one.about)]
+    picked = {offer.identity: offer for offer in offers[: trial.first]}
+    for pattern in trial.wanted:
+        fitting = [offer for offer in offers if re.search(pattern, offer.about)]
         if not fitting:
-            names = [one.name for one in offers]
-            raise LookupError(f"{given.name}: no candidate matches {pattern!r} among {names}")
+            names = [offer.name for offer in offers]
+            raise LookupError(f"{trial.name}: no candidate matches {pattern!r} among {names}")
         picked.setdefault(fitting[0].identity, fitting[0])
     return list(picked.values())
 

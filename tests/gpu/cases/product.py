@@ -59,14 +59,14 @@ class Spec:
         stride: Its strides; row by row if None. A batch that all share has 0.
         values: ``normal`` numbers, ``scale`` for positive ones around 1, ``small`` whole numbers, or
             ``int4`` for a packed weight.
-        given: The very values, for the ends of groups.
+        contents: The very values, for the ends of groups.
     """
 
     size: tuple[int, ...]
     dtype: torch.dtype = BF16
     stride: tuple[int, ...] | None = None
     values: str = "normal"
-    given: tuple[int, ...] = ()
+    contents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

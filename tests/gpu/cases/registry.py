@@ -32,7 +32,7 @@ class _Index:
 def case_ids() -> list[str]:
     """Return ``template: name`` of each case; a worker finds the case by it."""
     if not _index.by_id:
-        _index.by_id.update({f"{one.template}: {one.name}": one for one in cases()})
+        _index.by_id.update({f"{trial.template}: {trial.name}": trial for trial in cases()})
     return list(_index.by_id)
 
 

@@ -120,10 +120,10 @@ def _triton_int4() -> list[Case]:
     def case(name: str, m: int, n: int, k: int) -> Case:
         weight = Spec((n // 8, k // 128, 32, 4), torch.int32, values="int4")
         scales = Spec((k // 64, n, 2), BF16, values="scale")
-        given = (by_rows(m, k), weight, scales)
+        operands = (by_rows(m, k), weight, scales)
         op = "weight_int4pack_mm"
         facts: dict[str, Any] = {"reference": int4_unpacked, "first": 12, "tolerance": 0.02}
-        return Case(name, "triton_int4", op, int4, given, **facts)
+        return Case(name, "triton_int4", op, int4, operands, **facts)
 
     return [
         case("1 row", 1, 2048, 2048),

@@ -98,7 +98,7 @@ FAMILIES: dict[str, Family] = {
     "triton decode": Family(("triton_attention_decode-",), _DECODE),
     "cutlass": Family(
         ("cutlass_fmha.",),
-        tuple(one for one in (*_DIMS, *_MASKS) if one.dim in (64, 128)),
+        tuple(dim for dim in (*_DIMS, *_MASKS) if dim.dim in (64, 128)),
         backends="ATEN,CUTLASS",
     ),
     "triton 8 bits": Family(("triton_attention-",), _NARROW),
@@ -116,57 +116,57 @@ FAMILIES: dict[str, Family] = {
 
 def report(name: str, cache_dir: Path) -> dict[str, Any]:
     """Compile and run the graphs of a family; return errors by graph, and what was taken."""
-    given = FAMILIES[name]
+    family = FAMILIES[name]
     started = time.monotonic()
     graphs: dict[str, Any] = {}
-    for number, shape in enumerate(given.shapes):
-        with forced(given.prefixes) as taken:
-            errors = {"plain": _error(_compiled(given, shape, cache_dir), given, shape)}
+    for number, shape in enumerate(family.shapes):
+        with forced(family.prefixes) as taken:
+            errors = {"plain": _error(_compiled(family, shape, cache_dir), family, shape)}
             if number == 0:
-                errors |= _every_way(given, shape, cache_dir)
+                errors |= _every_way(family, shape, cache_dir)
         graphs[shape.name] = {"errors": errors, "taken": sorted(set(taken))}
     return {"graphs": graphs, "seconds": round(time.monotonic() - started, 1)}
 
 
-def _compiled(given: Family, shape: Shape, cache_dir: Path, **options: Any) -> Any:
-    function = attention(shape, given.device)
-    return compiled(function, cache_dir, backends=given.backends, **options)
+def _compiled(family: Family, shape: Shape, cache_dir: Path, **options: Any) -> Any:
+    function = attention(shape, family.device)
+    return compiled(function, cache_dir, backends=family.backends, **options)
 
 
-def _error(function: Any, given: Family, shape: Shape) -> float:
+def _error(function: Any, family: Family, shape: Shape) -> float:
     """Return the largest error of the output and, where there is one, of its gradients."""
-    q, k, v, do = operands(shape, given.device)
-    inputs = [one.requires_grad_(shape.backward) for one in (q, k, v)]
+    q, k, v, do = operands(shape, family.device)
+    inputs = [tensor.requires_grad_(shape.backward) for tensor in (q, k, v)]
     out = function(*inputs)
     gradients = torch.autograd.grad(out, inputs, do) if shape.backward else ()
     return error_of(shape, (q, k, v, do), out, gradients)
 
 
-def _every_way(given: Family, shape: Shape, cache_dir: Path) -> dict[str, float]:
+def _every_way(family: Family, shape: Shape, cache_dir: Path) -> dict[str, float]:
     def inputs(seed: int) -> list[torch.Tensor]:
-        return operands(shape, given.device, seed)[:3]
+        return operands(shape, family.device, seed)[:3]
 
     def error(answer: Any, tensors: list[torch.Tensor]) -> float:
         (out,) = listed(answer)
         return error_of(shape, tensors, out)
 
-    errors = {"lengths": _other_lengths(given, shape, cache_dir)}
-    if given.device == "cuda":
-        errors["stream"] = stream_error(_compiled(given, shape, cache_dir), inputs, error)
-        replayed = _compiled(given, shape, cache_dir, **{"triton.cudagraphs": True})
+    errors = {"lengths": _other_lengths(family, shape, cache_dir)}
+    if family.device == "cuda":
+        errors["stream"] = stream_error(_compiled(family, shape, cache_dir), inputs, error)
+        replayed = _compiled(family, shape, cache_dir, **{"triton.cudagraphs": True})
         errors["graph"] = graphs_error(replayed, inputs, error)
     return errors
 
 
-def _other_lengths(given: Family, shape: Shape, cache_dir: Path) -> float:
+def _other_lengths(family: Family, shape: Shape, cache_dir: Path) -> float:
     """Return the largest error over other lengths; infinite where one of them compiled again."""
-    function = _compiled(given, shape, cache_dir, dynamic=True)
-    worst = _error(function, given, shape)
+    function = _compiled(family, shape, cache_dir, dynamic=True)
+    worst = _error(function, family, shape)
     torch._dynamo.utils.counters.clear()
     for step in (17, 64, 129):
         other = replace(shape, queries=shape.queries + step * (shape.queries > 1))
         other = replace(other, keys=shape.keys + step)
-        worst = max(worst, _error(function, given, other))
+        worst = max(worst, _error(function, family, other))
     again = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     return float("inf") if again else worst
 

@@ -31,7 +31,7 @@ from benchmarks.harness.forced import forced
 from inductor_plugin.inductor.candidates.layouts import warn_once
 from tests.gpu.cases.product import BF16, Spec
 from tests.gpu.forced.process import compiled, listed, main
-from tests.gpu.harness.ways import made
+from tests.gpu.harness.ways import drawn
 from tests.support.candidates import row_major_ops
 from tests.support.graphs import layouts
 
@@ -75,13 +75,13 @@ def _specs(inputs: Callable[[int, int, int], Any]) -> Callable[[int, int, int], 
 
 def _unbacked(m: int, k: int, n: int) -> tuple[Spec, ...]:
     which = tuple(int(row % 3 > 0) for row in range(m))
-    return Spec((m, k)), Spec((m,), torch.bool, given=which), Spec((k, n))
+    return Spec((m, k)), Spec((m,), torch.bool, contents=which), Spec((k, n))
 
 
 CASES: dict[str, LayoutCase] = {
     **{
-        name: LayoutCase(one.function, _specs(one.inputs), bool(one.picky), bool(one.cutlass))
-        for name, one in layouts.CASES.items()
+        name: LayoutCase(case.function, _specs(case.inputs), bool(case.picky), bool(case.cutlass))
+        for name, case in layouts.CASES.items()
     },
     "unbacked size": LayoutCase(layouts.unbacked, _unbacked),
     "open strides": LayoutCase(layouts.turned, _specs(layouts.turned_inputs)),
@@ -107,22 +107,24 @@ def report(
 ) -> dict[str, Any]:
     """Compile and run a case in each way; return for each its error, who was taken, and the calls."""
     started = time.monotonic()
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with (
         row_major_ops.picky_offered(),
         inductor_config.patch(fx_graph_cache=False),
         dynamo_config.patch(capture_dynamic_output_shape_ops=True),
     ):
         for way in ways:
-            found[way] = _way(CASES[name], way, cache_dir, device, size)
-    return {"ways": found, "seconds": round(time.monotonic() - started, 1)}
+            result[way] = _way(CASES[name], way, cache_dir, device, size)
+    return {"ways": result, "seconds": round(time.monotonic() - started, 1)}
 
 
-def _way(given: LayoutCase, way: str, cache_dir: Path, device: str, size: Size) -> dict[str, Any]:
+def _way(
+    operands: LayoutCase, way: str, cache_dir: Path, device: str, size: Size
+) -> dict[str, Any]:
     warn_once.cache_clear()
-    tensors = made(given.inputs(*size), device, seed=1)
-    wide = [one.float() if one.is_floating_point() else one for one in tensors]
-    function = compiled(given.function, cache_dir, backends=WAYS[way], most=given.most)
+    tensors = drawn(operands.inputs(*size), device, seed=1)
+    wide = [tensor.float() if tensor.is_floating_point() else tensor for tensor in tensors]
+    function = compiled(operands.function, cache_dir, backends=WAYS[way], most=operands.most)
     warnings = _Warnings()
     logger = logging.getLogger("inductor_plugin")
     logger.addHandler(warnings)
@@ -131,9 +133,9 @@ def _way(given: LayoutCase, way: str, cache_dir: Path, device: str, size: Size) 
             answer, codes = run_and_get_code(function, *tensors)
     finally:
         logger.removeHandler(warnings)
-    pair = listed(answer), listed(given.function(*wide))
+    pair = listed(answer), listed(operands.function(*wide))
     return {
-        "error": max(error_of(one, other) for one, other in zip(*pair, strict=True)),
+        "error": max(error_of(actual, other) for actual, other in zip(*pair, strict=True)),
         "taken": taken[-1] if taken else "",
         "calls": calls(codes[0]),
         "warnings": warnings.texts,
@@ -164,26 +166,26 @@ def calls(code: str) -> dict[str, int]:
 
 def complaints(name: str, ways: Mapping[str, Mapping[str, Any]], accepted: float) -> list[str]:
     """Return what is not as a case was designed, one line each."""
-    given, found = CASES[name], list[str]()
-    for way, one in ways.items():
-        if not one["error"] <= accepted:
-            found.append(f"{way}: error {one['error']}")
-        if way != "library" and not one["taken"].startswith(way):
-            found.append(f"{way}: taken was {one['taken']}")
-        called = one["calls"]
-        if given.conflict and way != "library":
-            if called["library"] == 0 or len(one["warnings"]) != 1:
-                found.append(f"{way}: the library did not run, warned once: {one}")
+    case, result = CASES[name], list[str]()
+    for way, answered in ways.items():
+        if not answered["error"] <= accepted:
+            result.append(f"{way}: error {answered['error']}")
+        if way != "library" and not answered["taken"].startswith(way):
+            result.append(f"{way}: taken was {answered['taken']}")
+        called = answered["calls"]
+        if case.conflict and way != "library":
+            if called["library"] == 0 or len(answered["warnings"]) != 1:
+                result.append(f"{way}: the library did not run, warned once: {answered}")
             continue
-        copied = {"picky": given.copied, "cutlass": given.cutlass}.get(way, False)
+        copied = {"picky": case.copied, "cutlass": case.cutlass}.get(way, False)
         if bool(called["copied"]) != copied:
-            found.append(f"{way}: {called['copied']} calls behind copies, {copied} was expected")
+            result.append(f"{way}: {called['copied']} calls behind copies, {copied} was expected")
         own = {"picky": "picky", "cutlass": "cutlass", "library": "library"}.get(way)
         if own is not None and not copied and called[own] == 0:
-            found.append(f"{way}: no call of {own} in {called}")
-        if way != "library" and one["warnings"]:
-            found.append(f"{way}: {one['warnings']}")
-    return found
+            result.append(f"{way}: no call of {own} in {called}")
+        if way != "library" and answered["warnings"]:
+            result.append(f"{way}: {answered['warnings']}")
+    return result
 
 
 if __name__ == "__main__":

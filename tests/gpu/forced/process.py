@@ -17,7 +17,7 @@ import torch
 import torch._dynamo
 
 from tests.gpu.cases.product import Function, Spec, worst
-from tests.gpu.harness.ways import made, on_a_stream
+from tests.gpu.harness.ways import drawn, on_a_stream
 
 # Registers the name in a checkout, where it is not installed.
 importlib.import_module("inductor_plugin.backend")
@@ -53,12 +53,12 @@ class Graph:
 
     def tensors(self, seed: int) -> Tensors:
         """Return its inputs."""
-        return made(self.specs, self.device, seed)
+        return drawn(self.specs, self.device, seed)
 
     def error(self, answer: Answer, tensors: Sequence[torch.Tensor]) -> float:
         """Return how far an answer is off, as a part of what is accepted."""
         same = self.reference is self.function
-        expected = self.reference(*(one.float() for one in tensors) if same else tensors)
+        expected = self.reference(*(tensor.float() for tensor in tensors) if same else tensors)
         return worst(listed(answer), listed(expected), self.tolerance)
 
 
@@ -132,7 +132,7 @@ def graphs_error(
         for seed in range(4):  # the first calls warm up and record, the later ones replay
             torch.compiler.cudagraph_mark_step_begin()
             inputs = tensors(seed)
-            answer = [one.clone() for one in listed(function(*inputs))]
+            answer = [output.clone() for output in listed(function(*inputs))]
             largest = max(largest, error(answer, inputs))
     return largest
 

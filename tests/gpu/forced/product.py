@@ -78,7 +78,7 @@ _PACKED = (
 _GROUPS = (
     by_rows(512, 256),
     Spec((4, 256, 384), stride=(256 * 384, 1, 256)),
-    Spec((4,), torch.int32, given=(0, 300, 300, 512)),
+    Spec((4,), torch.int32, contents=(0, 300, 300, 512)),
 )
 _CUTLASS = "ATEN,CUTLASS"
 

@@ -25,7 +25,7 @@ from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.jobs import BenchCandidate
 from tests.gpu.cases.product import Case, worst
 from tests.gpu.cases.registry import case
-from tests.gpu.harness.ways import captured, load, made, on_a_stream
+from tests.gpu.harness.ways import captured, drawn, load, on_a_stream
 from tests.gpu.harness.written import WrittenCall
 
 GONE = f"gone@{'0' * 64}"
@@ -104,23 +104,23 @@ class CandidateKernel:
         inputs = [view(tensor, spec) for tensor, spec in pairs]
         return bind(self.candidate, inputs, outputs.named["out"])
 
-    def more(self, given: Case, results: Outputs, device: str) -> dict[str, float]:
+    def more(self, trial: Case, results: Outputs, device: str) -> dict[str, float]:
         """Return its largest error with other numbers of rows, where the case has some."""
         del results
-        if not given.rows or not isinstance(self.candidate.kernel, OpKernel):
+        if not trial.rows or not isinstance(self.candidate.kernel, OpKernel):
             return {}
-        return {"rows": max(self._with_rows(given, rows, device) for rows in given.rows)}
+        return {"rows": max(self._with_rows(trial, rows, device) for rows in trial.rows)}
 
-    def _with_rows(self, given: Case, rows: int, device: str) -> float:
-        fixed = next(spec for spec in given.specs if len(spec.size) > 1).size[0]
-        specs = [_resized(spec, fixed, rows) for spec in given.specs]
+    def _with_rows(self, trial: Case, rows: int, device: str) -> float:
+        fixed = next(spec for spec in trial.specs if len(spec.size) > 1).size[0]
+        specs = [_resized(spec, fixed, rows) for spec in trial.specs]
         inputs = tuple(_resized(spec, fixed, rows) for spec in self.candidate.inputs)
         output = self.candidate.output
         output = replace(output, size=(rows, *output.size[1:]))
         resized = CandidateKernel(replace(self.candidate, inputs=inputs, output=output))
-        tensors, outputs = made(specs, device, seed=9), resized.outputs(device)
+        tensors, outputs = drawn(specs, device, seed=9), resized.outputs(device)
         resized.bound(tensors, outputs)()
-        error = worst(outputs.returned(), given.expected(tensors), given.tolerance)
+        error = worst(outputs.returned(), trial.expected(tensors), trial.tolerance)
         return math.inf if outputs.overrun() else error
 
 
@@ -139,16 +139,16 @@ class WrittenKernel:
         """Return its call."""
         return functools.partial(self.call.run, self.operator, tensors, outputs.named)
 
-    def more(self, given: Case, results: Outputs, device: str) -> dict[str, float]:
+    def more(self, trial: Case, results: Outputs, device: str) -> dict[str, float]:
         """Return the error with its library gone, and how far that is from the kernel's own results."""
-        tensors = made(given.specs, device, seed=1)
+        tensors = drawn(trial.specs, device, seed=1)
         gone = WrittenKernel(replace(self.call, kernel=GONE), self.operator)
         outputs = gone.outputs(device)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says that the library is gone
             gone.bound(tensors, outputs)()
-        error = worst(outputs.returned(), wanted(given, device, 1), given.tolerance)
-        apart = worst(outputs.returned(), results.returned(), given.tolerance)
+        error = worst(outputs.returned(), wanted(trial, device, 1), trial.tolerance)
+        apart = worst(outputs.returned(), results.returned(), trial.tolerance)
         return {"gone": math.inf if outputs.overrun() else error, "apart": apart / 2}
 
 
@@ -161,37 +161,37 @@ def checked(identity: str, kernel: BenchCandidate | WrittenCall, device: str = "
 
 
 def checked_with(
-    kernel: CandidateKernel | WrittenKernel, given: Case, device: str = "cuda:0"
+    kernel: CandidateKernel | WrittenKernel, trial: Case, device: str = "cuda:0"
 ) -> Report:
     """Run a kernel in every way that the device has."""
 
     def error(outputs: Outputs, seed: int) -> float:
-        return worst(outputs.returned(), wanted(given, device, seed), given.tolerance)
+        return worst(outputs.returned(), wanted(trial, device, seed), trial.tolerance)
 
-    tensors, outputs = made(given.specs, device, seed=1), kernel.outputs(device)
+    tensors, outputs = drawn(trial.specs, device, seed=1), kernel.outputs(device)
     kernel.bound(tensors, outputs)()
     errors = {"plain": error(outputs, 1)}
     if device.startswith("cuda"):
-        own, others = made(given.specs, device, seed=1), kernel.outputs(device)
-        on_a_stream(lambda: kernel.bound(own, others)(), own, made(given.specs, device, seed=2))
+        own, others = drawn(trial.specs, device, seed=1), kernel.outputs(device)
+        on_a_stream(lambda: kernel.bound(own, others)(), own, drawn(trial.specs, device, seed=2))
         errors["stream"] = error(others, 2)
-        own = made(given.specs, device, seed=1)
+        own = drawn(trial.specs, device, seed=1)
         graph = captured(lambda: kernel.bound(own, others))
         errors["graph"] = 0.0
         for seed in range(3, 3 + _REPLAYS):
-            load(own, made(given.specs, device, seed))
+            load(own, drawn(trial.specs, device, seed))
             others.spoil()
             graph.replay()
             torch.cuda.synchronize()
             errors["graph"] = max(errors["graph"], error(others, seed))
-    errors |= kernel.more(given, outputs, device)
+    errors |= kernel.more(trial, outputs, device)
     return Report(errors, outputs.overrun())
 
 
 @functools.lru_cache(maxsize=8)
-def wanted(given: Case, device: str, seed: int) -> tuple[torch.Tensor, ...]:
+def wanted(trial: Case, device: str, seed: int) -> tuple[torch.Tensor, ...]:
     """Return the results of a case in float32; all its candidates are compared with the same."""
-    return given.expected(made(given.specs, device, seed))
+    return trial.expected(drawn(trial.specs, device, seed))
 
 
 def view(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:

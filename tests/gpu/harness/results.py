@@ -95,7 +95,9 @@ class Results:
             for row in rows
         ]
         outcomes = [row["outcome"] for row in rows]
-        counts = ", ".join(f"{outcomes.count(one)} {one}" for one in sorted(set(outcomes)))
+        counts = ", ".join(
+            f"{outcomes.count(outcome)} {outcome}" for outcome in sorted(set(outcomes))
+        )
         before = len(self._earlier.keys() - self._fresh)
         return [*lines, f"{counts}; {before} of them from before"]
 

@@ -9,9 +9,9 @@ import pytest
 
 def selected(session: pytest.Session, parameter: str) -> list[str]:
     """Return the values of a parameter over all tests that are collected and not skipped."""
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     for item in session.items:
         parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
         if parameter in parameters and item.get_closest_marker("skip") is None:
-            found[str(parameters[parameter])] = None
-    return list(found)
+            result[str(parameters[parameter])] = None
+    return list(result)

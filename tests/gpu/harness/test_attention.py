@@ -16,8 +16,8 @@ from tests.gpu.test_attention import GPU
 
 
 def test_every_attention_template_has_a_family() -> None:
-    on_gpu = [one for one in BUILTIN if getattr(one, "device", "cuda") == "cuda"]
-    names = {one.name for one in on_gpu if {FORWARD, BACKWARD} & set(one.ops)}
+    on_gpu = [template for template in BUILTIN if getattr(template, "device", "cuda") == "cuda"]
+    names = {case.name for case in on_gpu if {FORWARD, BACKWARD} & set(case.ops)}
     # Kernels for packed sequences have names of their own, for each template.
     prefixes = [
         prefix[:-1].replace("_varlen", "") for name in GPU for prefix in FAMILIES[name].prefixes
@@ -27,7 +27,7 @@ def test_every_attention_template_has_a_family() -> None:
 
 def test_graphs_of_a_family_have_names_of_their_own() -> None:
     for family in FAMILIES.values():
-        names = [one.name for one in family.shapes]
+        names = [shape.name for shape in family.shapes]
         assert len(names) == len(set(names))
 
 
@@ -46,9 +46,9 @@ def test_a_missing_candidate_is_named() -> None:
 @pytest.mark.filterwarnings("default")
 def test_a_forced_attention_runs_forward_and_backward(tmp_path: Path) -> None:
     torch.compiler.reset()
-    found = attention_forced.report("math on a CPU", tmp_path)
-    graph = found["graphs"]["causal"]
+    report = attention_forced.report("math on a CPU", tmp_path)
+    graph = report["graphs"]["causal"]
     assert graph["taken"]
-    assert all(one.startswith("attention_math.") for one in graph["taken"]), graph["taken"]
+    assert all(kernel.startswith("attention_math.") for kernel in graph["taken"]), graph["taken"]
     assert set(graph["errors"]) == {"plain", "lengths"}
     assert all(error < 1e-4 for error in graph["errors"].values()), graph["errors"]

@@ -30,7 +30,7 @@ from tests.gpu.cases.registry import case, case_ids
 from tests.gpu.forced.product import FORCED
 from tests.gpu.forced.start import run
 from tests.gpu.harness.check import checked
-from tests.gpu.harness.ways import made
+from tests.gpu.harness.ways import drawn
 
 needs_cuda_build = pytest.mark.skipif(
     torch.version.cuda is None, reason="needs a CUDA build of torch"
@@ -38,24 +38,24 @@ needs_cuda_build = pytest.mark.skipif(
 
 FORCED_MODULE = "tests.gpu.forced.product"
 ON_GPU = [
-    one
-    for one in BUILTIN
-    if getattr(one, "device", "cuda") == "cuda" and not {FORWARD, BACKWARD} & set(one.ops)
+    template
+    for template in BUILTIN
+    if getattr(template, "device", "cuda") == "cuda" and not {FORWARD, BACKWARD} & set(template.ops)
 ]
 """Attention has its own: tests/gpu/harness/test_attention.py."""
 
 
 def first_of_each() -> list[str]:
     """Return one case for each template and operator."""
-    found: dict[tuple[str, str], str] = {}
+    result: dict[tuple[str, str], str] = {}
     for identity in case_ids():
-        found.setdefault((case(identity).template, case(identity).op), identity)
-    return list(found.values())
+        result.setdefault((case(identity).template, case(identity).op), identity)
+    return list(result.values())
 
 
 def test_every_template_has_a_case_for_each_of_its_operators() -> None:
-    tested = {(case(one).template, case(one).op) for one in case_ids()}
-    assert tested == {(one.name, op) for one in ON_GPU for op in one.ops}
+    tested = {(case(identity).template, case(identity).op) for identity in case_ids()}
+    assert tested == {(trial.name, op) for trial in ON_GPU for op in trial.ops}
 
 
 def test_names_are_unique() -> None:
@@ -63,36 +63,41 @@ def test_names_are_unique() -> None:
 
 
 def test_the_ways_of_a_cutlass_kernel_are_asked_for() -> None:
-    wanted = " ".join(p for one in cases.cases() if one.template == "cutlass" for p in one.wanted)
+    wanted = " ".join(
+        p for trial in cases.cases() if trial.template == "cutlass" for p in trial.wanted
+    )
     for way in ("pingpong", "cooperative", "stream_k", "_split", "multistage", "swizzle"):
         assert way in wanted
 
 
 def test_a_shared_batch_and_empty_groups_are_among_the_cases() -> None:
-    strides = {spec.stride for one in cases.cases() for spec in one.specs if spec.stride}
+    strides = {spec.stride for trial in cases.cases() for spec in trial.specs if spec.stride}
     assert any(0 in stride for stride in strides)
     groups = [
-        s.given for one in cases.cases() for s in one.specs if one.op == "grouped_mm" and s.given
+        s.contents
+        for trial in cases.cases()
+        for s in trial.specs
+        if trial.op == "grouped_mm" and s.contents
     ]
-    served = any("grouped_mm" in one.ops for one in BUILTIN)
-    assert served == any(len(set(given)) < len(given) for given in groups)
+    served = any("grouped_mm" in template.ops for template in BUILTIN)
+    assert served == any(len(set(group)) < len(group) for group in groups)
 
 
 def fit(identity: str, tmp_path: Path) -> list[Offered]:
     """Lower a case and return the candidates that have to run."""
-    found = offered([identity], str(tmp_path / "inductor"))[identity]
-    assert not isinstance(found, str), found
-    assert all(belongs(one.name, case(identity).template) for one in found)
-    picked = chosen(case(identity), found)
+    offer = offered([identity], str(tmp_path / "inductor"))[identity]
+    assert not isinstance(offer, str), offer
+    assert all(belongs(kernel.name, case(identity).template) for kernel in offer)
+    picked = chosen(case(identity), offer)
     assert picked
-    for one in picked:
-        assert isinstance(one.kernel, BenchCandidate)
-        assert len(one.kernel.inputs) == len(case(identity).specs)
-        if isinstance(one.build, TritonCompileJob):
-            assert f"def {one.build.kernel_name}" in one.build.source
+    for compiled_kernel in picked:
+        assert isinstance(compiled_kernel.kernel, BenchCandidate)
+        assert len(compiled_kernel.kernel.inputs) == len(case(identity).specs)
+        if isinstance(compiled_kernel.build, TritonCompileJob):
+            assert f"def {compiled_kernel.build.kernel_name}" in compiled_kernel.build.source
         else:
-            assert isinstance(one.build, CppBuild)
-            assert one.build.source.symbol in one.build.source.source
+            assert isinstance(compiled_kernel.build, CppBuild)
+            assert compiled_kernel.build.source.symbol in compiled_kernel.build.source.source
     return picked
 
 
@@ -116,12 +121,12 @@ def test_a_case_of_each_operator_lowers_without_a_gpu(identity: str, tmp_path: P
 @needs_cuda_build
 @pytest.mark.slow
 @pytest.mark.usefixtures("grad", "inductor_cache")
-@pytest.mark.parametrize("template", [one.name for one in ON_GPU])
+@pytest.mark.parametrize("template", [trial.name for trial in ON_GPU])
 def test_every_case_lowers_without_a_gpu(template: str, tmp_path: Path) -> None:
     if template == "cutlass":
         pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
-    mine = [one for one in case_ids() if case(one).template == template]
-    names = [one.about for identity in mine for one in fit(identity, tmp_path)]
+    mine = [identity for identity in case_ids() if case(identity).template == template]
+    names = [offer.about for identity in mine for offer in fit(identity, tmp_path)]
     assert len(set(names)) >= 2
 
 
@@ -130,13 +135,13 @@ def test_every_case_lowers_without_a_gpu(template: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("grad", "inductor_cache")
 def test_kernels_are_built_once_and_found_again(tmp_path: Path) -> None:
     identity = "triton_decode: mm, 1 row"
-    found = all_offered([identity], tmp_path / "inductor", 1)[identity]
-    assert not isinstance(found, str), found
-    picked = found[:2]
+    offer = all_offered([identity], tmp_path / "inductor", 1)[identity]
+    assert not isinstance(offer, str), offer
+    picked = offer[:2]
     for _ in range(2):
         results = built(picked, tmp_path / "kernels", 2, 300)
-        assert set(results) == {(one.case, one.identity) for one in picked}
-        assert not [one for one in results.values() if isinstance(one, str)]
+        assert set(results) == {(kernel.case, kernel.identity) for kernel in picked}
+        assert not [result for result in results.values() if isinstance(result, str)]
     assert len(list((tmp_path / "kernels").glob("kernels/*/*/entry.json"))) == 2
 
 
@@ -145,24 +150,24 @@ def test_kernels_are_built_once_and_found_again(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("grad", "inductor_cache")
 def test_a_slice_has_a_reason_for_each_case_it_cannot_build(tmp_path: Path) -> None:
     good, bad = "triton_decode: mm fp16, 7 rows", "no such case"
-    found = built_slice([good, bad], tmp_path, 1)
-    assert isinstance(found[good], list), found[good]
-    assert len(found[good]) == case(good).first
-    assert "KeyError" in found[bad]
+    result = built_slice([good, bad], tmp_path, 1)
+    assert isinstance(result[good], list), result[good]
+    assert len(result[good]) == case(good).first
+    assert "KeyError" in result[bad]
 
 
 def test_a_library_takes_the_place_of_its_stand_in() -> None:
     candidate = product(OpKernel("aten::mm.out", ("symbol@/library", "tn", 1)))
     empty = CppCompileJob((), (), "", 1)
-    one = Offered("a case", "an identity", "name", "about", empty, candidate)  # type: ignore[arg-type]
-    built_one: Any = one.at("/there/kernel.so", "kernel_1").kernel
+    broken = Offered("a case", "an identity", "name", "about", empty, candidate)  # type: ignore[arg-type]
+    built_one: Any = broken.at("/there/kernel.so", "kernel_1").kernel
     assert built_one.kernel.args == ("kernel_1@/there/kernel.so", "tn", 1)
 
 
 def test_a_missing_way_is_an_error() -> None:
-    given = replace(case("cutlass: mm"), wanted=("no such schedule",))
+    changed = replace(case("cutlass: mm"), wanted=("no such schedule",))
     with pytest.raises(LookupError, match="no such schedule"):
-        chosen(given, [])
+        chosen(changed, [])
 
 
 def product(kernel: OpKernel, *, rows: int = 48) -> BenchCandidate:
@@ -178,9 +183,9 @@ def product(kernel: OpKernel, *, rows: int = 48) -> BenchCandidate:
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> str:
     """Add a case that needs no GPU."""
     a, b = by_rows(48, 64, torch.float32), by_columns(64, 32, torch.float32)
-    given = Case("cpu", "none", "mm", graphs.mm, (a, b), rows=(1, 40))
+    trial = Case("cpu", "none", "mm", graphs.mm, (a, b), rows=(1, 40))
     case_ids()
-    monkeypatch.setitem(cases._index.by_id, "none: cpu", given)
+    monkeypatch.setitem(cases._index.by_id, "none: cpu", trial)
     return "none: cpu"
 
 
@@ -243,13 +248,16 @@ def test_what_is_not_a_number_is_infinitely_wrong() -> None:
 
 def test_tensors_have_the_strides_of_their_case() -> None:
     specs = [
-        one for name in case_ids() for one in case(name).specs if max(one.size, default=1) < 4096
+        spec_
+        for name in case_ids()
+        for spec_ in case(name).specs
+        if max(spec_.size, default=1) < 4096
     ]
-    for spec, tensor in zip(specs, made(specs, "cpu", seed=1), strict=True):
+    for spec, tensor in zip(specs, drawn(specs, "cpu", seed=1), strict=True):
         assert tuple(tensor.shape) == spec.size
         assert spec.stride is None or tensor.stride() == spec.stride
         assert tensor.dtype == spec.dtype
-    first, again, other = (made(specs[:2], "cpu", seed=n) for n in (1, 1, 2))
+    first, again, other = (drawn(specs[:2], "cpu", seed=n) for n in (1, 1, 2))
     assert torch.equal(first[0], again[0])
     assert not torch.equal(first[0], other[0])
 
@@ -263,14 +271,14 @@ def test_a_scaled_product_means_what_torch_says() -> None:
     bias = torch.randn(128)
     rows, columns = torch.rand(256, 1), torch.rand(1, 128)
     expected = (a @ b) * rows * columns + bias
-    found = graphs.unscaled(a, b, rows, columns, bias)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    actual = graphs.unscaled(a, b, rows, columns, bias)
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_grouped_product_means_what_torch_says() -> None:
     a, b = torch.randn(6, 4), torch.randn(3, 4, 5)
-    found = graphs.ungrouped(a, b, torch.tensor([2, 2, 6]))
-    torch.testing.assert_close(found, torch.cat([a[:2] @ b[0], a[2:] @ b[2]]))
+    actual = graphs.ungrouped(a, b, torch.tensor([2, 2, 6]))
+    torch.testing.assert_close(actual, torch.cat([a[:2] @ b[0], a[2:] @ b[2]]))
 
 
 @pytest.mark.slow
@@ -278,19 +286,19 @@ def test_a_whole_compile_takes_the_forced_candidate(cache_dir: Path, tmp_path: P
     report = run(FORCED_MODULE, "dry_twin", cache_dir, tmp_path)
     assert report.get("failed") is None
     assert report["taken"]
-    assert all(one.startswith("dry_twin.mm") for one in report["taken"])
+    assert all(kernel.startswith("dry_twin.mm") for kernel in report["taken"])
     assert max(report["plain"], report["dynamic"]) < 1.0
     assert report["dynamic_graphs"] == 1
     assert "no such graph" in run(FORCED_MODULE, "no such graph", cache_dir, tmp_path)["failed"]
 
 
 def test_every_template_is_forced_to_win_once() -> None:
-    begun = {name.partition(" ")[0] for name, one in FORCED.items() if one.device == "cuda"}
-    assert begun == {one.name for one in ON_GPU}
+    begun = {name.partition(" ")[0] for name, way in FORCED.items() if way.device == "cuda"}
+    assert begun == {trial.name for trial in ON_GPU}
     assert begun <= set(default_registry().names())
 
 
 def test_a_spec_of_one_number_has_no_strides() -> None:
-    (one,) = made([Spec((), torch.float32, values="scale")], "cpu", seed=1)
-    assert one.shape == ()
-    assert float(one) >= 0.5
+    (scale,) = drawn([Spec((), torch.float32, values="scale")], "cpu", seed=1)
+    assert scale.shape == ()
+    assert float(scale) >= 0.5

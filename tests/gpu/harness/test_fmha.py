@@ -56,19 +56,19 @@ def test_a_kernel_that_does_not_build_costs_itself_and_the_next_run_builds_nothi
     log: Path, tmp_path: Path
 ) -> None:
     names = [*FORWARD[:3], BACKWARD[0]]
-    found = fmha.built(names, tmp_path / "kernels", 2)
+    result = fmha.built(names, tmp_path / "kernels", 2)
     units = [line.split() for line in log.read_text().splitlines()]
     assert {name for unit in units for name in unit} == set(names)
-    assert isinstance(found[FORWARD[1]], str)
+    assert isinstance(result[FORWARD[1]], str)
     others = [name for name in names if name != FORWARD[1]]
     for name in others:
-        place = found[name]
+        place = result[name]
         assert isinstance(place, Place)
         assert place.symbol.startswith(name)
         assert Path(place.library).is_file()
     log.write_text("")
     again = fmha.built(others, tmp_path / "kernels", 2)
-    assert again == {name: found[name] for name in others}
+    assert again == {name: result[name] for name in others}
     assert log.read_text() == ""
 
 
@@ -78,23 +78,23 @@ def test_a_compiler_that_hangs_costs_its_own_kernel(log: Path, tmp_path: Path) -
     nvcc.write_text(nvcc.read_text().replace("exec c++", slow))
     names = [FORWARD[0], FORWARD[2], BACKWARD[0]]
     known = [fmha.build(name, tmp_path / "kernels") for name in names]
-    given = [each for each in known if not isinstance(each, str)]
+    operands = [each for each in known if not isinstance(each, str)]
     began = time.monotonic()
-    found = builds.placed(given, tmp_path / "kernels", 2, 120.0, compile_s=4.0)
+    placed = builds.placed(operands, tmp_path / "kernels", 2, 120.0, compile_s=4.0)
     assert time.monotonic() - began < 60
-    assert [isinstance(each, Place) for each in found] == [True, False, True]
+    assert [isinstance(each, Place) for each in placed] == [True, False, True]
 
 
 def test_a_pack_of_another_patch_level_of_nvcc_serves(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, name = tmp_path / "kernels", FORWARD[0]
-    found = fmha.built([name], folder, 1)[name]
+    build = fmha.built([name], folder, 1)[name]
     nvcc = tmp_path / "cuda" / "bin" / "nvcc"
     nvcc.write_text(nvcc.read_text().replace("13.0.88", "13.1.7"))
     fmha_toolkit_cache()
     log.write_text("")
-    assert fmha.built([name], folder, 1)[name] == found
+    assert fmha.built([name], folder, 1)[name] == build
     assert log.read_text() == ""
 
 

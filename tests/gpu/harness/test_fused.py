@@ -56,20 +56,20 @@ def fresh(inductor_cache: Path) -> Iterator[None]:
 
 
 def test_every_epilogue_of_the_list_stands_behind_every_kind_of_product() -> None:
-    found = [name.partition(": ") for name in cases()]
-    every = {one.name for one in epilogues.CASES}
+    results = [name.partition(": ") for name in cases()]
+    every = {case.name for case in epilogues.CASES}
     assert len(every) == 21
-    assert {epilogue for epilogue, _, _ in found} == every
-    assert {kind for _, _, kind in found} == {one.name for one in fused_cases.KINDS}
+    assert {epilogue for epilogue, _, _ in results} == every
+    assert {kind for _, _, kind in results} == {kind.name for kind in fused_cases.KINDS}
     for dtype in (BF16, FP16):
-        kinds = {one.name for one in fused_cases.KINDS if one.dtype == dtype}
-        assert {epilogue for epilogue, _, kind in found if kind in kinds} == every
+        kinds = {kind.name for kind in fused_cases.KINDS if kind.dtype == dtype}
+        assert {epilogue for epilogue, _, kind in results if kind in kinds} == every
 
 
 def test_sizes_and_strides_are_those_that_hurt() -> None:
     assert fused_cases.M % 2 == 1
     assert fused_cases.N % 8 == 0
-    specs = {name: one.specs for name, one in cases().items()}
+    specs = {name: case.specs for name, case in cases().items()}
     a, b, row, full, _ = specs["gate_two: bf16 padded"]
     assert a.stride == (fused_cases.K + fused_cases.PAD, 1)
     assert b.stride == (1, fused_cases.K)
@@ -112,7 +112,7 @@ def test_a_case_of_each_kind_is_written_right_without_a_gpu(name: str, tmp_path:
 
 @needs_cuda_build
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [one.name for one in fused_cases.KINDS])
+@pytest.mark.parametrize("kind", [kind.name for kind in fused_cases.KINDS])
 def test_every_case_is_written_right_without_a_gpu(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
     mine = [name for name in cases() if name.endswith(f": {kind}")]
@@ -128,7 +128,7 @@ def small(kept: bool = False) -> tuple[Case, WrittenCall]:
         product = torch.mm(a, b)
         return (product.relu() + c, product) if kept else (product.relu() + c,)
 
-    given = Case("small", FUSED, "mm", graph, (Spec((9, 16)), Spec((16, 8)), Spec((8,))))
+    case = Case("small", FUSED, "mm", graph, (Spec((9, 16)), Spec((16, 8)), Spec((8,))))
     spec = TensorSpec((9, 8), (8, 1), "bfloat16", "cuda:0")
     names = ("buf0", "buf1") if kept else ("buf1",)
     call = WrittenCall(
@@ -143,7 +143,7 @@ def small(kept: bool = False) -> tuple[Case, WrittenCall]:
         kernel="kernel@/library",
         launch=("tn", 1, 0, 1, ""),
     )
-    return given, call
+    return case, call
 
 
 Write = Callable[[torch.Tensor, list[torch.Tensor], torch.Tensor], None]
@@ -172,8 +172,8 @@ def operator(damage: Write | None) -> check.Operator:
     def run(a: Any, b: Any, operands: Any, kernel: str, *more: Any, out: torch.Tensor) -> None:
         product, aux = a.float() @ b.float(), more[-1]
         out.copy_(product.relu() + operands[0].float())
-        for one in aux:
-            one.copy_(product)
+        for tensor in aux:
+            tensor.copy_(product)
         if damage is not None and kernel != check.GONE:
             damage(product, aux, out)
 
@@ -182,8 +182,8 @@ def operator(damage: Write | None) -> check.Operator:
 
 @pytest.mark.parametrize("damage", [None, _short, _other_row, _beyond, _swapped])
 def test_a_wrong_kernel_does_not_pass(damage: Write | None) -> None:
-    given, call = small(kept=True)
-    report = checked_with(WrittenKernel(call, operator(damage)), given, "cpu")
+    operands, call = small(kept=True)
+    report = checked_with(WrittenKernel(call, operator(damage)), operands, "cpu")
     assert report.good == (damage is None), report
     assert bool(report.overrun) == (damage is _beyond)
     assert report.errors["gone"] <= 1.0
@@ -195,12 +195,12 @@ def test_code_without_a_call_is_an_error() -> None:
 
 
 def test_a_kernel_that_is_not_built_has_its_reason() -> None:
-    one: Any = object.__new__(Offered)
-    object.__setattr__(one, "case", "case")
-    object.__setattr__(one, "identity", "kernel")
+    offer: Any = object.__new__(Offered)
+    object.__setattr__(offer, "case", "case")
+    object.__setattr__(offer, "identity", "kernel")
     assert ready("it does not lower", {}) == "it does not lower"
-    assert ready([one], {("case", "kernel"): "nvcc failed"}) == "not built: nvcc failed"
-    assert ready([one], {("case", "kernel"): one}) == [one]
+    assert ready([offer], {("case", "kernel"): "nvcc failed"}) == "not built: nvcc failed"
+    assert ready([offer], {("case", "kernel"): offer}) == [offer]
 
 
 def test_the_fastest_of_a_way_is_forced_and_a_product_alone_is_not() -> None:
@@ -216,7 +216,7 @@ def test_the_fastest_of_a_way_is_forced_and_a_product_alone_is_not() -> None:
 
 
 def code_of(graph: Graph, lab: Lab) -> str:
-    arguments = [argument(one) for one in graph.specs]
+    arguments = [argument(spec) for spec in graph.specs]
     return lab.lower(graph.function, *arguments, gemm_backends=ALL_BACKENDS, max_candidates=4)
 
 
@@ -237,7 +237,7 @@ def forced_here(pair: str, cache_dir: Path) -> None:
     ):
         code = code_of(fused_forced.GRAPHS[name], lab)
     assert taken
-    assert all(one.startswith(WAYS[way]) for one in taken), taken
+    assert all(kernel.startswith(WAYS[way]) for kernel in taken), taken
     called = fused_forced.calls(code)
     if way == "apart":
         assert called == {"cutlass": 0, "triton": 1, "others": 1}
@@ -277,7 +277,7 @@ def test_what_a_fused_kernel_writes_is_looked_at_by_its_name(way: str, cache_dir
             max_candidates=4,
             check_outputs="nan",
         )
-    (look,) = [one for one in code.splitlines() if "output_check.check(" in one]
+    (look,) = [line for line in code.splitlines() if "output_check.check(" in line]
     assert "buf1" in look
     assert "kernel='fused.cutlass" in look or 'kernel="fused.triton_mm' in look
     assert f"fused.{way}" in look
@@ -290,7 +290,7 @@ def test_a_forced_way_serves_all_numbers_of_rows(way: str, cache_dir: Path) -> N
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
     graph = fused_forced.GRAPHS["bias and gelu"]
     assert graph.rows
-    arguments = [argument(one) for one in graph.specs]
+    arguments = [argument(spec) for spec in graph.specs]
     with (
         gpu.installed(),
         Lab(slow_fusions, cache_dir).open() as lab,
@@ -299,7 +299,7 @@ def test_a_forced_way_serves_all_numbers_of_rows(way: str, cache_dir: Path) -> N
         code = lab.lower_dynamic(
             graph.function, *arguments, gemm_backends=ALL_BACKENDS, max_candidates=4
         )
-    assert all(one.startswith(WAYS[way]) for one in taken)
+    assert all(kernel.startswith(WAYS[way]) for kernel in taken)
     assert fused_forced.calls(code)["cutlass"] == (way == "cutlass")
 
 

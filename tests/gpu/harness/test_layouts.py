@@ -36,7 +36,7 @@ def fresh(inductor_cache: Path) -> Iterator[None]:
 def test_every_layout_of_the_table_is_a_case() -> None:
     more = {"unbacked size", "open strides", "conflict at scheduling"}
     assert layout_forced.CASES.keys() == layouts.CASES.keys() | more
-    assert [name for name, one in layout_forced.CASES.items() if one.conflict] == [
+    assert [name for name, case in layout_forced.CASES.items() if case.conflict] == [
         "conflict at scheduling"
     ]
 
@@ -68,11 +68,14 @@ def test_every_layout_runs_on_a_cpu(layout: str, cache_dir: Path) -> None:
 
 def lowered_ways(layout: str, cache_dir: Path) -> dict[str, dict[str, Any]]:
     """Return what each way of a layout takes and calls on a GPU that is not there."""
-    given, found = layout_forced.CASES[layout], dict[str, dict[str, Any]]()
-    arguments = [Arg(one.size, one.dtype, one.stride) for one in given.inputs(*layout_forced.LARGE)]
+    case, result = layout_forced.CASES[layout], dict[str, dict[str, Any]]()
+    arguments = [
+        Arg(operand.size, operand.dtype, operand.stride)
+        for operand in case.inputs(*layout_forced.LARGE)
+    ]
 
     def listed(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        answer = given.function(*tensors)
+        answer = case.function(*tensors)
         return answer if isinstance(answer, tuple) else (answer,)
 
     for way, backends in layout_forced.WAYS.items():
@@ -82,11 +85,11 @@ def lowered_ways(layout: str, cache_dir: Path) -> dict[str, dict[str, Any]]:
             gpu.installed(),
             Lab(lambda _: 0.1, cache_dir / way).open() as lab,
         ):
-            code = lab.lower(listed, *arguments, gemm_backends=backends, max_candidates=given.most)
-        warned = ["warned"] if given.conflict and way != "library" else []
+            code = lab.lower(listed, *arguments, gemm_backends=backends, max_candidates=case.most)
+        warned = ["warned"] if case.conflict and way != "library" else []
         calls = layout_forced.calls(code)
-        found[way] = {"error": 0.0, "taken": taken[-1], "calls": calls, "warnings": warned}
-    return found
+        result[way] = {"error": 0.0, "taken": taken[-1], "calls": calls, "warnings": warned}
+    return result
 
 
 @needs_cuda_build
@@ -133,5 +136,5 @@ def test_what_is_not_as_designed_is_told(way: str, wrong: dict[str, Any]) -> Non
     ways = as_designed()
     assert layout_forced.complaints("slice with padding", ways, ACCEPTED) == []
     ways[way] |= wrong
-    (told,) = layout_forced.complaints("slice with padding", ways, ACCEPTED)
-    assert told.startswith(way)
+    (complaint,) = layout_forced.complaints("slice with padding", ways, ACCEPTED)
+    assert complaint.startswith(way)

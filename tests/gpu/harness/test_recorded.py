@@ -42,13 +42,13 @@ def test_products_are_told_from_fusions_by_their_records(
 ) -> None:
     function, _ = test_lowering.OPERATORS[name]
     lowered(function, cache_dir, *arguments)
-    found = test_lowering.records(cache_dir)
-    plain = recorded.products(found)
+    records = test_lowering.records(cache_dir)
+    plain = recorded.products(records)
     assert plain
     assert [recorded.unexpected(record) for record in plain] == [""] * len(plain)
     if name == "mm and relu":
-        assert len(found) > len(plain)
-        others = [record for record in found if record not in plain]
+        assert len(records) > len(plain)
+        others = [record for record in records if record not in plain]
         assert all(map(recorded.unexpected, others))  # a fusion has no library kernel
 
 

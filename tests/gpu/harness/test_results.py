@@ -84,7 +84,7 @@ def test_what_passed_with_other_sources_does_not_count(tmp_path: Path) -> None:
 
 def test_the_sources_of_the_gpu_tests_are_there() -> None:
     assert "tests/gpu" in results.SOURCES
-    assert all((REPOSITORY / one).is_dir() for one in results.SOURCES)
+    assert all((REPOSITORY / source).is_dir() for source in results.SOURCES)
 
 
 TESTS = """
@@ -186,10 +186,10 @@ def test_slices_are_built_in_the_tests_order() -> None:
 
     def build(some: Sequence[str]) -> dict[str, list[offers.Offered] | str]:
         asked.append(list(some))
-        return {one: f"why not {one}" for one in some}
+        return {name: f"why not {name}" for name in some}
 
-    found = Kernels(["a", "b", "c", "d", "e"], build, 2)
-    assert [found.of(one) for one in "ea"] == ["why not e", "why not a"]
+    pool = Kernels(["a", "b", "c", "d", "e"], build, 2)
+    assert [pool.of(name) for name in "ea"] == ["why not e", "why not a"]
     assert asked == [["a", "b"], ["c", "d"], ["e"]]
 
 
@@ -201,17 +201,17 @@ def test_a_test_waits_for_its_own_slice_and_not_for_long() -> None:
             gate.wait(60)
         return dict.fromkeys(some, "ready")
 
-    found = Kernels(["a", "b", "c"], build, 1)
+    pool = Kernels(["a", "b", "c"], build, 1)
     try:
-        assert found.of("a", 30) == "ready"
+        assert pool.of("a", 30) == "ready"
         started = time.monotonic()
-        assert "still being built after 0 s" in found.of("b", 0.05)
+        assert "still being built after 0 s" in pool.of("b", 0.05)
         assert time.monotonic() - started < 4
         gate.set()
-        assert found.of("b", 30) == "ready"
+        assert pool.of("b", 30) == "ready"
     finally:
         gate.set()
-        found.close()
+        pool.close()
 
 
 def test_no_more_slices_are_begun_after_the_end() -> None:
@@ -222,14 +222,14 @@ def test_no_more_slices_are_begun_after_the_end() -> None:
         gate.wait(60)
         return dict.fromkeys(some, "ready")
 
-    found = Kernels(["a", "b"], build, 1)
+    pool = Kernels(["a", "b"], build, 1)
     try:
         started = time.monotonic()
-        found.close()
+        pool.close()
         assert time.monotonic() - started < 10
     finally:
         gate.set()
-    assert found.of("a", 30) == "ready"
+    assert pool.of("a", 30) == "ready"
     assert begun == ["a"]
 
 
@@ -247,9 +247,9 @@ def test_a_build_that_does_not_end_is_waited_for_once(
         for number in range(5)
     ]
     started = time.monotonic()
-    found = offers.built(some, tmp_path, 1, 0.5)
+    result = offers.built(some, tmp_path, 1, 0.5)
     assert time.monotonic() - started < 1.5
-    assert set(found.values()) == {"not built in time"}
+    assert set(result.values()) == {"not built in time"}
 
 
 class Worker:
@@ -270,17 +270,17 @@ class Worker:
 def test_candidates_that_hang_do_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker()
     monkeypatch.setattr(kernels.time, "monotonic", lambda: worker.now_s)
-    one = offers.Offered("a case", "id", "name", "about", None, None)  # type: ignore[arg-type]
+    offered = offers.Offered("a case", "id", "name", "about", None, None)  # type: ignore[arg-type]
 
     class Ready:
         def of(self, identity: str) -> list[offers.Offered]:
             worker.now_s += kernels.WAIT_S
-            return [one] * 14
+            return [offered] * 14
 
     notes: dict[str, Any] = {}
-    given: Any = (Ready(), worker, notes.__setitem__)
+    operands: Any = (Ready(), worker, notes.__setitem__)
     with pytest.raises(AssertionError, match="not run, 200 s are over"):
-        test_candidates.test_every_candidate_is_right("a case", *given)
+        test_candidates.test_every_candidate_is_right("a case", *operands)
     assert worker.now_s <= kernels.TEST_S
     assert len(worker.limits) == 2
     assert len(notes["candidates"]) == 2

@@ -145,9 +145,9 @@ def test_an_old_pytest_is_named_before_anything_runs(
 def test_the_installed_pytest_knows_the_options_of_the_project(repository: Path) -> None:
     text = (repository / "pyproject.toml").read_text(encoding="utf-8")
     assert "faulthandler_exit_on_timeout" in text
-    found = requirements.version("pytest")
-    assert found is not None
-    assert requirements.numbers(found) >= (9, 0)
+    result = requirements.version("pytest")
+    assert result is not None
+    assert requirements.numbers(result) >= (9, 0)
     assert requirements.numbers("2.11.0+cu130") == (2, 11, 0)
 
 
@@ -175,14 +175,14 @@ def test_the_steps_have_names_and_commands_that_exist(repository: Path) -> None:
 
 
 def test_the_first_steps_tell_most() -> None:
-    found = [each.name for each in PLAN]
+    result = [each.name for each in PLAN]
     telling = ["environment", "doctor", "pack", "probe", "a product", "an attention", "a fusion"]
-    assert found[: len(telling)] == telling
-    assert found.index("cutlass alone") < found.index("products compiled")
+    assert result[: len(telling)] == telling
+    assert result.index("cutlass alone") < result.index("products compiled")
     assert [each.part for each in PLAN] == sorted(
         (each.part for each in PLAN), key=plan.PARTS.index
     )
-    assert found[-1] == "speed: stock CUTLASS"
+    assert result[-1] == "speed: stock CUTLASS"
 
 
 @pytest.fixture(scope="module")
@@ -198,9 +198,9 @@ def collected() -> list[str]:
         text=True,
         timeout=200,
     )
-    found = [line for line in done.stdout.splitlines() if "::" in line]
-    assert len(found) > 900, done.stdout[-2000:]
-    return found
+    lines = [line for line in done.stdout.splitlines() if "::" in line]
+    assert len(lines) > 900, done.stdout[-2000:]
+    return lines
 
 
 def test_the_most_telling_tests_are_the_first(collected: list[str]) -> None:

@@ -15,14 +15,14 @@ from tests.gpu.cases.product import Spec
 Answer = Any
 
 
-def made(specs: Sequence[Spec], device: str, seed: int) -> list[torch.Tensor]:
+def drawn(specs: Sequence[Spec], device: str, seed: int) -> list[torch.Tensor]:
     """Return the tensors of a case, the same for the same seed."""
-    return [_made(spec, device, 100 * seed + number) for number, spec in enumerate(specs)]
+    return [_drawn(spec, device, 100 * seed + number) for number, spec in enumerate(specs)]
 
 
-def _made(spec: Spec, device: str, seed: int) -> torch.Tensor:
-    if spec.given:
-        return torch.tensor(spec.given, dtype=spec.dtype, device=device)
+def _drawn(spec: Spec, device: str, seed: int) -> torch.Tensor:
+    if spec.contents:
+        return torch.tensor(spec.contents, dtype=spec.dtype, device=device)
     generator = torch.Generator(device=device).manual_seed(seed)
     contiguous = torch.empty(spec.size, device="meta").stride()
     stride = contiguous if spec.stride is None else spec.stride
@@ -40,16 +40,18 @@ def _values(spec: Spec, count: int, generator: torch.Generator, device: str) -> 
         )
     if spec.values == "small" or not spec.dtype.is_floating_point:
         return torch.randint(-8, 8, (count,), generator=generator, device=device).to(spec.dtype)
-    drawn = torch.randn(count, generator=generator, device=device)
-    return ((drawn.abs() + 0.5) if spec.values == "scale" else drawn).to(spec.dtype)
+    numbers = torch.randn(count, generator=generator, device=device)
+    return ((numbers.abs() + 0.5) if spec.values == "scale" else numbers).to(spec.dtype)
 
 
 def load(own: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> None:
     """Put the values of one set of tensors into the memory of another, padding included."""
     for mine, theirs in zip(own, other, strict=True):
         target, source = (
-            torch.empty(0, dtype=one.dtype, device=one.device).set_(one.untyped_storage())
-            for one in (mine, theirs)
+            torch.empty(0, dtype=tensors.dtype, device=tensors.device).set_(
+                tensors.untyped_storage()
+            )
+            for tensors in (mine, theirs)
         )
         target.copy_(source)
 

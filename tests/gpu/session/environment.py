@@ -41,8 +41,8 @@ def main() -> int:
     report.put("nvcc", output_of(["nvcc", "--version"]).rpartition("\n")[2])
     report.attempt("backend", backend)
     report.attempt("gpu", gpu)
-    found = report.figures["gpu"]
-    print(f"summary: {found['failed'] if isinstance(found, dict) else found}")
+    figure = report.figures["gpu"]
+    print(f"summary: {figure['failed'] if isinstance(figure, dict) else figure}")
     return 1 if report.failed else 0
 
 

@@ -46,13 +46,13 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         kernels: Path = chosen.kernels or Path(folder)
-        found = built(wanted(chosen.match, kernels), kernels, chosen.limit_s)
+        result = built(wanted(chosen.match, kernels), kernels, chosen.limit_s)
         export_archive(open_store(kernels), chosen.out)
-    failed = {name: place for name, place in found.items() if isinstance(place, str)}
+    failed = {name: place for name, place in result.items() if isinstance(place, str)}
     for name, reason in failed.items():
         print(f"{name}: {reason}")
     size_mb = chosen.out.stat().st_size / 1e6
-    print(f"summary: {len(found) - len(failed)} kernels, {len(failed)} failed; {size_mb:.0f} MB")
+    print(f"summary: {len(result) - len(failed)} kernels, {len(failed)} failed; {size_mb:.0f} MB")
     return 1 if failed else 0
 
 
@@ -79,7 +79,7 @@ def built(
 ) -> dict[str, Place | str]:
     """Build in slices, so that what is ready is kept; return where each kernel is, or why not."""
     ends = time.monotonic() + limit_s
-    found: dict[str, Place | str] = {
+    result: dict[str, Place | str] = {
         name: build for name, build in builds.items() if isinstance(build, str)
     }
     left = {name: build for name, build in builds.items() if isinstance(build, CppBuild)}
@@ -88,13 +88,13 @@ def built(
         part = names[first : first + _SLICE]
         rest_s = ends - time.monotonic()
         if rest_s <= 0:
-            found |= dict.fromkeys(part, "the time was over")
+            result |= dict.fromkeys(part, "the time was over")
             continue
         workers = len(os.sched_getaffinity(0))
         places = placed([left[name] for name in part], kernels, workers, rest_s)
-        found |= dict(zip(part, places, strict=True))
+        result |= dict(zip(part, places, strict=True))
         print(f"{first + len(part)} of {len(names)}", flush=True)
-    return found
+    return result
 
 
 if __name__ == "__main__":

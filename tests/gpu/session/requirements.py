@@ -73,12 +73,12 @@ def missing(steps: Sequence[Step], find: Find = version) -> tuple[list[str], lis
     for each in REQUIREMENTS:
         if each.tests_only and not uses_pytest:
             continue
-        found = find(each.name)
+        toolkit = find(each.name)
         oldest = ".".join(map(str, each.oldest))
-        if found is None:
+        if toolkit is None:
             text = f"{each.name} is not installed; {oldest} or newer is needed ({each.why})"
-        elif numbers(found) < each.oldest:
-            text = f"{each.name} is {found}, {oldest} or newer is needed ({each.why})"
+        elif numbers(toolkit) < each.oldest:
+            text = f"{each.name} is {toolkit}, {oldest} or newer is needed ({each.why})"
         else:
             continue
         (fatal if each.needed else noted).append(text)

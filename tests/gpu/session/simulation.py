@@ -92,9 +92,9 @@ def simulate(folder: Path, say: Callable[[str], object] = print) -> list[str]:
     """Run a session, resume it, and run it again; return what it did not do as it has to."""
     wrong: list[str] = []
 
-    def check(what: str, found: Any, expected: Any) -> None:
-        if found != expected:
-            wrong.append(f"{what}: {found!r}, not {expected!r}")
+    def check(what: str, result: Any, expected: Any) -> None:
+        if result != expected:
+            wrong.append(f"{what}: {result!r}, not {expected!r}")
 
     variables = environment(folder / "kernels")
     session = Session(plan(folder, 0.8), folder, variables, "sources", grace_s=0.2)

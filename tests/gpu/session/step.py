@@ -145,8 +145,8 @@ def left(output: str) -> int:
 
 def exit_status(steps: Sequence[Step], rows: Mapping[str, Row]) -> int:
     """Return 1 if any step failed, 3 if any has not ended yet or goes on, 0 if all passed whole."""
-    found = [rows.get(step.name, {"status": ""}) for step in steps]
-    if any(row["status"] in BAD for row in found):
+    values = [rows.get(step.name, {"status": ""}) for step in steps]
+    if any(row["status"] in BAD for row in values):
         return 1
-    whole = all(row["status"] == "passed" and not row.get("left") for row in found)
+    whole = all(row["status"] == "passed" and not row.get("left") for row in values)
     return 0 if whole else 3

@@ -126,11 +126,11 @@ def test_a_key_is_compared_and_not_its_content() -> None:
         pytest.fail("it is read")
 
     make: Any = artifact.EntryArtifact
-    one, same, other = make("a", unread), make("a", unread), make("b", unread)
-    assert one == same
-    assert one != other
-    assert len({one, same, other}) == 2
-    assert "a" in repr(one)
+    first, same, other = make("a", unread), make("a", unread), make("b", unread)
+    assert first == same
+    assert first != other
+    assert len({first, same, other}) == 2
+    assert "a" in repr(first)
 
 
 LOAD = """

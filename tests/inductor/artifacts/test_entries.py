@@ -25,7 +25,7 @@ from inductor_plugin.ops.native import source
 from inductor_plugin.templates.cutlass.source import INTERFACE as PRODUCTS
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.ops.test_sites import ECHO, Echo
-from tests.support import host_kernels, native
+from tests.support.native import call_sites, host_kernels
 
 pytestmark = pytest.mark.compat
 
@@ -36,7 +36,7 @@ OP = "inductor_plugin::cutlass_mm.out"
 def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     host_kernels.install(monkeypatch, tmp_path / "none")
     RUNTIME.forget()
-    with native.on_the_host(), CacheArtifactManager.with_fresh_cache():
+    with call_sites.on_the_host(), CacheArtifactManager.with_fresh_cache():
         yield
     inductor_plugin.disable()
 
@@ -46,7 +46,7 @@ def kernel(tmp_path: Path) -> str:
     """Return a kernel in the cache of the process that saves, with the library of call sites."""
     text = ECHO.format(header=PRODUCTS.read_text(), call=GemmCall.__name__)
     store = open_store(tmp_path / "theirs")
-    store.put_kernel(source.key(), {launch.LIBRARY_FILE: native.compiled()})
+    store.put_kernel(source.key(), {launch.LIBRARY_FILE: call_sites.compiled()})
     return host_kernels.stored_in(store, host_kernels.library(tmp_path, text), "echo")
 
 

@@ -19,7 +19,14 @@ from inductor_plugin.cache.transfer import parcel
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.artifacts import artifact, entries
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record
+from tests.support.cache.records import (
+    ENVIRONMENT,
+    decision,
+    kernel_key,
+    measured,
+    put_library,
+    record,
+)
 
 pytestmark = pytest.mark.compat
 
@@ -40,11 +47,11 @@ def known(tmp_path: Path) -> Record:
     """Return the record, and record a kernel, of a cache in another process."""
     store = open_store(tmp_path / "theirs")
     store.put_environment(ENVIRONMENT)
-    one = store.put_record(record(measured("a"), measured("b"), decision=decision("a")))
-    entries.add_record(store, one.environment, one.op, one.digest)
+    stored = store.put_record(record(measured("a"), measured("b"), decision=decision("a")))
+    entries.add_record(store, stored.environment, stored.op, stored.digest)
     kernel = put_library(store)
     artifact.add(f"kernel/{kernel.digest}", lambda: parcel.of_kernel(kernel))
-    return one
+    return stored
 
 
 def saved() -> bytes:

@@ -40,10 +40,10 @@ def cudnn(size: tuple[int, ...], dtype: torch.dtype = BF16) -> Graph:
     """Return the graph of cuDNN's operator, which takes biases that `efficient` does not."""
 
     def function(q: Any, k: Any, v: Any, bias: Any) -> Any:
-        made = ATEN._scaled_dot_product_cudnn_attention.default(
+        results = ATEN._scaled_dot_product_cudnn_attention.default(
             q, k, v, bias, False, 0.0, False, False, scale=0.125
         )
-        return made[:1]
+        return results[:1]
 
     return traced(
         function, lambda env: [*qkv(SHAPE, env), torch.empty(size, dtype=dtype, device="cuda")]
@@ -102,7 +102,7 @@ def test_efficient_is_not_offered_a_bias_it_refuses(
     _, lab = lowered(cudnn(size, dtype), "attention_cudnn", cache_dir)
     assert reason in lab.record()["rejected"]["attention_efficient"]
     (task,) = lab.tasks
-    assert "attention_efficient" not in {one.name for one in task.entries}
+    assert "attention_efficient" not in {entry.name for entry in task.entries}
 
 
 @pytest.mark.parametrize("gradient", [False, True], ids=["forward", "backward"])
@@ -141,20 +141,20 @@ def test_a_worker_measures_efficient_with_the_whole_bias(
     names = ("q", "k", "v", "bias")
     if gradient:
         names = ("do", "q", "k", "v", "out", "lse", "delta", "bias", "dq", "dv")
-    told = arguments(scale=0.125, mask=Mask(), operands=names)
+    call_arguments = arguments(scale=0.125, mask=Mask(), operands=names)
     with FakeTensorMode():
         x = torch.empty(2, 4, 64, 32, dtype=BF16, device="cuda")
         rows = torch.empty(2, 4, 64, device="cuda")
         bias = torch.empty(1, 1, 64, 64, dtype=BF16, device="cuda")
-        given = [{"bias": bias, "lse": rows, "delta": rows}.get(one, x) for one in names]
-        library.results("efficient", gradient, given, told)
+        values = [{"bias": bias, "lse": rows, "delta": rows}.get(name, x) for name in names]
+        library.results("efficient", gradient, values, call_arguments)
     assert handed == [(2, 4, 64, 64)]
 
 
 def test_a_whole_bias_has_the_extents_of_the_scores() -> None:
     q, k = torch.empty(2, 3, 5, 8), torch.empty(2, 3, 7, 8)
     bias = torch.randn(1, 3, 1, 7)
-    made = whole_bias(TorchTools(), {"q": q, "k": k, "bias": bias})
-    torch.testing.assert_close(made, bias.expand(2, 3, 5, 7))
-    assert made.data_ptr() == bias.data_ptr()
+    expanded = whole_bias(TorchTools(), {"q": q, "k": k, "bias": bias})
+    torch.testing.assert_close(expanded, bias.expand(2, 3, 5, 7))
+    assert expanded.data_ptr() == bias.data_ptr()
     assert whole_bias(TorchTools(), {"q": q, "k": k}) is None

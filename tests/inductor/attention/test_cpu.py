@@ -37,15 +37,15 @@ def inputs(
     return [torch.randn(size, dtype=dtype, requires_grad=grad) for size in sizes]
 
 
-def same(function: Any, ours: Any, given: list[torch.Tensor], tolerance: float) -> None:
+def same(function: Any, ours: Any, operands: list[torch.Tensor], tolerance: float) -> None:
     """Compare outputs and gradients, with their strides."""
-    wanted, got = function(*given), ours(*given)
+    wanted, got = function(*operands), ours(*operands)
     torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
     assert got.stride() == wanted.stride()
     if not wanted.requires_grad:
         return
     step = torch.randn_like(wanted)
-    leaves = [one for one in given if one.requires_grad]
+    leaves = [operand for operand in operands if operand.requires_grad]
     theirs = torch.autograd.grad(wanted, leaves, step)
     mine = torch.autograd.grad(got, leaves, step)
     for a, b in zip(mine, theirs, strict=True):
@@ -65,13 +65,13 @@ def test_whoever_wins_is_right(winner: str, kernels: int, causal: bool, cache_di
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return sdpa(q, k, v, is_causal=causal).sin()
 
-    given = inputs((2, 3, 33, 16), (2, 3, kernels, 16), (2, 3, kernels, 16))
+    operands = inputs((2, 3, 33, 16), (2, 3, kernels, 16), (2, 3, kernels, 16))
     with Lab(only(winner), cache_dir).open() as lab:
-        same(attend, compiled(attend, cache_dir), given, 1e-5)
+        same(attend, compiled(attend, cache_dir), operands, 1e-5)
     assert operators(lab) == ["attention", "attention_backward"]
     for task in lab.tasks:
         suffix = task.problem.op.removeprefix("attention")
-        assert {one.name for one in task.entries} == {
+        assert {entry.name for entry in task.entries} == {
             f"attention_cpu{suffix}",
             f"attention_math::attention_math{suffix}",
         }
@@ -84,10 +84,10 @@ def test_a_mask_is_added(winner: str, cache_dir: Path) -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return sdpa(q, k, v, attn_mask=mask, scale=0.3)
 
-    given = inputs((2, 4, 20, 16), (2, 4, 30, 16), (2, 4, 30, 16))
+    operands = inputs((2, 4, 20, 16), (2, 4, 30, 16), (2, 4, 30, 16))
     with Lab(only(winner), cache_dir).open() as lab:
-        same(attend, compiled(attend, cache_dir), given, 1e-5)
-    assert [dict(one.problem.arguments)["operands"] for one in lab.tasks] == [
+        same(attend, compiled(attend, cache_dir), operands, 1e-5)
+    assert [dict(task.problem.arguments)["operands"] for task in lab.tasks] == [
         "'q,k,v,bias,lse'",
         "'do,q,k,v,out,lse,bias,dq,dv'",
     ]
@@ -105,17 +105,17 @@ def test_sizes_known_at_run_time_are_left_to_atens_kernel(
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return sdpa(q, k, v)
 
-    given = inputs(*[(2, 4, 33, 16)] * 3)
-    for one in given:
+    operands = inputs(*[(2, 4, 33, 16)] * 3)
+    for operand in operands:
         for dim in marked:
-            torch._dynamo.mark_dynamic(one, dim)
+            torch._dynamo.mark_dynamic(operand, dim)
     with Lab(only(MATH), cache_dir).open() as lab:
         ours = compiled(attend, cache_dir)
-        same(attend, ours, given, 1e-5)
+        same(attend, ours, operands, 1e-5)
         if 2 in marked:
             same(attend, ours, inputs(*[(2, 4, 70, 16)] * 3), 1e-5)
-    records = [json.loads(one.read_text()) for one in cache_dir.glob("records/*/*/*.json")]
-    assert sorted(one["op"] for one in records) == ["attention", "attention_backward"]
+    records = [json.loads(path.read_text()) for path in cache_dir.glob("records/*/*/*.json")]
+    assert sorted(kept["op"] for kept in records) == ["attention", "attention_backward"]
     for record in records:
         reason = record["rejected"].get("attention_math", "")
         assert reason.startswith(f"{named} known at run time only") if named else not reason
@@ -140,9 +140,9 @@ def test_sixteen_bits_without_a_gradient(winner: str, cache_dir: Path) -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return sdpa(q, k, v, is_causal=True)
 
-    given = inputs(*[(2, 3, 40, 32)] * 3, dtype=torch.bfloat16, grad=False)
+    operands = inputs(*[(2, 3, 40, 32)] * 3, dtype=torch.bfloat16, grad=False)
     with Lab(only(winner), cache_dir).open() as lab:
-        same(attend, compiled(attend, cache_dir), given, 2e-2)
+        same(attend, compiled(attend, cache_dir), operands, 2e-2)
     (task,) = lab.tasks
     assert dict(task.problem.arguments)["operands"] == "'q,k,v'"
 
@@ -153,11 +153,11 @@ def test_dropout_is_left_to_inductor_and_said(cache_dir: Path) -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.25)[0]
 
-    given = inputs(*[(1, 2, 8, 16)] * 3, grad=False)
+    operands = inputs(*[(1, 2, 8, 16)] * 3, grad=False)
     with Lab(only(ATEN), cache_dir).open() as lab:
         ours = compiled(attend, cache_dir)
         with pytest.raises(RuntimeError, match=r"(?i)dropout"):
-            ours(*given)
+            ours(*operands)
     assert lab.tasks == []
     assert "dropout of 0.25" in lab.record()["rejected"]["attention"]
 
@@ -167,29 +167,31 @@ def test_two_candidates_are_measured(cache_dir: Path) -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return sdpa(q, k, v, is_causal=True)
 
-    given = inputs(*[(2, 4, 64, 32)] * 3)
-    same(attend, compiled(attend, cache_dir), given, 1e-5)
-    records = [json.loads(one.read_text()) for one in cache_dir.glob("records/*/*/*.json")]
-    assert sorted(one["op"] for one in records) == ["attention", "attention_backward"]
+    operands = inputs(*[(2, 4, 64, 32)] * 3)
+    same(attend, compiled(attend, cache_dir), operands, 1e-5)
+    records = [json.loads(path.read_text()) for path in cache_dir.glob("records/*/*/*.json")]
+    assert sorted(kept["op"] for kept in records) == ["attention", "attention_backward"]
     for record in records:
-        measured = [one for one in record["candidates"].values() if one["status"] == "ok"]
+        measured = [
+            candidate for candidate in record["candidates"].values() if candidate["status"] == "ok"
+        ]
         assert len(measured) == 2
-        assert all(one["samples_ms"] for one in measured)
+        assert all(candidate["samples_ms"] for candidate in measured)
         assert record["decision"]["library"].startswith("attention_cpu")
 
 
 @pytest.mark.parametrize("wanted", ["q", "k", "v", "qk", "qv", "kv"])
 @pytest.mark.parametrize("winner", [MATH, ATEN], ids=["math", "aten"])
 def test_gradients_of_some_alone(winner: str, wanted: str, cache_dir: Path) -> None:
-    given = [torch.randn(2, 3, 20, 16, requires_grad=one in wanted) for one in "qkv"]
+    tensors = [torch.randn(2, 3, 20, 16, requires_grad=name in wanted) for name in "qkv"]
     with Lab(only(winner), cache_dir).open():
-        same(sdpa, compiled(lambda q, k, v: sdpa(q, k, v), cache_dir), given, 1e-5)
+        same(sdpa, compiled(lambda q, k, v: sdpa(q, k, v), cache_dir), tensors, 1e-5)
 
 
 def test_statistics_alone(cache_dir: Path) -> None:
     def statistics(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         return inductor_plugin.fmha(q, k, v, causal=True, return_lse=True)[1]
 
-    given = inputs(*[(2, 3, 20, 16)] * 3, grad=False)
+    operands = inputs(*[(2, 3, 20, 16)] * 3, grad=False)
     with Lab(only(MATH), cache_dir).open():
-        same(statistics, compiled(statistics, cache_dir), given, 1e-5)
+        same(statistics, compiled(statistics, cache_dir), operands, 1e-5)

@@ -19,7 +19,6 @@ from torch._inductor.virtualized import V
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.candidates import template_choice
 from inductor_plugin.template import Candidate, CudaSource, Failed
-from tests.support.aoti import programs
 from tests.support.attention.graphs import (
     Shape,
     backward,
@@ -31,6 +30,7 @@ from tests.support.attention.graphs import (
 )
 from tests.support.attention.marks import ODD, ON_FAKE_GPU, UNKNOWN
 from tests.support.lowering import Lab
+from tests.support.native.aoti import programs
 
 pytest.importorskip("cutlass_library")
 pytestmark = ON_FAKE_GPU
@@ -44,14 +44,14 @@ CALL = re.compile(r"^ *torch\.ops\.inductor_plugin\.(cutlass_fmha\w*)\.out\((.*)
 def call(code: str) -> tuple[str, list[str], list[str]]:
     """Return the one call of a CUTLASS attention: the operator, its operands, the kernel and the rest."""
     ((op, _),) = CALL.findall(body(code))
-    ((line),) = (one.group().strip() for one in CALL.finditer(body(code)))
-    (made,) = [
-        one for one in ast.walk(ast.parse(line)) if isinstance(one, ast.Call) and one.keywords
+    ((line),) = (match.group().strip() for match in CALL.finditer(body(code)))
+    (call_node,) = [
+        node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Call) and node.keywords
     ]
-    told = [ast.unparse(one) for one in made.args]
-    kernel = next(i for i, one in enumerate(told) if "@" in one)
-    named = [f"{one.arg}={ast.unparse(one.value)}" for one in made.keywords]
-    return op, told[:kernel], [*told[kernel:], *named]
+    call_arguments = [ast.unparse(arg) for arg in call_node.args]
+    kernel = next(i for i, argument in enumerate(call_arguments) if "@" in argument)
+    named = [f"{keyword.arg}={ast.unparse(keyword.value)}" for keyword in call_node.keywords]
+    return op, call_arguments[:kernel], [*call_arguments[kernel:], *named]
 
 
 @pytest.mark.parametrize("shape", [ODD, UNKNOWN], ids=["static", "unknown"])
@@ -105,7 +105,8 @@ def test_a_gradient(kind: str, shape: Shape, cache_dir: Path) -> None:
     dk = rest[-1].removeprefix("out=")
     # What the call writes, given back in the order dq, dk, dv.
     assert [
-        one in given for one, given in zip([operands[7], dk, operands[8]], given_back, strict=True)
+        operand in tensor
+        for operand, tensor in zip([operands[7], dk, operands[8]], given_back, strict=True)
     ] == [True] * 3
     assert lab.record()["decision"]["winner"].startswith("cutlass_fmha.")
 
@@ -165,9 +166,9 @@ def test_such_a_kernel_is_not_offered_there() -> None:
     kernel = CudaSource("a::b.out", "b", "", "sm_90a", deterministic=False)
     call: Any = None  # it is not asked
     with V.set_graph_handler(GRAPH):
-        found = template_choice._choice(Candidate("a", "b", {}, kernel), call, Config())
-    assert isinstance(found, Failed)
-    assert "no fixed order" in found.reason
+        choice = template_choice._choice(Candidate("a", "b", {}, kernel), call, Config())
+    assert isinstance(choice, Failed)
+    assert "no fixed order" in choice.reason
 
 
 def offered(lab: Lab) -> set[str]:

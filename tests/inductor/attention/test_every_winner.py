@@ -57,7 +57,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = set(sys.modules)
     monkeypatch.syspath_prepend(tmp_path / "site")
     yield
-    for name in {one for one in sys.modules if one.startswith("flash_attn")} - before:
+    for name in {module for module in sys.modules if module.startswith("flash_attn")} - before:
         del sys.modules[name]
 
 
@@ -75,10 +75,11 @@ def test_who_wins_is_called_as_it_has_to_be(case: tuple[Row, bool], cache_dir: P
     if row.candidate == "cutlass_fmha":
         pytest.importorskip("cutlass_library")
     run = forced(row, unknown, cache_dir)
-    (made,) = run.calls
-    assert made.name == row.called
-    assert compared(made) == {
-        name: one.of(run) if isinstance(one, Wanted) else one for name, one in row.arguments.items()
+    (invocation,) = run.calls
+    assert invocation.name == row.called
+    assert compared(invocation) == {
+        name: argument.of(run) if isinstance(argument, Wanted) else argument
+        for name, argument in row.arguments.items()
     }
     assert run.sources == row.sources
 
@@ -114,13 +115,17 @@ def _forced(row: Row, unknown: bool, cache_dir: Path) -> Run:
 
 def is_measured_with_its_copy(row: Row, lab: Lab) -> None:
     """Another order in memory: Inductor would mend the outputs of a graph, not the time of a candidate."""
-    found = [screen.candidate for screen in lab.screens]
-    (kernel,) = {one.kernel for one in found if re.match(f"{row.winner}-", one.candidate_id)}
+    kernels = [screen.candidate for screen in lab.screens]
+    (kernel,) = {
+        compiled_kernel.kernel
+        for compiled_kernel in kernels
+        if re.match(f"{row.winner}-", compiled_kernel.candidate_id)
+    }
     assert dict(getattr(kernel, "kwargs", ()))["order"] == ((0, 1, 2, 3),)
 
 
-def compared(made: Called) -> dict[str, object]:
-    return {name: one for name, one in made.given.items() if name not in NOT_COMPARED}
+def compared(invocation: Called) -> dict[str, object]:
+    return {name: value for name, value in invocation.arguments.items() if name not in NOT_COMPARED}
 
 
 @pytest.mark.parametrize("unknown", [False, True], ids=["static", "unknown"])
@@ -129,7 +134,7 @@ def test_no_candidate_is_left_out(unknown: bool) -> None:
     wanted = candidates()
     if unknown:
         wanted -= {("attention_math", False), ("attention_math", True)}
-    assert {(row.candidate, row.gradient) for row, one in CASES if one == unknown} == wanted
+    assert {(row.candidate, row.gradient) for row, case in CASES if case == unknown} == wanted
 
 
 ALONE = [("cpu", False), ("cpu", True), ("window", False), ("window", True)]
@@ -181,10 +186,10 @@ def test_one_forward_and_another_backward(
     traced = call(kind, gradient=True, unknown=False)
     code, _ = lowered(traced.graph, after.winner, cache_dir / "backward")
     out, lse = forward.outputs
-    given = {"out": out, "lse": lse} | {name: forward.input(name) for name in forward.names}
-    tensors = [given.get(n, t) for n, t in zip(traced.names, traced.graph.tensors, strict=True)]
+    operands = {"out": out, "lse": lse} | {name: forward.input(name) for name in forward.names}
+    tensors = [operands.get(n, t) for n, t in zip(traced.names, traced.graph.tensors, strict=True)]
     run = ran(code, traced.graph, traced.names, tensors)
-    assert [one.name for one in run.calls] == [after.called]
+    assert [invocation.name for invocation in run.calls] == [after.called]
     assert run.sources == after.sources
 
 
@@ -198,12 +203,12 @@ def test_a_decode_divides_the_keys_where_its_result_is_of_known_size(
     (row,) = (r for r in ROWS if (r.candidate, r.kind) == ("triton_attention_decode", kind))
     run = forced(row, unknown, cache_dir)
     (splits,) = re.findall(r"SPLITS : tl.constexpr = (\d+)", run.code)
-    (made,) = run.calls
+    (invocation,) = run.calls
     divided = (kind, unknown) != ("few", True)
     assert (int(splits) > 1) == divided
     # Two sequences of two key heads each.
-    assert made.grid == (4 * int(splits), 1, 1)
-    assert ("ws_ptr" in made.given) == divided
+    assert invocation.grid == (4 * int(splits), 1, 1)
+    assert ("ws_ptr" in invocation.arguments) == divided
     if divided:
         # The counters in it have to begin at zero.
         assert re.search(r"(workspace_\d+)\.zero_\(\)[\s\S]*\.run\(.*\1", body(run.code))
@@ -221,5 +226,5 @@ def test_packed_sequences_for_cudnn_stay_with_it(cache_dir: Path) -> None:
     graph = varlen(window=(-1, -1), keep=(0,), backend=backend)
     code, lab = lowered(graph, "attention_varlen", cache_dir / "alone")
     assert body(code) == body(graph.stock())
-    (stock,) = [one.candidate.kernel for one in lab.screens if one.library == one.candidate]
+    (stock,) = [job.candidate.kernel for job in lab.screens if job.library == job.candidate]
     assert dict(getattr(stock, "kwargs", ()))["backend"] == backend

@@ -43,15 +43,15 @@ OPERATORS = {kind: f"_scaled_dot_product_{kind}_attention" for kind in KINDS}
 def test_what_was_traced_is_called_as_inductor_calls_it(
     kind: str, graph: Any, shape: Shape, cache_dir: Path
 ) -> None:
-    made = graph(kind, shape)
+    lowered_graph = graph(kind, shape)
     suffix = "_backward" if graph is backward else ""
-    code, lab = lowered(made, f"attention_{kind}{suffix}", cache_dir)
-    assert body(code) == body(made.stock())
+    code, lab = lowered(lowered_graph, f"attention_{kind}{suffix}", cache_dir)
+    assert body(code) == body(lowered_graph.stock())
     assert calls(code) == [OPERATORS[kind] + suffix]
     (task,) = lab.tasks
     assert task.problem.op == f"attention{suffix}"
     # The operator that was traced is the yardstick; the others have to be faster to be taken.
-    assert [one.name for one in task.entries if one.library] == [f"attention_{kind}{suffix}"]
+    assert [entry.name for entry in task.entries if entry.library] == [f"attention_{kind}{suffix}"]
     assert len(task.entries) > 2
 
 
@@ -69,9 +69,9 @@ def test_another_forward_gives_back_what_was_traced(
     else:
         extents = "2, 8, 256" if kind == "efficient" else "2, 8, 250"
         if other == "efficient" or kind == "efficient":  # a copy that is as long as it has to be
-            given = allocated(code, lse)
-            assert "torch.float32" in given
-            assert shape is UNKNOWN or given.startswith(f"({extents})")
+            tensors = allocated(code, lse)
+            assert "torch.float32" in tensors
+            assert shape is UNKNOWN or tensors.startswith(f"({extents})")
 
 
 @pytest.mark.parametrize("shape", [ODD, UNKNOWN], ids=["static", "unknown"])
@@ -114,19 +114,19 @@ def test_a_gradient_is_measured_on_the_rows_that_were_traced(
     code, lab = lowered(backward("efficient", shape), name, cache_dir)
     assert len(re.findall(r"\.run\(", body(code))) == len(before)
     (kernel,) = {
-        one.candidate.kernel
-        for one in lab.screens
-        if isinstance(one.candidate.kernel, ExternKernel) and one.candidate.kernel.name == name
+        job.candidate.kernel
+        for job in lab.screens
+        if isinstance(job.candidate.kernel, ExternKernel) and job.candidate.kernel.name == name
     }
-    told = dict(kernel.kwargs)
-    assert told["form"] == "padded"
+    named = dict(kernel.kwargs)
+    assert named["form"] == "padded"
     x = torch.empty(2, 250, 8, 64, dtype=torch.bfloat16, device="meta").transpose(1, 2)
     rows = torch.empty(2, 8, 250, device="meta")
-    given = [rows if one in ("lse", "delta") else x for one in told["operands"].split(",")]
+    operands = [rows if part in ("lse", "delta") else x for part in named["operands"].split(",")]
     function = library.FUNCTIONS[name]
-    function(*given, **told)  # a worker's first call, which nobody measures
+    function(*operands, **named)  # a worker's first call, which nobody measures
     with Operators() as log:
-        function(*given, **told)
+        function(*operands, **named)
     assert log.names == [*before, f"{OPERATORS[other]}_backward"]
 
 
@@ -147,7 +147,7 @@ def test_cudnn_is_offered_where_all_sizes_are_known(cache_dir: Path) -> None:
 def test_a_size_known_at_run_time_leaves_cudnn_out_and_says_so(cache_dir: Path) -> None:
     _, lab = lowered(forward("flash", UNKNOWN), "attention_flash", cache_dir)
     assert "a plan for each" in lab.record()["rejected"]["attention_cudnn"]
-    assert "attention_cudnn" not in [one.name for one in lab.tasks[0].entries]
+    assert "attention_cudnn" not in [entry.name for entry in lab.tasks[0].entries]
 
 
 def test_layers_of_one_shape_compute_their_fake_results_once(

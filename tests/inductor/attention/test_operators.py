@@ -61,17 +61,17 @@ def test_sequences_of_any_number_and_length_are_for_flash_too(
     # The longest is at most all tokens, a symbol.
     assert re.search(r", (s\d+), \1, 0\.0, True", call)
     (chosen,) = [
-        one.candidate.kernel
-        for one in lab.screens
-        if one.candidate.candidate_id.startswith("attention_flash_varlen")
+        job.candidate.kernel
+        for job in lab.screens
+        if job.candidate.candidate_id.startswith("attention_flash_varlen")
     ]
     assert dict(getattr(chosen, "kwargs", ()))["max_q"] >= 1000
 
 
 def test_another_order_in_memory_is_undone_and_measured(cache_dir: Path) -> None:
     def function(q: Any, k: Any, v: Any) -> Any:
-        made = ATEN._scaled_dot_product_flash_attention.default(q, k, v, 0.0, True, scale=0.125)
-        return made[0], made[1]
+        results = ATEN._scaled_dot_product_flash_attention.default(q, k, v, 0.0, True, scale=0.125)
+        return results[0], results[1]
 
     graph = traced(
         function,
@@ -79,15 +79,15 @@ def test_another_order_in_memory_is_undone_and_measured(cache_dir: Path) -> None
     )
     code, lab = lowered(graph, "attention_efficient", cache_dir)
     (efficient,) = [
-        one.candidate.kernel
-        for one in lab.screens
-        if one.candidate.candidate_id.startswith("attention_efficient")
+        job.candidate.kernel
+        for job in lab.screens
+        if job.candidate.candidate_id.startswith("attention_efficient")
     ]
     assert dict(getattr(efficient, "kwargs", ()))["order"] == ((0, 1, 2, 3),)
     # The copy is one kernel behind the call.
     (copy,) = re.findall(r"triton_\w+\.run\((\w+), (\w+),", body(code))
     assert outputs(code)[0] == copy[1]
-    (flash,) = [one.candidate.kernel for one in lab.screens if one.library == one.candidate]
+    (flash,) = [job.candidate.kernel for job in lab.screens if job.library == job.candidate]
     assert "order" not in dict(getattr(flash, "kwargs", ()))
 
 
@@ -142,8 +142,8 @@ def test_measured_sequences_are_as_long_as_the_call_says() -> None:
             return torch.device("cpu")
 
     class Sizes:
-        def optimization_hints(self, given: list[int]) -> list[int]:
-            return given
+        def optimization_hints(self, values: list[int]) -> list[int]:
+            return values
 
     class Graph:
         sizevars = Sizes()
@@ -174,10 +174,10 @@ def test_what_only_the_operator_can_do_is_left_to_it(what: str, cache_dir: Path)
                 do, q, k, v, bias, do, lse, seed, seed, 0.0, [True] * 4, False, scale=0.125
             )
         dropout = 0.1 if what == "dropout" else 0.0
-        made = ATEN._scaled_dot_product_flash_attention.default(
+        results = ATEN._scaled_dot_product_flash_attention.default(
             q, k, v, dropout, True, what == "debug mask", scale=0.125
         )
-        return made[0], made[1]
+        return results[0], results[1]
 
     def make(env: Any) -> list[Any]:
         q, k, v = qkv(SHAPE, env)
@@ -210,15 +210,15 @@ def test_calls_of_the_same_shapes_are_told_apart(cache_dir: Path) -> None:
     cases = ((0.0, 1.0, False), (0.1, 1.0, False), (0.1, 0.125, True), (0.3, 0.125, True))
     for case in cases:
         lowered(graph(*case), "triton_attention", cache_dir)
-    found: set[tuple[float, float, bool]] = set()
+    distinct: set[tuple[float, float, bool]] = set()
     for path in cache_dir.glob("records/*/*/*.json"):
         record = json.loads(path.read_text())
-        told = dict(record["problem"]["arguments"])
-        dropout = float(told.get("dropout_p", 0.0))
-        found.add((dropout, float(told["scale"]), told["right"] == "0"))
+        named = dict(record["problem"]["arguments"])
+        dropout = float(named.get("dropout_p", 0.0))
+        distinct.add((dropout, float(named["scale"]), named["right"] == "0"))
         reason = f"dropout of {dropout}: its random numbers are the operator's own"
         assert record["rejected"].get("attention") == (reason if dropout else None)
-    assert found == set(cases)
+    assert distinct == set(cases)
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "unknown"])
@@ -248,7 +248,7 @@ def test_a_soft_cap_leaves_atens_out(cache_dir: Path) -> None:
     code, lab = lowered(graph, "triton_attention", cache_dir)
     assert calls(code) == []
     refused = lab.record()["rejected"]
-    assert {refused[f"attention_{one}"] for one in ("flash", "efficient", "cudnn")} == {
+    assert {refused[f"attention_{name}"] for name in ("flash", "efficient", "cudnn")} == {
         "a soft cap"
     }
     assert dict(lab.tasks[0].problem.arguments)["softcap"] == "20.0"
@@ -276,7 +276,7 @@ def test_flash_attention_3_is_a_candidate_where_it_is_installed(cache_dir: Path)
 
 def test_flash_attention_3_is_not_asked_for_gradients(cache_dir: Path) -> None:
     _, lab = lowered(backward("flash", SHAPE), "attention_flash_backward", cache_dir)
-    assert not any("flash3" in one.name for one in lab.tasks[0].entries)
+    assert not any("flash3" in entry.name for entry in lab.tasks[0].entries)
 
 
 def test_what_was_activated_in_flash_attentions_place_is_part_of_the_candidate(
@@ -306,10 +306,10 @@ def test_nothing_is_left_behind() -> None:
 
 @pytest.mark.parametrize("graph", [forward, backward])
 def test_what_inductor_decides_alone_is_said(graph: Any, cache_dir: Path) -> None:
-    made = graph("flash", SHAPE)
+    lowered_graph = graph("flash", SHAPE)
     with inductor_config.patch("deterministic", True):
-        code, lab = lowered(made, "triton_attention", cache_dir)
-        assert body(code) == body(made.stock())
+        code, lab = lowered(lowered_graph, "triton_attention", cache_dir)
+        assert body(code) == body(lowered_graph.stock())
     assert lab.tasks == []
     assert "deterministic allows no timing" in lab.record()["rejected"]["attention"]
 

@@ -62,19 +62,22 @@ class Small:
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         a = attention_of(problem)
-        written = [a.index(one) for one in (("dq", "dv") if a.backward else ("lse",))]
+        written = [a.index(key) for key in (("dq", "dv") if a.backward else ("lse",))]
         source = TritonSource(
             name="small_attention",
             text=_TEXT,
             grid="rows",
             constants=(
-                ("NAMES", repr(",".join(one.upper() for one in a.operands)).replace("'", '"')),
+                (
+                    "NAMES",
+                    repr(",".join(operand.upper() for operand in a.operands)).replace("'", '"'),
+                ),
                 ("BLOCK_M", 64),
                 ("SPLITS", 1),
             ),
             num_stages=1,
             num_warps=4,
-            mutated=tuple(one for one in written if one is not None),
+            mutated=tuple(text for text in written if text is not None),
             extents=((0, 0), (0, 1), (0, 2)),
         )
         return [Candidate(self.name, "small_attention", {}, source)]
@@ -97,17 +100,17 @@ class Operator:
 
 @pytest.fixture(scope="module")
 def library() -> Iterator[Any]:
-    made = torch.library.Library("attention_template_test", "FRAGMENT")
-    made.define(
+    own_library = torch.library.Library("attention_template_test", "FRAGMENT")
+    own_library.define(
         "forward.out(Tensor q, Tensor k, Tensor v, Tensor(b!) lse, float scale, "
         "*, Tensor(a!) out) -> Tensor(a!)"
     )
-    made.define(
+    own_library.define(
         "backward.out(Tensor d, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor delta, "
         "Tensor(b!) dq, Tensor(c!) dv, float scale, *, Tensor(a!) out) -> Tensor(a!)"
     )
-    yield made
-    made._destroy()
+    yield own_library
+    own_library._destroy()
 
 
 @pytest.fixture
@@ -121,7 +124,7 @@ def registered(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def launch(code: str, name: str) -> tuple[int, list[str]]:
     """Return in which line a template's kernel is launched, and its buffers."""
     lines = body(code).splitlines()
-    (line,) = [i for i, one in enumerate(lines) if re.search(rf"{name}[\w.]*\(", one)]
+    (line,) = [i for i, row in enumerate(lines) if re.search(rf"{name}[\w.]*\(", row)]
     return line, re.findall(r"arg\d+_1|buf\d+", lines[line].partition("(")[2])
 
 
@@ -144,24 +147,24 @@ def test_a_template_gives_back_what_was_traced(
     line, buffers = launch(code, called)
     *_, lse, out = buffers
     assert buffers[:3] == ["arg0_1", "arg1_1", "arg2_1"]
-    given = outputs(code)
-    assert given[0] == out
+    results = outputs(code)
+    assert results[0] == out
     rows = "250" if shape is ODD else r"s\d+"
     assert re.match(rf"\(2, 8, {rows}\), .*torch.float32", allocated(code, lse))
     strides = r"\(128000, 64, 512, 1\)" if shape is ODD else r"\(512\*s\d+, 64, 512, 1\)"
     assert re.match(rf"\(2, 8, {rows}, 64\), {strides}, torch.bfloat16", allocated(code, out))
     if kind == "flash":
-        assert given[1] == lse
+        assert results[1] == lse
     elif kind == "cudnn":
-        assert given[1].startswith(f"reinterpret_tensor({lse}, (2, 8, ")
-        assert given[1].endswith(", 1, 1), 0)")
+        assert results[1].startswith(f"reinterpret_tensor({lse}, (2, 8, ")
+        assert results[1].endswith(", 1, 1), 0)")
     else:  # filled up to a multiple of 32 by a kernel that comes after
         copied = [
-            i for i, one in enumerate(body(code).splitlines()) if f".run({lse}, {given[1]}" in one
+            i for i, row in enumerate(body(code).splitlines()) if f".run({lse}, {results[1]}" in row
         ]
         assert len(copied) == 1
         assert copied[0] > line
-        assert shape is UNKNOWN or allocated(code, given[1]).startswith("(2, 8, 256)")
+        assert shape is UNKNOWN or allocated(code, results[1]).startswith("(2, 8, 256)")
     assert lab.record()["decision"]["winner"].startswith(winner)
 
 
@@ -186,10 +189,10 @@ def test_a_templates_gradients_are_those_of_the_operator(
     assert [do, q, k, v, forward_out] == [f"arg{i}_1" for i in range(5)]
     assert outputs(code) == [dq, dk, dv]
     layout = r"\(128000, 64, 512, 1\)" if shape is ODD else r"\(512\*s\d+, 64, 512, 1\)"
-    for one in (dq, dk, dv):
-        assert re.search(layout, allocated(code, one))
+    for tensor in (dq, dk, dv):
+        assert re.search(layout, allocated(code, tensor))
     lines = body(code).splitlines()
-    (before,) = [i for i, one in enumerate(lines) if f".run({do}, {forward_out}, {delta}," in one]
+    (before,) = [i for i, row in enumerate(lines) if f".run({do}, {forward_out}, {delta}," in row]
     assert before < line
     assert "torch.float32" in allocated(code, delta)
     assert (lse == "arg5_1") == (kind != "efficient")  # padded rows are not where they should be
@@ -232,18 +235,18 @@ def test_packed_sequences(gradient: bool, cache_dir: Path) -> None:
         assert outputs(code) == [buffers[-1], buffers[-2]]
         assert allocated(code, buffers[-2]).startswith("(8, 1000), (1000, 1), torch.float32")
     # Where sequences begin is measured with numbers that make sense.
-    ends = [spec for one in lab.screens for spec in one.candidate.inputs if spec.size == (5,)]
+    ends = [spec for job in lab.screens for spec in job.candidate.inputs if spec.size == (5,)]
     assert ends
-    assert all(one.file is not None for one in ends)
+    assert all(end.file is not None for end in ends)
 
 
 @pytest.mark.usefixtures("registered")
 def test_a_gradient_is_measured_with_its_delta(cache_dir: Path) -> None:
     _, lab = lowered(backward("flash", ODD), "triton_small_attention", cache_dir)
     (kernel,) = {
-        one.candidate.kernel
-        for one in lab.screens
-        if isinstance(one.candidate.kernel, RequestKernel)
+        job.candidate.kernel
+        for job in lab.screens
+        if isinstance(job.candidate.kernel, RequestKernel)
     }
     request = pickle.loads(kernel.payload)
     assert isinstance(request, DeltaRequest)
@@ -262,12 +265,12 @@ def test_a_gradient_is_measured_with_the_rows_it_takes_out_of_padded_ones(
 ) -> None:
     _, lab = lowered(backward("efficient", shape), "triton_attention_backward", cache_dir)
     payloads = {
-        one.candidate.kernel.payload
-        for one in lab.screens
-        if isinstance(one.candidate.kernel, RequestKernel)
+        job.candidate.kernel.payload
+        for job in lab.screens
+        if isinstance(job.candidate.kernel, RequestKernel)
     }
     assert payloads
-    assert {pickle.loads(one).padded_rows for one in payloads} == {rows}
+    assert {pickle.loads(payload).padded_rows for payload in payloads} == {rows}
 
 
 def test_delta_is_written_before_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,8 +287,8 @@ def test_delta_is_written_before_each_call(monkeypatch: pytest.MonkeyPatch) -> N
     for size, rows in (((2, 3, 5, 8), (2, 3, 5)), ((5, 3, 8), (3, 5))):
         do, out, delta = torch.randn(size), torch.randn(size), torch.zeros(rows)
         request.delta_views = tuple(
-            View(i, tuple(one.shape), tuple(one.stride()), 0)
-            for i, one in enumerate((do, out, delta))
+            View(i, tuple(tensor.shape), tuple(tensor.stride()), 0)
+            for i, tensor in enumerate((do, out, delta))
         )
         run = request.make_run_fn(do, out, delta, out=torch.empty(1))
         assert not delta.any()
@@ -304,7 +307,8 @@ def test_padded_rows_are_copied_in_each_call(monkeypatch: pytest.MonkeyPatch) ->
     request.workspace_size = None
     do, out, delta = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8), torch.zeros(2, 3, 5)
     request.delta_views = tuple(
-        View(i, tuple(one.shape), tuple(one.stride()), 0) for i, one in enumerate((do, out, delta))
+        View(i, tuple(tensor.shape), tuple(tensor.stride()), 0)
+        for i, tensor in enumerate((do, out, delta))
     )
     copied: dict[tuple[int, ...], list[tuple[Any, ...]]] = {}
     for rows in ((), (2, 3, 5)):

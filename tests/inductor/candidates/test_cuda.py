@@ -47,7 +47,7 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_a_machine_that_lacks_nothing_is_left_alone(
@@ -75,7 +75,7 @@ def test_one_warning_a_reason_says_what_to_install(
 
 
 @pytest.mark.parametrize(
-    ("backends", "installed", "told"),
+    ("backends", "installed", "advised"),
     [("", False, False), ("ATEN,TRITON,CUTLASS", False, True), ("", True, True)],
 )
 def test_only_who_wants_cutlass_is_told(
@@ -84,11 +84,11 @@ def test_only_who_wants_cutlass_is_told(
     backends: str,
     *,
     installed: bool,
-    told: bool,
+    advised: bool,
 ) -> None:
     machine(NO_NVCC, None if installed else "nvidia-cutlass is not installed", installed=installed)
     warn_without_cutlass(config(backends))
-    assert bool(warnings(caplog)) is told
+    assert bool(warnings(caplog)) is advised
 
 
 def test_a_generator_that_does_not_work_is_named_before_the_compiler(machine: Any) -> None:
@@ -120,6 +120,6 @@ def test_many_problems_bring_one_warning_and_the_compile_goes_on(
                 nvcc="/nowhere/nvcc",
             )
             assert "extern_kernels.mm" in code
-    said = [one for one in warnings(caplog) if "CUTLASS" in one]
+    said = [warning for warning in warnings(caplog) if "CUTLASS" in warning]
     assert len(said) == 1
     assert "there is no /nowhere/nvcc" in said[0]

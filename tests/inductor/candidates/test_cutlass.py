@@ -27,7 +27,8 @@ from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import CppBuild
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import BenchCandidate, WorkerSettings
-from tests.support.fakes import task, until
+from tests.support.fakes.tasks import task
+from tests.support.fakes.waiting import until
 from tests.support.lowering import Arg, Lab
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
@@ -65,17 +66,17 @@ def calls(code: str) -> list[str]:
 def test_a_product_calls_the_kernel_it_was_built_as(lab: Lab) -> None:
     code = lab.lower(mm, Arg((256, 128)), Arg((128, 512)), gemm_backends=BACKENDS)
     (call,) = calls(code)
-    entries = [one for one in lab.entries("template") if one.name.startswith("cutlass::")]
+    entries = [entry for entry in lab.entries("template") if entry.name.startswith("cutlass::")]
     assert 4 <= len(entries) <= 16
-    builds = [one.build for one in entries]
-    assert all(isinstance(one, CppBuild) and one.language == "cuda" for one in builds)
-    digests = {one.key.digest for one in builds if isinstance(one, CppBuild)}
-    found = re.fullmatch(
+    builds = [entry.build for entry in entries]
+    assert all(isinstance(build, CppBuild) and build.language == "cuda" for build in builds)
+    digests = {build.key.digest for build in builds if isinstance(build, CppBuild)}
+    match = re.fullmatch(
         r"cutlass_mm\.out\(\w+, \w+, '(cutlass_sm90_\w+)@(\w+)', 'tt', 1, 0, 1, out=buf0\)", call
     )
-    assert found is not None, call
-    assert found[2] in digests
-    assert "bf16_bf16_f32_bf16_tt" in found[1]
+    assert match is not None, call
+    assert match[2] in digests
+    assert "bf16_bf16_f32_bf16_tt" in match[1]
 
 
 def test_a_call_is_that_of_a_call_site(lab: Lab) -> None:
@@ -181,25 +182,25 @@ def test_who_does_not_want_cutlass_gets_none(lab: Lab) -> None:
 def test_what_is_built_is_what_the_call_finds(lab: Lab, tmp_path: Path) -> None:
     code = lab.lower(mm, Arg((256, 128)), Arg((128, 512)), gemm_backends=BACKENDS)
     (call,) = calls(code)
-    entries = [one for one in lab.entries("template") if one.name.startswith("cutlass::")]
+    entries = [entry for entry in lab.entries("template") if entry.name.startswith("cutlass::")]
     named = re.search(r"'(\w+@\w+)'", call)
     assert named is not None
-    built = [(one, one.build) for one in entries if isinstance(one.build, CppBuild)]
-    chosen = [one for one, build in built if build.key.digest in named[1]][:1]
-    more = [one for one, build in built if build.key.digest not in named[1]][:1]
+    built = [(entry, entry.build) for entry in entries if isinstance(entry.build, CppBuild)]
+    chosen = [entry for entry, build in built if build.key.digest in named[1]][:1]
+    more = [entry for entry, build in built if build.key.digest not in named[1]][:1]
     store = open_store(tmp_path / "kernels")
     settings = WorkerSettings(sys_path=tuple(sys.path), kind="compile")
     pool = CompilePool(1, settings, memory_bytes_per_job=0)
     builder = Builder(store, pool, Counters(), Trace(), 500)
-    fresh = [replace(one, ready=False, outcome=None) for one in (*chosen, *more)]
+    fresh = [replace(entry, ready=False, outcome=None) for entry in (*chosen, *more)]
     try:
-        for one in fresh:
-            builder.add(task([one]), one, lambda: None)
+        for competitor in fresh:
+            builder.add(task([competitor]), competitor, lambda: None)
         builder.flush()
-        until(lambda: all(one.ready or one.outcome for one in fresh), 550)
+        until(lambda: all(entry.ready or entry.outcome for entry in fresh), 550)
     finally:
         pool.close()
-    assert [one.outcome for one in fresh] == [None, None]
+    assert [entry.outcome for entry in fresh] == [None, None]
     launch.add_kernel_folder(tmp_path / "kernels")
     function = launch.find_kernel(gemm.PRODUCTS, named[1])
     assert function is not None

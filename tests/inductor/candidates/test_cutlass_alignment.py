@@ -16,7 +16,7 @@ import torch
 
 from inductor_plugin.problem import Problem
 from tests.support import gpu
-from tests.support.cutlass import BACKENDS, calls, opened
+from tests.support.cutlass.forced import BACKENDS, calls, opened
 from tests.support.lowering import Arg, Lab, library_first
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
@@ -61,9 +61,9 @@ def below(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def alignment(symbol: str) -> tuple[int, ...]:
     """Return the alignments of A, B and D in a kernel's name; of all three where they are alike."""
-    found = re.search(r"_align([\dx]+)", symbol)
-    assert found is not None
-    return tuple(map(int, found[1].split("x")))
+    match = re.search(r"_align([\dx]+)", symbol)
+    assert match is not None
+    return tuple(map(int, match[1].split("x")))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_step_known_at_run_time_has_no_alignment(
     assert alignment(call.symbol) == (1, 8, 8)
     assert "sm80" in call.symbol  # TMA cannot read it
     (task,) = lab.tasks
-    assert [one.divisors for one in task.problem.inputs] == [divisors, ()]
+    assert [operand.divisors for operand in task.problem.inputs] == [divisors, ()]
 
 
 def test_what_is_proven_of_a_step_counts(cache_dir: Path, inductor_cache: Path) -> None:
@@ -87,7 +87,7 @@ def test_what_is_proven_of_a_step_counts(cache_dir: Path, inductor_cache: Path) 
     (call,) = calls(code)
     assert alignment(call.symbol) == (8,)
     (task,) = lab.tasks
-    assert [one.divisors for one in task.problem.inputs] == [(8, 1, 16), ()]
+    assert [operand.divisors for operand in task.problem.inputs] == [(8, 1, 16), ()]
 
 
 @pytest.mark.parametrize("by", [1, 4])
@@ -100,7 +100,7 @@ def test_an_input_that_is_not_aligned_is_taken_as_it_comes(
     # Nothing says that the next call's input begins at the same place.
     assert alignment(call.symbol) == (1, 8, 8)
     (task,) = lab.tasks
-    assert [one.divisors for one in task.problem.inputs] == [(16, 1, 1), ()]
+    assert [operand.divisors for operand in task.problem.inputs] == [(16, 1, 1), ()]
 
 
 def test_a_view_of_an_input_that_is_not_aligned_is_not_either(
@@ -123,7 +123,7 @@ def test_an_aligned_input_says_nothing_more_than_before(
     (call,) = calls(code)
     assert alignment(call.symbol) == (8,)
     (task,) = lab.tasks
-    assert [one.divisors for one in task.problem.inputs] == [(), ()]
+    assert [operand.divisors for operand in task.problem.inputs] == [(), ()]
 
 
 def _rejected_by_tma(lab: Lab) -> str:
@@ -146,4 +146,4 @@ def test_a_problem_of_known_steps_has_the_key_it_had(cache_dir: Path, inductor_c
     (task,) = lab.tasks
     problem: Problem = task.problem
     assert problem.dynamic
-    assert all("divisors" not in one for one in problem.fields()["inputs"])
+    assert all("divisors" not in operand for operand in problem.fields()["inputs"])

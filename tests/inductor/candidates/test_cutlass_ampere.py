@@ -14,7 +14,7 @@ import torch
 
 from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.tuning.task import CppBuild
-from tests.support.cutlass import BACKENDS, calls, fastest
+from tests.support.cutlass.forced import BACKENDS, calls, fastest
 from tests.support.lowering import Arg, Lab
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
@@ -78,7 +78,7 @@ def test_a_kernel_of_the_old_family_is_called(
     assert (call.op, call.arguments, call.named) == (op, launch, {"out": "buf0"})
     assert call.symbol.startswith("cutlass_sm80_")
     assert part in call.symbol
-    builds = [one.build for one in lab.entries("template") if isinstance(one.build, CppBuild)]
+    builds = [entry.build for entry in lab.entries("template") if isinstance(entry.build, CppBuild)]
     assert {build.key.target for build in builds} == {ARCHES[name]}
     assert call.kernel.partition("@")[2] in {build.key.digest for build in builds}
 
@@ -89,14 +89,14 @@ def test_fp8_is_refused_by_the_name_of_the_device(cache_dir: Path, inductor_cach
     def scaled(a: Any, b: Any, x: Any, y: Any) -> tuple[torch.Tensor]:
         return (untyped._scaled_mm(a, b.t(), x, y, out_dtype=torch.bfloat16),)
 
-    one, eight = Arg((), torch.float32), torch.float8_e4m3fn
+    arg, eight = Arg((), torch.float32), torch.float8_e4m3fn
     with as_target("L40S"), Lab(fastest("cutlass"), cache_dir).open() as lab:
         code = lab.lower(
             scaled,
             Arg((M, K), eight),
             Arg((N, K), eight),
-            one,
-            one,
+            arg,
+            arg,
             gemm_backends="ATEN,TRITON,CUTLASS",
         )
     assert calls(code) == []

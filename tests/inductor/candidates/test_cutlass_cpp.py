@@ -26,10 +26,10 @@ from torch.utils import cpp_extension
 from inductor_plugin.inductor.candidates.template_choice import TemplateChoice
 from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.kernels import nvcc
-from tests.support.aoti import programs
 from tests.support.candidates import providers
-from tests.support.cutlass import BACKENDS, opened
+from tests.support.cutlass.forced import BACKENDS, opened
 from tests.support.lowering import Arg, Lab, cpp_wrapper
+from tests.support.native.aoti import programs
 
 pytestmark = pytest.mark.compat
 needs_cuda = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
@@ -61,9 +61,9 @@ def cpp_of(lab: Lab, function: Callable[..., Any], *arguments: Arg) -> str:
 
 def handed_over(code: str) -> list[str]:
     """Return the arguments of the one call of an operator by way of Python, the operator first."""
-    found = re.findall(r"PyTuple_SetItem\(py_args_\d+, (\d+), (.*)\);", code)
-    assert [int(place) for place, _ in found] == list(range(len(found)))
-    return [value for _, value in found]
+    matches = re.findall(r"PyTuple_SetItem\(py_args_\d+, (\d+), (.*)\);", code)
+    assert [int(place) for place, _ in matches] == list(range(len(matches)))
+    return [value for _, value in matches]
 
 
 def tensor(name: str) -> str:
@@ -262,7 +262,9 @@ def test_a_call_out_of_compiled_cpp_is_right(
     cache_dir: Path, inductor_cache: Path, operator: str
 ) -> None:
     def ours(pending: Any) -> Any:
-        return next(one for one in pending.choices.values() if isinstance(one, TemplateChoice))
+        return next(
+            choice for choice in pending.choices.values() if isinstance(choice, TemplateChoice)
+        )
 
     def graph(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.mm(a[:, :64], b) + 1, torch.mm(c[:, :64], b)
@@ -276,6 +278,6 @@ def test_a_call_out_of_compiled_cpp_is_right(
         compiled = torch.compile(
             graph, backend="inductor_plugin", options={"cache_dir": str(cache_dir)}
         )
-        (one, two), codes = run_and_get_code(compiled, a, b, c)
+        (first, second), codes = run_and_get_code(compiled, a, b, c)
     assert codes[0].count("PyObject_CallObject(custom_op_wrapper") == 2
-    torch.testing.assert_close((one, two), graph(a, b, c))
+    torch.testing.assert_close((first, second), graph(a, b, c))

@@ -15,7 +15,7 @@ import torch
 
 from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.worker.jobs import ScreenJob
-from tests.support.cutlass import BACKENDS, calls, fastest, opened
+from tests.support.cutlass.forced import BACKENDS, calls, fastest, opened
 from tests.support.lowering import Arg, Lab
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
@@ -50,7 +50,7 @@ def experts(a: Any, b: Any, ends: Any) -> tuple[torch.Tensor]:
 def test_a_mixture_of_experts_calls_a_grouped_kernel(cache_dir: Path, inductor_cache: Path) -> None:
     with opened("cutlass", cache_dir) as lab:
         (call,) = calls(lab.lower(experts, A, B_T, OFFSETS, gemm_backends=BACKENDS))
-        offered = [one for one in lab.entries("template") if one.name.startswith("cutlass::")]
+        offered = [entry for entry in lab.entries("template") if entry.name.startswith("cutlass::")]
     assert call.op == "cutlass_grouped_mm.out"
     turned = f"reinterpret_tensor(b_1, ({GROUPS}, {K}, {N}), ({N * K}, 1, {K}), 0)"
     assert call.operands == ("a_1", turned, "ends_1")
@@ -58,7 +58,7 @@ def test_a_mixture_of_experts_calls_a_grouped_kernel(cache_dir: Path, inductor_c
     assert call.named == {"out": "buf0"}
     assert "_bf16_bf16_f32_bf16_tn_align8_grouped" in call.symbol
     assert 4 <= len(offered) <= 16
-    assert all(one.name.endswith("_grouped") for one in offered)
+    assert all(offer.name.endswith("_grouped") for offer in offered)
 
 
 def test_candidates_are_measured_with_ends_that_lie_in_a(
@@ -66,7 +66,7 @@ def test_candidates_are_measured_with_ends_that_lie_in_a(
 ) -> None:
     with opened("cutlass", cache_dir, Reading) as lab:
         lab.lower(experts, A, B_T, OFFSETS, gemm_backends="ATEN,TRITON,CUTLASS")
-    kinds = {type(one.candidate.kernel).__name__ for one in lab.screens}
+    kinds = {type(job.candidate.kernel).__name__ for job in lab.screens}
     assert kinds >= {"ExternKernel", "OpKernel"}
     assert isinstance(lab, Reading)
     assert len(lab.ends) == len(lab.screens)
@@ -74,8 +74,10 @@ def test_candidates_are_measured_with_ends_that_lie_in_a(
         assert ends == sorted(ends)
         assert (len(ends), ends[-1]) == (GROUPS, M)
         assert ends[0] > 0
-    tensors = [one.candidate.inputs[2] for one in lab.screens]
-    assert {(one.device, one.dtype, one.size) for one in tensors} == {("cuda:0", "int32", (8,))}
+    tensors = [job.candidate.inputs[2] for job in lab.screens]
+    assert {(tensor.device, tensor.dtype, tensor.size) for tensor in tensors} == {
+        ("cuda:0", "int32", (8,))
+    }
 
 
 def test_rows_known_at_run_time_keep_the_kernel(cache_dir: Path, inductor_cache: Path) -> None:
@@ -124,4 +126,4 @@ def test_another_device_has_no_grouped_kernel(cache_dir: Path, inductor_cache: P
     with as_target("A100"), Lab(fastest("cutlass"), cache_dir).open() as lab:
         code = lab.lower(experts, A, B_T, OFFSETS, gemm_backends="ATEN,TRITON,CUTLASS")
     assert calls(code) == []
-    assert not [one for one in lab.entries("template") if one.name.startswith("cutlass::")]
+    assert not [entry for entry in lab.entries("template") if entry.name.startswith("cutlass::")]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.cutlass import BACKENDS, calls, opened
+from tests.support.cutlass.forced import BACKENDS, calls, opened
 from tests.support.lowering import Arg
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
@@ -160,11 +160,11 @@ def test_a_call_hands_over_operands_scalars_and_output(
     function, arguments, op, operands, launch = CASES[case]
     with opened("cutlass", cache_dir) as lab:
         (call,) = calls(lab.lower(function, *arguments, gemm_backends=BACKENDS))
-        offered = [one for one in lab.entries("template") if one.name.startswith("cutlass::")]
+        offered = [entry for entry in lab.entries("template") if entry.name.startswith("cutlass::")]
     assert (call.op, call.operands, call.arguments) == (op, operands, launch)
     assert call.named == {"out": "buf0"}
     assert len(offered) >= 4
-    kernels = [one.build.key.digest for one in offered if one.build is not None]  # type: ignore[union-attr]
+    kernels = [offer.build.key.digest for offer in offered if offer.build is not None]  # type: ignore[union-attr]
     assert call.kernel.partition("@")[2] in kernels
 
 

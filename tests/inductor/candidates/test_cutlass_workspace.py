@@ -14,7 +14,7 @@ from inductor_plugin.kernels.unit import CppSource, unique_symbol
 from inductor_plugin.ops import gemm
 from inductor_plugin.ops.launch import find_kernel
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
-from tests.support.cutlass import BACKENDS, calls, opened
+from tests.support.cutlass.forced import BACKENDS, calls, opened
 from tests.support.lowering import Arg, Lab
 from tests.support.repository import REPOSITORY
 
@@ -66,10 +66,10 @@ def mm(a: Any, b: Any) -> tuple[torch.Tensor]:
 
 def allocations(code: str) -> list[tuple[str, int]]:
     """Return the workspaces that are allocated in generated code: name and bytes."""
-    found = re.findall(
+    matches = re.findall(
         r"^ *(workspace_\d+) = empty_strided_cuda\(\((\d+), \), \(1, \), torch.uint8\)", code, re.M
     )
-    return [(name, int(size)) for name, size in found]
+    return [(name, int(size)) for name, size in matches]
 
 
 def test_generated_code_allocates_and_frees_it(cache_dir: Path, inductor_cache: Path) -> None:
@@ -81,9 +81,9 @@ def test_generated_code_allocates_and_frees_it(cache_dir: Path, inductor_cache: 
     assert isinstance(parts, int)
     assert size == 128 + 256 + K + 1 + K + 256 + 256 + parts + 132
     assert call.named == {"workspace": name, "out": "buf0"}
-    lines = [one.strip() for one in code.splitlines()]
+    lines = [line.strip() for line in code.splitlines()]
     assert lines.index(f"del {name}") > next(
-        i for i, one in enumerate(lines) if one.startswith("torch.ops.inductor_plugin.")
+        i for i, line in enumerate(lines) if line.startswith("torch.ops.inductor_plugin.")
     )
 
 

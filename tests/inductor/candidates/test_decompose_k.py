@@ -60,9 +60,9 @@ def lab(cache_dir: Path) -> Callable[..., Any]:
 
 def choice(name: str) -> Any:
     """Return a subgraph choice that has a name and nothing else."""
-    made: Any = object.__new__(SubgraphChoiceCaller)
-    made.name = name
-    return made
+    caller: Any = object.__new__(SubgraphChoiceCaller)
+    caller.name = name
+    return caller
 
 
 def test_it_competes_with_all_others(lab: Callable[..., Any]) -> None:
@@ -70,11 +70,11 @@ def test_it_competes_with_all_others(lab: Callable[..., Any]) -> None:
         code = opened.lower(product, A, B)
     (task,) = opened.tasks
     cuts = opened.entries("subgraph")
-    assert [one.name for one in cuts] == ["decompose_k_32", "decompose_k_16", "decompose_k_64"]
-    assert [one.name for one in task.entries if one.library] == ["mm"]
+    assert [cut.name for cut in cuts] == ["decompose_k_32", "decompose_k_16", "decompose_k_64"]
+    assert [entry.name for entry in task.entries if entry.library] == ["mm"]
     # Before, one such choice made the plugin leave the whole call to Inductor.
     assert {"triton_split_k", "triton_persistent_tma"} <= {
-        one.name for one in opened.entries("triton")
+        entry.name for entry in opened.entries("triton")
     }
     assert "extern_kernels.mm(" in code
     assert "decompose" not in code
@@ -87,31 +87,31 @@ def test_it_is_measured_by_an_operator_on_the_operands_of_the_call(lab: Callable
         )
     cuts = [job.candidate for job in opened.screens if decomposed(job.candidate)]
     assert len(cuts) == 3
-    for one in cuts:
-        assert isinstance(one.kernel, OpKernel)
-        (parts,) = one.kernel.args
-        assert one.candidate_id.startswith(f"decompose_k_{parts}-")
-        assert one.kernel.imports == ("inductor_plugin.ops.decompose_k",)
-        assert [(i.size, i.stride, i.offset) for i in one.inputs] == [
+    for cut in cuts:
+        assert isinstance(cut.kernel, OpKernel)
+        (parts,) = cut.kernel.args
+        assert cut.candidate_id.startswith(f"decompose_k_{parts}-")
+        assert cut.kernel.imports == ("inductor_plugin.ops.decompose_k",)
+        assert [(i.size, i.stride, i.offset) for i in cut.inputs] == [
             ((64, 8192), (8320, 1), 64),
             ((8192, 48), (1, 8192), 0),
         ]
-        assert (one.output.size, one.output.dtype) == ((64, 48), "bfloat16")
+        assert (cut.output.size, cut.output.dtype) == ((64, 48), "bfloat16")
     (library,) = [job.candidate for job in opened.screens if job.candidate == job.library]
-    assert {one.inputs for one in cuts} == {library.inputs}
+    assert {subgraph.inputs for subgraph in cuts} == {library.inputs}
 
 
 def test_the_winner_is_inductors_own_subgraph(lab: Callable[..., Any]) -> None:
     with lab() as opened:
         code = opened.lower(activated, A, B)
     winner = opened.record()["decision"]["winner"]
-    found = re.match(r"decompose_k_(\d+)-", winner)
-    assert found is not None
+    match = re.match(r"decompose_k_(\d+)-", winner)
+    assert match is not None
     (defined,) = re.findall(r"^def (decompose_k_mm_\d+_split_\d+)\(args\)", code, re.MULTILINE)
-    assert defined.startswith(f"decompose_k_mm_{found[1]}_split_")
+    assert defined.startswith(f"decompose_k_mm_{match[1]}_split_")
     assert f"(buf0,) = {defined}(" in code
     (batched,) = re.findall(r"extern_kernels\.bmm_dtype\(.*\)", code)
-    assert f"({found[1]}, 64, {8192 // int(found[1])})" in batched
+    assert f"({match[1]}, 64, {8192 // int(match[1])})" in batched
     # Inductor makes one kernel of sum and cast, and another of what follows the product.
     assert code.count(".run(") == 2
     assert "extern_kernels.mm(" not in code
@@ -147,12 +147,12 @@ def test_rows_known_at_run_time_keep_it(
     marked = torch._dynamo.mark_dynamic
     # Inductor offers it only where K is long enough for every size.
     monkeypatch.setattr(
-        torch._dynamo, "mark_dynamic", lambda one, dim: marked(one, dim, min=2, max=64)
+        torch._dynamo, "mark_dynamic", lambda tensor, dim: marked(tensor, dim, min=2, max=64)
     )
     with lab() as opened:
         code = opened.lower_dynamic(lambda a, b: torch.relu(torch.mm(a, b)), Arg((33, 8192)), B)
     (task,) = opened.tasks
-    assert [(one.low, one.high) for one in task.problem.dynamic] == [(33, 64)]
+    assert [(size.low, size.high) for size in task.problem.dynamic] == [(33, 64)]
     cuts = opened.entries("subgraph")
     assert len(cuts) == 3
     assert cuts[0].candidate.inputs[0].size == (33, 8192)
@@ -188,8 +188,8 @@ def test_switched_off_inductor_does_not_decide_on_it_either(
     original = selector.__call__
 
     def stock(self: Any, name: str, choices: list[Any], *others: Any, **_options: Any) -> Any:
-        seen.append([type(one).__name__ for one in choices])
-        only = [one for one in choices if not isinstance(one, SubgraphChoiceCaller)]
+        seen.append([type(offered).__name__ for offered in choices])
+        only = [offered for offered in choices if not isinstance(offered, SubgraphChoiceCaller)]
         return original(self, name, only, *others)
 
     monkeypatch.setattr(selector, "__call__", stock)
@@ -208,8 +208,8 @@ def test_another_subgraph_is_left_to_inductor_and_so_is_its_call(
     original = selector.__call__
 
     def stock(self: Any, name: str, choices: list[Any], *others: Any, **_options: Any) -> Any:
-        seen.append({type(one).__name__ for one in choices})
-        only = [one for one in choices if not isinstance(one, SubgraphChoiceCaller)]
+        seen.append({type(offered).__name__ for offered in choices})
+        only = [offered for offered in choices if not isinstance(offered, SubgraphChoiceCaller)]
         return original(self, name, only, *others)
 
     monkeypatch.setattr(selector, "__call__", stock)

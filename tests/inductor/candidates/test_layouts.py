@@ -25,7 +25,7 @@ from inductor_plugin.problem import Problem
 from tests.support import gpu
 from tests.support.candidates import fast_templates
 from tests.support.candidates.row_major_ops import CALLS, first, picky_offered
-from tests.support.cutlass import BACKENDS, calls, opened
+from tests.support.cutlass.forced import BACKENDS, calls, opened
 from tests.support.graphs.layouts import CASES, Spec, fought_over, turned, turned_inputs, unbacked
 from tests.support.lowering import Arg, Lab, library_first, library_last
 
@@ -57,11 +57,11 @@ def tensor(spec: Spec) -> torch.Tensor:
     return dense.normal_()
 
 
-def run(function: Callable[..., Any], given: Any, lab: Lab, **options: Any) -> tuple[Any, str]:
+def run(function: Callable[..., Any], operands: Any, lab: Lab, **options: Any) -> tuple[Any, str]:
     """Return what the compiled function gives on a CPU, and its code."""
     settings = {"cache_dir": str(lab.cache_dir), "table": "off", "progress": "off"} | options
     compiled = torch.compile(function, backend="inductor_plugin", options=settings)
-    answer, codes = run_and_get_code(compiled, *given)
+    answer, codes = run_and_get_code(compiled, *operands)
     return answer, codes[0]
 
 
@@ -77,20 +77,20 @@ def lowered(lab: Lab, function: Callable[..., Any], *specs: Spec, **options: Any
 
 
 def layouts(problem: Problem) -> tuple[Any, ...]:
-    return tuple((one.stride, one.offset) for one in problem.inputs)
+    return tuple((operand.stride, operand.offset) for operand in problem.inputs)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_picky_kernel_gets_what_it_takes_and_is_right(name: str, cache_dir: Path) -> None:
     case = CASES[name]
-    given = [tensor(one) for one in case.inputs(*SMALL)]
+    operands = [tensor(operand) for operand in case.inputs(*SMALL)]
     with picky_offered(), Lab(first, cache_dir).open() as lab:
-        answer, code = run(case.function, given, lab)
-    torch.testing.assert_close(answer, case.function(*given), rtol=1e-4, atol=1e-3)
+        answer, code = run(case.function, operands, lab)
+    torch.testing.assert_close(answer, case.function(*operands), rtol=1e-4, atol=1e-3)
     problem = lab.tasks[-1].problem
     assert layouts(problem) == tuple(zip(case.strides(*SMALL), case.offsets, strict=True))
     which = "".join(f"_{index}" for index in case.picky)
-    ours = [one.name for one in lab.tasks[-1].entries if "picky" in one.name]
+    ours = [entry.name for entry in lab.tasks[-1].entries if "picky" in entry.name]
     assert ours == [f"picky::{problem.op}" + (f"_copied{which}" if which else "")]
     # What is written is what was measured: the operator behind its copies, or alone.
     wanted = f"inductor_plugin.copied_{len(problem.inputs)}" if which else f"picky.{problem.op}"
@@ -102,10 +102,10 @@ def test_a_picky_kernel_gets_what_it_takes_and_is_right(name: str, cache_dir: Pa
 
 
 def test_the_number_of_rows_may_depend_on_data(cache_dir: Path) -> None:
-    given = (torch.randn(300, 128), torch.arange(300) % 3 > 0, torch.randn(128, 512))
+    operands = (torch.randn(300, 128), torch.arange(300) % 3 > 0, torch.randn(128, 512))
     with picky_offered(), Lab(first, cache_dir).open() as lab:
-        answer, _ = run(unbacked, given, lab)
-    torch.testing.assert_close(answer, unbacked(*given), rtol=1e-4, atol=1e-3)
+        answer, _ = run(unbacked, operands, lab)
+    torch.testing.assert_close(answer, unbacked(*operands), rtol=1e-4, atol=1e-3)
     assert CALLS[-1] == ("mm", ((128, 1), (512, 1)))
 
 
@@ -129,17 +129,17 @@ def test_a_convolution_reads_channels_that_lie_together(
     filters: Spec, op: str, strides: tuple[Any, ...], cache_dir: Path
 ) -> None:
     # Without gradients oneDNN's own convolution takes the call's place.
-    given = tensor(PIXELS), tensor(filters).requires_grad_()
+    operands = tensor(PIXELS), tensor(filters).requires_grad_()
 
     def clock(candidate: Any) -> float:
         return 1.0 if "rivals" in repr(candidate.kernel) else 10.0
 
     with fast_templates.rivals_offered(), Lab(clock, cache_dir).open() as lab:
         fast_templates.CALLS.clear()
-        answer, _ = run(convolved, given, lab)
-    torch.testing.assert_close(answer, convolved(*given), rtol=1e-3, atol=1e-3)
+        answer, _ = run(convolved, operands, lab)
+    torch.testing.assert_close(answer, convolved(*operands), rtol=1e-3, atol=1e-3)
     assert dict(fast_templates.CALLS) == {op: 1}
-    assert tuple(one.stride for one in lab.tasks[0].problem.inputs) == strides
+    assert tuple(operand.stride for operand in lab.tasks[0].problem.inputs) == strides
     assert answer.stride()[1] == 1
 
 
@@ -156,10 +156,10 @@ def test_on_a_gpu_a_filter_of_1x1_is_a_product_of_pixels(cache_dir: Path) -> Non
 
 def test_a_copy_that_cannot_pay_is_not_offered(cache_dir: Path) -> None:
     case = CASES["transposed weight"]
-    given = [tensor(one) for one in case.inputs(8, 128, 512)]
+    operands = [tensor(operand) for operand in case.inputs(8, 128, 512)]
     with picky_offered(), Lab(first, cache_dir).open() as lab:
-        answer, code = run(case.function, given, lab)
-    torch.testing.assert_close(answer, case.function(*given), rtol=1e-4, atol=1e-3)
+        answer, code = run(case.function, operands, lab)
+    torch.testing.assert_close(answer, case.function(*operands), rtol=1e-4, atol=1e-3)
     assert "copied" not in code
     assert not CALLS
 
@@ -174,8 +174,8 @@ def test_a_cutlass_kernel_reads_the_view(name: str, cache_dir: Path) -> None:
         code = lowered(lab, case.function, *case.inputs(*LARGE), gemm_backends=BACKENDS)
     problem = lab.tasks[-1].problem
     assert layouts(problem) == tuple(zip(case.strides(*LARGE), case.offsets, strict=True))
-    names = [one.name for one in lab.tasks[-1].entries]
-    assert any("_copied_" in one for one in names) == bool(case.cutlass)
+    names = [entry.name for entry in lab.tasks[-1].entries]
+    assert any("_copied_" in key for key in names) == bool(case.cutlass)
     *_, call = calls(code)
     read = case.read(*LARGE)
     assert len(call.operands) == len(read)
@@ -186,7 +186,7 @@ def test_a_cutlass_kernel_reads_the_view(name: str, cache_dir: Path) -> None:
         return
     assert call.op == f"copied_{len(read)}.out"
     # Kernels with TMA are behind the copies alone: the operand as it lies is too far from 16 bytes.
-    assert all(("sm90" in one) == ("_copied_" in one) for one in names if "cutlass" in one)
+    assert all(("sm90" in key) == ("_copied_" in key) for key in names if "cutlass" in key)
     assert '"copies": {"0": ["row", 16, []]}' in str(call.arguments[1])
 
 
@@ -214,8 +214,8 @@ def test_rows_of_a_number_that_depends_on_data_are_lowered(cache_dir: Path) -> N
     with gpu.installed(), Lab(library_last, cache_dir).open() as lab:
         code = lab.lower(lambda a, which, b: (unbacked(a, which, b),), *arguments)
     (task,) = lab.tasks
-    assert [one.stride for one in task.problem.inputs] == [(128, 1), (512, 1)]
-    assert [(one.operand, one.dim) for one in task.problem.dynamic] == [(0, 0)]
+    assert [operand.stride for operand in task.problem.inputs] == [(128, 1), (512, 1)]
+    assert [(size.operand, size.dim) for size in task.problem.dynamic] == [(0, 0)]
     assert re.search(r"empty_strided_cuda\(\(u0, 512\), \(512, 1\)", code)
 
 
@@ -224,47 +224,47 @@ OPEN = {"gemm_backends": "ATEN"}
 BY_ROWS, BY_COLUMNS = (256 * 128, 128, 1), (256 * 128, 1, 256)
 
 
-def made(code: str) -> tuple[int, ...]:
+def product_strides(code: str) -> tuple[int, ...]:
     """Return the strides of the buffer that the product reads."""
-    found = re.search(r"buf0 = empty_strided_\w+\(\([\d, ]+\), \(([\d, ]+)\)", code)
-    assert found is not None
-    return tuple(int(one) for one in found[1].split(",") if one.strip())
+    match = re.search(r"buf0 = empty_strided_\w+\(\([\d, ]+\), \(([\d, ]+)\)", code)
+    assert match is not None
+    return tuple(int(part) for part in match[1].split(",") if part.strip())
 
 
 def test_what_was_open_keeps_the_strides_it_was_measured_with(cache_dir: Path) -> None:
-    given = [tensor(one) for one in turned_inputs(*SMALL)]
+    operands = [tensor(operand) for operand in turned_inputs(*SMALL)]
     with picky_offered(), Lab(first, cache_dir).open() as lab:
-        answer, code = run(turned, given, lab, **OPEN)
-    torch.testing.assert_close(answer, turned(*given), rtol=1e-4, atol=1e-3)
+        answer, code = run(turned, operands, lab, **OPEN)
+    torch.testing.assert_close(answer, turned(*operands), rtol=1e-4, atol=1e-3)
     assert lab.tasks[0].problem.inputs[0].stride == BY_ROWS
-    assert made(code) == BY_ROWS
+    assert product_strides(code) == BY_ROWS
     assert CALLS == [("bmm", (BY_ROWS, (128 * 512, 512, 1)))]
 
 
 def test_where_the_library_wins_inductor_decides(cache_dir: Path) -> None:
-    given = [tensor(one) for one in turned_inputs(*SMALL)]
+    operands = [tensor(operand) for operand in turned_inputs(*SMALL)]
     with picky_offered(), Lab(library_first, cache_dir).open() as lab:
-        answer, code = run(turned, given, lab, **OPEN)
-    torch.testing.assert_close(answer, turned(*given), rtol=1e-4, atol=1e-3)
-    assert made(code) == BY_COLUMNS
+        answer, code = run(turned, operands, lab, **OPEN)
+    torch.testing.assert_close(answer, turned(*operands), rtol=1e-4, atol=1e-3)
+    assert product_strides(code) == BY_COLUMNS
     assert not CALLS
 
 
 def test_the_library_runs_where_something_else_wants_other_strides(
     cache_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given = [tensor(one) for one in turned_inputs(*SMALL)]
+    operands = [tensor(operand) for operand in turned_inputs(*SMALL)]
     for turn in ("first", "again"):
         with picky_offered(), Lab(first, cache_dir / turn).open() as lab:
-            answer, code = run(fought_over, given, lab, **OPEN)
-        for one, two in zip(answer, fought_over(*given), strict=True):
-            torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-3)
+            answer, code = run(fought_over, operands, lab, **OPEN)
+        for answered, two in zip(answer, fought_over(*operands), strict=True):
+            torch.testing.assert_close(answered, two, rtol=1e-4, atol=1e-3)
         assert lab.tasks[0].problem.inputs[0].stride == BY_ROWS
-        assert made(code) == BY_COLUMNS
+        assert product_strides(code) == BY_COLUMNS
         assert "extern_kernels.bmm" in code
         assert not CALLS
         torch._dynamo.reset()
-    (said,) = [one.message for one in caplog.records if "was measured with" in one.message]
+    (said,) = [record.message for record in caplog.records if "was measured with" in record.message]
     for part in ("buf0", str(BY_ROWS), str(BY_COLUMNS), "bmm runs instead of picky::bmm"):
         assert part in said
 
@@ -277,7 +277,7 @@ def test_a_gpu_kernel_reads_what_it_was_measured_on(backends: str, cache_dir: Pa
     with gpu.installed(), Lab(library_last, cache_dir).open() as lab:
         code = lowered(lab, turned, *turned_inputs(*SMALL), gemm_backends=backends)
     assert lab.tasks[0].problem.inputs[0].stride == BY_ROWS
-    assert made(code) == BY_ROWS
+    assert product_strides(code) == BY_ROWS
     assert "extern_kernels." not in code
 
 
@@ -290,10 +290,10 @@ def test_a_gpu_runs_the_library_where_something_else_wants_other_strides(
         pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
     with gpu.installed(), Lab(library_last, cache_dir).open() as lab:
         code = lowered(lab, fought_over, *turned_inputs(*SMALL), gemm_backends=backends)
-    assert made(code) == BY_COLUMNS
+    assert product_strides(code) == BY_COLUMNS
     assert "extern_kernels.bmm" in code
     assert not calls(code)
-    said = [one.message for one in caplog.records if "was measured with" in one.message]
+    said = [record.message for record in caplog.records if "was measured with" in record.message]
     assert len(said) == 1
     assert f"{BY_ROWS} and has {BY_COLUMNS}" in said[0]
 

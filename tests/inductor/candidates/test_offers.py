@@ -57,7 +57,11 @@ def test_a_slice_of_a_weight_is_multiplied_as_such(cache_dir: Path) -> None:
     answer = torch.compile(model, backend="inductor_plugin", options=options)(x)
     assert torch.allclose(answer, model(x), atol=1e-3)
     # Whoever wins: what Inductor's C++ template would misread is not even offered.
-    known = [one for record in open_store(cache_dir).iter_records() for one in record.candidates]
+    known = [
+        candidate
+        for record in open_store(cache_dir).iter_records()
+        for candidate in record.candidates
+    ]
     assert not [name for name in known if name.startswith("cpp")]
 
 

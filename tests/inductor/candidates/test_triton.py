@@ -129,7 +129,7 @@ def test_the_next_process_measures_nothing(lab: Callable[..., Any]) -> None:
     assert second.tasks == second.screens == second.builds == []
     assert _kernels(again) == _kernels(code)
     candidates = first.record()["candidates"].values()
-    assert {one["kind"] for one in candidates} == {"extern", "triton"}
+    assert {candidate["kind"] for candidate in candidates} == {"extern", "triton"}
 
 
 def _kernels(code: str) -> list[str]:
@@ -143,10 +143,12 @@ def test_a_candidate_is_the_same_in_another_process_and_on_another_gpu(
         here.lower(product, A, B)
     with lab() as there:
         there.lower(
-            product, *(Arg(one.size, device="cuda:1") for one in (A, B)), cache_dir=str(tmp_path)
+            product,
+            *(Arg(tensor.size, device="cuda:1") for tensor in (A, B)),
+            cache_dir=str(tmp_path),
         )
-    names = [one.candidate_id for one in here.tasks[0].entries]
-    assert [one.candidate_id for one in there.tasks[0].entries] == names
+    names = [entry.candidate_id for entry in here.tasks[0].entries]
+    assert [entry.candidate_id for entry in there.tasks[0].entries] == names
     assert here.tasks[0].digest == there.tasks[0].digest
     environment = process_environment() | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     done = subprocess.run(
@@ -164,10 +166,10 @@ def test_a_candidate_is_the_same_in_another_process_and_on_another_gpu(
 def test_each_gpu_has_its_own_triton_cache(lab: Callable[..., Any], inductor_cache: Path) -> None:
     with lab() as opened:
         for device in ("cuda:0", "cuda:1"):
-            arguments = (Arg(one.size, device=device) for one in (A, B))
+            arguments = (Arg(tensor.size, device=device) for tensor in (A, B))
             with gpu.installed(devices=2):
                 opened.lower(product, *arguments, cache_dir=str(opened.cache_dir / device[-1]))
-    builds = [one.build for one in opened.entries("triton")]
+    builds = [entry.build for entry in opened.entries("triton")]
     folders = {dict(job.environment)["TRITON_CACHE_DIR"] for job in builds}
     assert folders == {str(inductor_cache / "triton" / index) for index in "01"}
     for job in opened.screens:

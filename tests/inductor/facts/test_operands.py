@@ -137,14 +137,14 @@ def test_a_problem_states_the_facts_and_its_candidates_travel(
     (task,) = opened.tasks
     problem: Problem = task.problem
     assert problem.op == name.split()[0]
-    assert [one.size for one in problem.inputs] == expected["sizes"]
+    assert [operand.size for operand in problem.inputs] == expected["sizes"]
     if "strides" in expected:
-        assert [one.stride for one in problem.inputs] == expected["strides"]
+        assert [operand.stride for operand in problem.inputs] == expected["strides"]
     offsets = expected.get("offsets", [0] * len(problem.inputs))
-    assert [one.offset for one in problem.inputs] == offsets
+    assert [operand.offset for operand in problem.inputs] == offsets
     dtypes = expected.get("dtypes", ["bfloat16"] * len(problem.inputs))
-    assert [one.dtype for one in problem.inputs] == dtypes
-    assert {one.device for one in (*problem.inputs, problem.output)} == {"cuda"}
+    assert [operand.dtype for operand in problem.inputs] == dtypes
+    assert {operand.device for operand in (*problem.inputs, problem.output)} == {"cuda"}
     assert problem.output.size == expected.get(
         "output", (256, expected["sizes"][1][-1]) if problem.op == "mm" else (256, 512)
     )
@@ -152,17 +152,17 @@ def test_a_problem_states_the_facts_and_its_candidates_travel(
     assert set(expected.get("arguments", {}).items()) <= set(problem.arguments)
     assert problem.dynamic == ()
 
-    libraries = [one for one in task.entries if one.library]
+    libraries = [entry for entry in task.entries if entry.library]
     templates = opened.entries("triton")
     assert libraries
     assert len(templates) >= 5
     assert len(libraries) + len(templates) == len(task.entries)
-    assert len({one.candidate_id for one in task.entries}) == len(task.entries)
+    assert len({entry.candidate_id for entry in task.entries}) == len(task.entries)
     assert {job.candidate.candidate_id for job in opened.screens} == {
-        one.candidate_id for one in task.entries
+        entry.candidate_id for entry in task.entries
     }
-    for one in templates:
-        _travels(one.build, one.candidate)
+    for template in templates:
+        _travels(template.build, template.candidate)
 
 
 def _travels(job: TritonCompileJob, candidate: BenchCandidate) -> None:
@@ -177,14 +177,16 @@ def _travels(job: TritonCompileJob, candidate: BenchCandidate) -> None:
     assert Path(request.module_path).read_text() == job.source
     signature = re.search(r"'signature': (\{[^}]*\})", job.source)
     assert signature is not None
-    pointers = [one for one in json.loads(signature[1].replace("'", '"')).values() if "*" in one]
+    pointers = [load for load in json.loads(signature[1].replace("'", '"')).values() if "*" in load]
     assert len(pointers) == len(candidate.inputs) + 1
     metas: Any = request.input_tensor_meta
     metas = metas if isinstance(metas, (list, tuple)) else [metas]
-    assert [(one.size, one.stride, one.offset) for one in candidate.inputs] == [
+    assert [(operand.size, operand.stride, operand.offset) for operand in candidate.inputs] == [
         (tuple(meta.sizes), tuple(meta.strides), meta.offset) for meta in metas
     ]
-    assert [f"torch.{one.dtype}" for one in candidate.inputs] == [str(m.dtype) for m in metas]
+    assert [f"torch.{operand.dtype}" for operand in candidate.inputs] == [
+        str(m.dtype) for m in metas
+    ]
     assert (candidate.output.size, candidate.output.stride) == (
         tuple(request.output_tensor_meta.sizes),
         tuple(request.output_tensor_meta.strides),
@@ -197,7 +199,8 @@ def test_all_candidates_see_the_same_values(lab: Callable[..., Any]) -> None:
             lambda c, a, b: (torch.addmm(c.to(BF16), a, b),), Arg((512,), torch.float32), A, B
         )
     seeds = {
-        tuple((one.seed, one.storage) for one in job.candidate.inputs) for job in opened.screens
+        tuple((operand.seed, operand.storage) for operand in job.candidate.inputs)
+        for job in opened.screens
     }
     assert len(seeds) == 1
 
@@ -223,21 +226,21 @@ def test_a_frozen_weight_is_measured_as_any_other_operand(lab: Callable[..., Any
     mode = FakeTensorMode(shape_env=ShapeEnv())
     graph = torch.fx.Graph()
     with mode:
-        a, w, out = (one.tensor() for one in (A, B, Arg((256, 512))))
+        a, w, out = (tensor.tensor() for tensor in (A, B, Arg((256, 512))))
         root = torch.nn.Module()
         root.register_buffer("w", w)
     nodes = (graph.placeholder("a"), graph.get_attr("w"))
-    made = graph.call_function(torch.ops.aten.mm.default, nodes)
-    graph.output((made,))
-    for node, value in zip((*nodes, made), (a, w, out), strict=True):
+    child = graph.call_function(torch.ops.aten.mm.default, nodes)
+    graph.output((child,))
+    for node, value in zip((*nodes, child), (a, w, out), strict=True):
         node.meta["val"] = value
     with lab() as opened:
         opened.lower_graph(torch.fx.GraphModule(root, graph), mode, [a])
     (task,) = opened.tasks
-    assert [one.constant for one in task.problem.inputs] == [False, True]
+    assert [operand.constant for operand in task.problem.inputs] == [False, True]
     operands = {job.candidate.inputs for job in opened.screens}
     assert len(operands) == 1
-    assert {(one.device, one.file) for one in operands.pop()} == {("cuda:0", None)}
+    assert {(operand.device, operand.file) for operand in operands.pop()} == {("cuda:0", None)}
 
 
 def test_a_choice_that_changes_its_operands_layouts_does_so_for_itself_alone() -> None:

@@ -54,9 +54,9 @@ def test_nothing_is_active_outside_the_plugins_scope() -> None:
 def test_the_carried_configuration_is_active_while_inductors_patch_is(several: bool) -> None:
     carrier = ConfigCarrier(config(tune_budget_s=7))
     with inductor_config.patch({CARRIER: [Pass("own"), carrier] if several else carrier}):
-        found = active_config()
-        assert found is not None
-        assert found.tune_budget_s == 7
+        setting = active_config()
+        assert setting is not None
+        assert setting.tune_budget_s == 7
     assert active_config() is None
 
 
@@ -75,10 +75,10 @@ def test_the_users_passes_run_in_their_order_and_the_graph_is_announced_last() -
 
 
 def test_a_carrier_without_company_leaves_the_graph_as_it_is() -> None:
-    one = graph()
-    before = str(one)
-    ConfigCarrier(config())(one)
-    assert str(one) == before
+    lowered_graph = graph()
+    before = str(lowered_graph)
+    ConfigCarrier(config())(lowered_graph)
+    assert str(lowered_graph) == before
 
 
 def test_the_cache_key_changes_with_what_changes_code_and_with_nothing_else() -> None:

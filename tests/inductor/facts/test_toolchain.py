@@ -28,7 +28,7 @@ def test_each_fact_changes_the_digest(name: str) -> None:
 
 def test_paths_do_not_change_the_digest() -> None:
     assert replace(ONE, command=("/elsewhere/g++",)).digest == ONE.digest
-    assert {one.name for one in fields(ONE)} == {"command", "compiler", "flags", "target"}
+    assert {field_.name for field_ in fields(ONE)} == {"command", "compiler", "flags", "target"}
 
 
 def test_facts_do_not_run_into_each_other() -> None:
@@ -37,18 +37,18 @@ def test_facts_do_not_run_into_each_other() -> None:
 
 
 def test_the_command_has_a_place_for_source_and_output() -> None:
-    found = cpp_toolchain()
-    assert sum("{source}" in word for word in found.command) == 1
-    assert sum("{output}" in word for word in found.command) == 1
-    assert "-w" in found.command
+    result = cpp_toolchain()
+    assert sum("{source}" in word for word in result.command) == 1
+    assert sum("{output}" in word for word in result.command) == 1
+    assert "-w" in result.command
 
 
 def test_flags_hold_what_changes_code_and_no_paths() -> None:
-    found = cpp_toolchain()
-    assert "-O3" in found.flags.split() or "-O2" in found.flags.split()
-    assert "/" not in found.flags.split("=")[0]
-    assert not any(word.startswith(("-I", "-L", "/")) for word in found.flags.split())
-    assert torch.__version__ in found.compiler
+    result = cpp_toolchain()
+    assert "-O3" in result.flags.split() or "-O2" in result.flags.split()
+    assert "/" not in result.flags.split("=")[0]
+    assert not any(word.startswith(("-I", "-L", "/")) for word in result.flags.split())
+    assert torch.__version__ in result.compiler
 
 
 def test_a_patched_option_of_inductor_is_another_toolchain() -> None:

@@ -88,13 +88,13 @@ def a_lab(cache_dir: Path) -> Callable[..., Any]:
 
 
 def fusions(lab: Lab) -> list[Task]:
-    return [one for one in lab.tasks if one.problem.epilogue]
+    return [task for task in lab.tasks if task.problem.epilogue]
 
 
 def screened(lab: Lab) -> dict[str, BenchCandidate]:
     """Return what was measured of fusions."""
-    found = [one.candidate for one in lab.screens if parts(one.candidate)]
-    return {one.candidate_id: one for one in found}
+    candidates = [job.candidate for job in lab.screens if parts(job.candidate)]
+    return {candidate.candidate_id: candidate for candidate in candidates}
 
 
 def launches(code: str) -> list[str]:
@@ -112,12 +112,12 @@ def test_the_fused_kernel_wins(lab: Callable[..., Any]) -> None:
     assert task.problem.op == "mm"
     assert task.problem.epilogue.startswith("add.relu-")
     # What the epilogue reads is one of the problem's operands.
-    assert [one.size for one in task.problem.inputs] == [(1024, 512), (512, 2048), (2048,)]
-    assert {one.name for one in task.entries} == {"unfused", "fused.triton_mm"}
-    assert [one.library for one in task.entries if one.name == "unfused"] == [True]
+    assert [operand.size for operand in task.problem.inputs] == [(1024, 512), (512, 2048), (2048,)]
+    assert {entry.name for entry in task.entries} == {"unfused", "fused.triton_mm"}
+    assert [entry.library for entry in task.entries if entry.name == "unfused"] == [True]
     assert (
         1
-        <= sum(one.name != "unfused" for one in task.entries)
+        <= sum(entry.name != "unfused" for entry in task.entries)
         <= shortlist.MAX_LOSSLESS + shortlist.MAX_UNCERTAIN
     )
 
@@ -125,7 +125,7 @@ def test_the_fused_kernel_wins(lab: Callable[..., Any]) -> None:
 def test_two_kernels_win(lab: Callable[..., Any]) -> None:
     with lab(APART) as opened:
         code = opened.lower(activated, A, B, C)
-    assert [one[:14] for one in launches(code)] == ["extern_kernels", "triton_poi_fus"]
+    assert [launch[:14] for launch in launches(code)] == ["extern_kernels", "triton_poi_fus"]
     assert len(screened(opened)) == len(fusions(opened)[0].entries)
 
 
@@ -149,14 +149,14 @@ def test_the_fused_kernel_runs_with_the_tile_that_won(lab: Callable[..., Any]) -
 
     with lab(taken) as opened:
         code = opened.lower(activated, A, B, C)
-    entries = {one.candidate_id: one for one in fusions(opened)[0].entries}
+    entries = {entry.candidate_id: entry for entry in fusions(opened)[0].entries}
     if len(second) < 2:
         pytest.fail("one kernel alone was worth measuring")
     for name, expected in ((second[0], False), (second[1], True)):
-        found = re.findall(r"(BLOCK_[MNK])=(\d+)", entries[name].description)
-        said = [f"{one} : tl.constexpr = {value}" for one, value in found]
+        matches = re.findall(r"(BLOCK_[MNK])=(\d+)", entries[name].description)
+        said = [f"{block} : tl.constexpr = {value}" for block, value in matches]
         warps = re.findall(r"num_warps=\d+", entries[name].description)
-        assert all(one in code for one in (*said, *warps)) is expected
+        assert all(line in code for line in (*said, *warps)) is expected
 
 
 def test_a_warm_process_measures_nothing(lab: Callable[..., Any]) -> None:
@@ -211,7 +211,7 @@ def test_what_is_pruned_is_not_compiled(
         code = opened.lower(activated, A, B, C)
     assert launches(code)[0] == "extern_kernels.mm"
     assert fusions(opened) == []
-    assert not any("relu" in one.source or "maximum" in one.source for one in opened.builds)
+    assert not any("relu" in build.source or "maximum" in build.source for build in opened.builds)
     spent = COUNTERS.snapshot().since(before)
     assert spent.fusions == spent.fusions_pruned >= 1
     assert "spills: as the test says" in caplog.text
@@ -271,10 +271,10 @@ def test_the_compiler_has_the_last_word(
     with lab() as opened:
         code = opened.lower(activated, A, B, C)
     (task,) = fusions(opened)
-    fused = [one for one in task.entries if not one.library]
+    fused = [entry for entry in task.entries if not entry.library]
     assert fused
-    assert all(one.outcome is not None and one.outcome.status == "pruned" for one in fused)
-    assert set(screened(opened)) <= {one.candidate_id for one in task.entries if one.library}
+    assert all(kernel.outcome is not None and kernel.outcome.status == "pruned" for kernel in fused)
+    assert set(screened(opened)) <= {entry.candidate_id for entry in task.entries if entry.library}
     assert launches(code)[0] == "extern_kernels.mm"
 
 
@@ -296,9 +296,11 @@ def test_its_own_judge_is_asked_about_a_compiled_kernel(
     monkeypatch.setattr(Lab, "submit", known)
     with lab() as opened:
         code = opened.lower(activated, A, B, C)
-    fused = [one for one in fusions(opened)[0].entries if not one.library]
+    fused = [entry for entry in fusions(opened)[0].entries if not entry.library]
     assert len(asked) == len(fused) >= 1
-    assert {one.outcome.reason for one in fused if one.outcome} == {"occupancy: as the test says"}
+    assert {kernel.outcome.reason for kernel in fused if kernel.outcome} == {
+        "occupancy: as the test says"
+    }
     assert launches(code)[0] == "extern_kernels.mm"
 
 
@@ -306,12 +308,12 @@ def test_the_same_tensors_go_through_both(lab: Callable[..., Any]) -> None:
     with lab() as opened:
         opened.lower(activated, A, B, C)
     candidates = screened(opened)
-    apart = next(one for one in candidates.values() if parts(one) == 2)
-    fused = next(one for one in candidates.values() if parts(one) == 1)
-    assert [(one.size, one.seed) for one in apart.inputs] == [
-        (one.size, one.seed) for one in fused.inputs
+    apart = next(candidate for candidate in candidates.values() if parts(candidate) == 2)
+    fused = next(candidate for candidate in candidates.values() if parts(candidate) == 1)
+    assert [(operand.size, operand.seed) for operand in apart.inputs] == [
+        (operand.size, operand.seed) for operand in fused.inputs
     ]
-    assert len({one.seed for one in apart.inputs}) == 3
+    assert len({operand.seed for operand in apart.inputs}) == 3
     assert apart.output == fused.output
     assert apart.output.size == (1024, 2048)
 
@@ -319,7 +321,7 @@ def test_the_same_tensors_go_through_both(lab: Callable[..., Any]) -> None:
 def test_the_product_goes_through_scratch_memory(lab: Callable[..., Any]) -> None:
     with lab() as opened:
         opened.lower(activated, A, B, C)
-    apart = next(one for one in screened(opened).values() if parts(one) == 2)
+    apart = next(candidate for candidate in screened(opened).values() if parts(candidate) == 2)
     kernel: Any = apart.kernel
     (scratch,) = kernel.scratch
     assert (scratch.size, scratch.dtype) == ((1024, 2048), "bfloat16")
@@ -327,7 +329,7 @@ def test_the_product_goes_through_scratch_memory(lab: Callable[..., Any]) -> Non
     assert product == SequenceStep(ExternKernel("mm"), (BufferRef(0), BufferRef(1)), BufferRef(3))
     assert isinstance(epilogue.kernel, ModuleKernel)
     assert epilogue.out is None
-    assert [one for one in epilogue.arguments if isinstance(one, BufferRef)] == [
+    assert [argument for argument in epilogue.arguments if isinstance(argument, BufferRef)] == [
         BufferRef(3),
         BufferRef(2),
         BufferRef(4),
@@ -339,12 +341,12 @@ def test_the_product_goes_through_scratch_memory(lab: Callable[..., Any]) -> Non
 def test_arguments_are_in_the_order_of_the_kernel(lab: Callable[..., Any]) -> None:
     with lab() as opened:
         opened.lower(activated, A, B, C)
-    fused = next(one for one in screened(opened).values() if parts(one) == 1)
+    fused = next(candidate for candidate in screened(opened).values() if parts(candidate) == 1)
     kernel: Any = fused.kernel
     (part,) = kernel.parts
     named = re.search(r"def triton_\w*\(([^)]*)\)", part.kernel.source)
     assert named is not None
-    tensors = [one.strip() for one in named.group(1).split(",")][:4]
+    tensors = [word.strip() for word in named.group(1).split(",")][:4]
     # The operands first, then what the epilogue reads, then what it writes.
     assert tensors == ["arg_A", "arg_B", "in_ptr2", "out_ptr1"]
     assert part.arguments[:4] == (BufferRef(0), BufferRef(1), BufferRef(2), BufferRef(3))
@@ -381,23 +383,23 @@ def test_a_second_epilogue_on_top_of_the_first(lab: Callable[..., Any]) -> None:
         scaled = functional.relu(a @ b + c)
         return scaled, torch.sin(scaled) * d, scaled.t().contiguous()
 
-    given = A, B, C, Arg((1024, 2048))
+    operands = A, B, C, Arg((1024, 2048))
     with lab() as opened:
-        code = opened.lower(stacked, *given)
+        code = opened.lower(stacked, *operands)
     first, second = fusions(opened)
     assert second.problem.epilogue.endswith("+2")
-    settled = {one.description for one in first.entries}
-    (fused,) = [one for one in second.entries if not one.library]
+    settled = {entry.description for entry in first.entries}
+    (fused,) = [entry for entry in second.entries if not entry.library]
     assert fused.description in settled
     # Apart, the first of two generated kernels is the product with what is fused already.
-    (apart,) = [one for one in second.entries if one.library]
+    (apart,) = [entry for entry in second.entries if entry.library]
     assert apart.candidate is not None
     kernel: Any = apart.candidate.kernel
-    assert [type(one.kernel) for one in kernel.parts] == [ModuleKernel, ModuleKernel]
+    assert [type(part.kernel) for part in kernel.parts] == [ModuleKernel, ModuleKernel]
     assert len(kernel.parts[0].arguments) > len(kernel.parts[1].arguments)
-    assert [one[:16] for one in launches(code)] == ["triton_tem_fused"]
+    assert [launch[:16] for launch in launches(code)] == ["triton_tem_fused"]
     with lab() as warm:
-        assert warm.lower(stacked, *given) == code
+        assert warm.lower(stacked, *operands) == code
     assert warm.screens == []
 
 
@@ -417,7 +419,7 @@ def test_a_second_epilogue_is_left_apart(lab: Callable[..., Any]) -> None:
 
     with lab(taken) as opened:
         code = opened.lower(stacked, A, B, C, Arg((1024, 2048)))
-    assert [one[:10] for one in launches(code)] == ["triton_tem", "triton_poi"]
+    assert [launch[:10] for launch in launches(code)] == ["triton_tem", "triton_poi"]
 
 
 def test_records_alone_decide_where_nothing_may_be_measured(lab: Callable[..., Any]) -> None:
@@ -448,12 +450,12 @@ def test_without_the_library_two_kernels_can_still_win(lab: Callable[..., Any]) 
     with lab(APART) as opened:
         code = opened.lower(activated, A, B, C, gemm_backends="TRITON")
     assert fusions(opened)
-    assert [one[:10] for one in launches(code)] == ["triton_tem", "triton_poi"]
+    assert [launch[:10] for launch in launches(code)] == ["triton_tem", "triton_poi"]
 
 
 def is_apart(code: str) -> bool:
     """Return whether two products of the library are followed by a kernel for what reads both."""
-    kinds = [one[:14] for one in launches(code)]
+    kinds = [launch[:14] for launch in launches(code)]
     return kinds == ["extern_kernels", "extern_kernels", "triton_poi_fus"]
 
 
@@ -472,7 +474,7 @@ def test_the_second_product_is_asked_where_the_first_lost(lab: Callable[..., Any
     with lab(APART) as opened:
         code = opened.lower(gated, A, B, Arg((512, 2048)))
     assert is_apart(code)
-    assert len({one.problem.epilogue for one in fusions(opened)}) == 2
+    assert len({task.problem.epilogue for task in fusions(opened)}) == 2
 
 
 def test_where_the_second_product_fails_two_kernels_run(
@@ -547,9 +549,9 @@ def test_what_is_slower_alone_than_the_two_apart_is_not_measured(lab: Callable[.
     assert launches(code)[0] == "extern_kernels.mm"
     (task,) = fusions(opened)
     assert all(name.startswith("unfused.") for name in screened(opened))
-    fused = [one.outcome for one in task.entries if not one.library]
+    fused = [entry.outcome for entry in task.entries if not entry.library]
     assert fused
-    assert all(one is not None and one.status == "pruned" for one in fused)
+    assert all(kernel is not None and kernel.status == "pruned" for kernel in fused)
 
 
 def test_what_stands_before_a_product_is_inductors_to_measure(

@@ -40,20 +40,24 @@ def brief(access: Access) -> tuple[object, ...]:
     return access.pattern, access.stride, access.offset, access.dtype, access.elements
 
 
-def of_buffers(found: list[Epilogue]) -> Callable[[GraphLowering], None]:
+def of_buffers(values: list[Epilogue]) -> Callable[[GraphLowering], None]:
     """Return what notes, before there is a scheduler, what each buffer computes from a product."""
     update = GraphLowering._update_scheduler  # pyright: ignore[reportPrivateUsage]
 
     def updating(graph: Any) -> None:
-        products = [one for one in graph.buffers if isinstance(one, ir.MultiTemplateBuffer)]
+        products = [
+            multi_template
+            for multi_template in graph.buffers
+            if isinstance(multi_template, ir.MultiTemplateBuffer)
+        ]
         for buffer in graph.buffers:
             if isinstance(buffer, ir.ComputedBuffer):
                 read = {dep.name for dep in buffer.get_read_writes().reads}
                 _, body, _ = buffer.get_default_sizes_body()
-                found.extend(
-                    epilogue_of_bodies(base_of(one), [body], lambda _name: True)
-                    for one in products
-                    if one.get_name() in read
+                values.extend(
+                    epilogue_of_bodies(base_of(product), [body], lambda _name: True)
+                    for product in products
+                    if product.get_name() in read
                 )
         update(graph)
 
@@ -65,13 +69,13 @@ def found_before(cache_dir: Path) -> Lower:
     """Lower, and return the epilogues of all buffers that read a product."""
 
     def lower(function: Callable[..., Any], *arguments: Arg) -> list[Epilogue]:
-        found: list[Epilogue] = []
+        epilogues: list[Epilogue] = []
         with (
             Lab(library_last, cache_dir).open() as lab,
-            mock.patch.object(GraphLowering, "_update_scheduler", of_buffers(found)),
+            mock.patch.object(GraphLowering, "_update_scheduler", of_buffers(epilogues)),
         ):
             lab.lower(function, *arguments)
-        return found
+        return epilogues
 
     return lower
 
@@ -83,15 +87,15 @@ def found_by_the_scheduler(cache_dir: Path) -> Lower:
     def lower(
         function: Callable[..., Any], *arguments: Arg, dynamic: bool = False
     ) -> list[Epilogue]:
-        found: list[Epilogue] = []
+        epilogues: list[Epilogue] = []
 
         def noting(epilogue: Epilogue, *more: Any, **named: Any) -> str | None:
-            found.append(epilogue)
+            epilogues.append(epilogue)
             return guard(epilogue, *more, **named)
 
         with Lab(library_last, cache_dir).open() as lab, mock.patch.object(decide, "guard", noting):
             (lab.lower_dynamic if dynamic else lab.lower)(function, *arguments)
-        return found
+        return epilogues
 
     return lower
 
@@ -213,13 +217,18 @@ def test_pointwise(
     reads: list[object],
     write: object,
 ) -> None:
-    (found,) = asked(function, A, B, *extra)
-    assert found.describe() == described
-    assert [brief(one) for one in found.reads] == reads
-    assert [brief(one) for one in found.writes] == [write]
-    assert (found.size, found.dtype, found.product) == ((256, 512), "bfloat16", "full")
-    assert (found.readers, found.reduction, found.atomic, found.mutates) == (0, "", False, False)
-    assert found.position == "epilogue"
+    (epilogue,) = asked(function, A, B, *extra)
+    assert epilogue.describe() == described
+    assert [brief(read) for read in epilogue.reads] == reads
+    assert [brief(output) for output in epilogue.writes] == [write]
+    assert (epilogue.size, epilogue.dtype, epilogue.product) == ((256, 512), "bfloat16", "full")
+    assert (epilogue.readers, epilogue.reduction, epilogue.atomic, epilogue.mutates) == (
+        0,
+        "",
+        False,
+        False,
+    )
+    assert epilogue.position == "epilogue"
 
 
 def test_the_same_before_and_in_the_scheduler(before: Lower, asked: Lower) -> None:
@@ -228,8 +237,8 @@ def test_the_same_before_and_in_the_scheduler(before: Lower, asked: Lower) -> No
     def gated(a: Any, b: Any, c: Any, d: Any) -> Any:
         return (functional.relu(a @ b + c) * d,)
 
-    given = A, B, Arg((512,)), Arg((256, 512))
-    (early,), (late,) = before(gated, *given), asked(gated, *given)
+    operands = A, B, Arg((512,)), Arg((256, 512))
+    (early,), (late,) = before(gated, *operands), asked(gated, *operands)
     assert early == late
     assert early.describe() == "mul(relu(add(product, row)), full)"
 
@@ -241,9 +250,9 @@ def test_merged_loops_are_the_dimensions_of_the_product(asked: Lower) -> None:
         return (torch.sin(a @ b) * c,)
 
     (whole,) = asked(square, A, B, Arg((256, 512)))
-    assert [one.stride for one in (*whole.reads, *whole.writes)] == [(512, 1), (512, 1)]
+    assert [read.stride for read in (*whole.reads, *whole.writes)] == [(512, 1), (512, 1)]
     (split,) = asked(square, A, B, Arg((512,)))
-    assert [one.stride for one in (*split.reads, *split.writes)] == [(0, 1), (512, 1)]
+    assert [read.stride for read in (*split.reads, *split.writes)] == [(0, 1), (512, 1)]
 
 
 def test_batches(asked: Lower) -> None:
@@ -253,22 +262,22 @@ def test_batches(asked: Lower) -> None:
     a, b = Arg((4, 256, 128)), Arg((4, 128, 512))
     (each,) = asked(biased, a, b, Arg((4, 1, 512)))
     assert each.size == (4, 256, 512)
-    assert [brief(one) for one in each.reads] == [("row", (512, 0, 1), 0, "bfloat16", 4 * 512)]
+    assert [brief(read) for read in each.reads] == [("row", (512, 0, 1), 0, "bfloat16", 4 * 512)]
     (same,) = asked(biased, a, b, Arg((512,)))
-    assert [brief(one) for one in same.reads] == [("row", (0, 0, 1), 0, "bfloat16", 512)]
+    assert [brief(read) for read in same.reads] == [("row", (0, 0, 1), 0, "bfloat16", 512)]
     assert each.size == same.size
     (full,) = asked(biased, a, b, Arg((256, 512)))
-    assert [brief(one) for one in full.reads] == [("full", (0, 512, 1), 0, "bfloat16", SIZE)]
+    assert [brief(read) for read in full.reads] == [("full", (0, 512, 1), 0, "bfloat16", SIZE)]
 
 
 def test_a_dynamic_size_is_its_hint(asked: Lower) -> None:
     def biased(a: Any, b: Any, c: Any) -> Any:
         return functional.relu(a @ b + c)
 
-    (found,) = asked(biased, A, B, Arg((512,)), dynamic=True)
-    assert found.size == (256, 512)
-    assert found.describe() == "relu(add(product, row))"
-    assert [one.stride for one in (*found.reads, *found.writes)] == [(0, 1), (512, 1)]
+    (epilogue,) = asked(biased, A, B, Arg((512,)), dynamic=True)
+    assert epilogue.size == (256, 512)
+    assert epilogue.describe() == "relu(add(product, row))"
+    assert [read.stride for read in (*epilogue.reads, *epilogue.writes)] == [(0, 1), (512, 1)]
 
 
 def test_the_product_has_other_readers(asked: Lower) -> None:
@@ -276,9 +285,9 @@ def test_the_product_has_other_readers(asked: Lower) -> None:
         product = a @ b
         return product, functional.relu(product)
 
-    (found,) = asked(both, A, B)
-    assert found.readers == 1
-    assert found.describe() == "relu(product)"
+    (epilogue,) = asked(both, A, B)
+    assert epilogue.readers == 1
+    assert epilogue.describe() == "relu(product)"
 
 
 def test_two_outputs(asked: Lower) -> None:
@@ -286,29 +295,29 @@ def test_two_outputs(asked: Lower) -> None:
         scaled = (a @ b) * c
         return scaled, torch.sin(scaled)
 
-    found = asked(both, A, B, Arg((512,)))[0]
-    assert [one.pattern for one in found.writes] == ["full", "full"]
-    assert found.readers == 0
-    assert found.write_bytes == 2 * found.product_bytes
+    result = asked(both, A, B, Arg((512,)))[0]
+    assert [write.pattern for write in result.writes] == ["full", "full"]
+    assert result.readers == 0
+    assert result.write_bytes == 2 * result.product_bytes
 
 
 def test_heads_are_no_order_of_the_product(before: Lower) -> None:
     def heads(a: Any, b: Any) -> Any:
         return ((a @ b).view(4, 64, 8, 64).permute(0, 2, 1, 3).contiguous(),)
 
-    (found,) = before(heads, A, B)
-    assert [brief(one) for one in found.writes] == [("other", (), 0, "bfloat16", SIZE)]
-    assert found.product == "full"
+    (epilogue,) = before(heads, A, B)
+    assert [brief(write) for write in epilogue.writes] == [("other", (), 0, "bfloat16", SIZE)]
+    assert epilogue.product == "full"
 
 
 def test_part_of_the_product(before: Lower) -> None:
     def part(a: Any, b: Any) -> Any:
         return ((a @ b)[:, :256] * 2,)
 
-    (found,) = before(part, A, B)
-    assert found.product == "other"
+    (epilogue,) = before(part, A, B)
+    assert epilogue.product == "other"
     # What is not read is not counted.
-    assert [one.elements for one in found.writes] == [256 * 256]
+    assert [write.elements for write in epilogue.writes] == [256 * 256]
 
 
 def test_two_parts_of_one_product(before: Lower) -> None:
@@ -316,9 +325,9 @@ def test_two_parts_of_one_product(before: Lower) -> None:
         product = a @ b
         return (functional.silu(product[:, :256]) * product[:, 256:],)
 
-    (found,) = before(gated, A, B)
-    assert found.product == "other"
-    assert found.reads == ()
+    (epilogue,) = before(gated, A, B)
+    assert epilogue.product == "other"
+    assert epilogue.reads == ()
 
 
 @pytest.mark.parametrize(
@@ -329,29 +338,31 @@ def test_two_parts_of_one_product(before: Lower) -> None:
     ],
 )
 def test_reductions(before: Lower, function: Callable[..., Any], kind: str) -> None:
-    (found,) = before(function, A, B)
-    assert found.reduction == kind
-    assert [(one.pattern, one.elements) for one in found.writes] == [("column", 256)]
+    (epilogue,) = before(function, A, B)
+    assert epilogue.reduction == kind
+    assert [(write.pattern, write.elements) for write in epilogue.writes] == [("column", 256)]
 
 
 def test_rows_in_no_order_are_added_atomically(before: Lower) -> None:
     def scattered(a: Any, b: Any, rows: Any, table: Any) -> Any:
         return (torch.index_put(table, (rows,), (a @ b).float(), accumulate=True),)
 
-    found = next(
-        one for one in before(scattered, A, B, Arg((256,), I64), Arg((64, 512), F32)) if one.atomic
+    result = next(
+        chain
+        for chain in before(scattered, A, B, Arg((256,), I64), Arg((64, 512), F32))
+        if chain.atomic
     )
     # The row is read from memory: no stride says where it goes.
-    assert [(one.pattern, one.stride) for one in found.writes] == [("other", ())]
-    assert [brief(one) for one in found.reads] == [("column", (1, 0), 0, "int64", 256)]
+    assert [(write.pattern, write.stride) for write in result.writes] == [("other", ())]
+    assert [brief(read) for read in result.reads] == [("column", (1, 0), 0, "int64", 256)]
 
 
 def test_a_gathered_operand(asked: Lower) -> None:
     def gathered(a: Any, b: Any, table: Any, rows: Any) -> Any:
         return ((a @ b) * table[rows],)
 
-    (found,) = asked(gathered, A, B, Arg((64, 512)), Arg((256,), I64))
-    patterns = {one.buffer: one.pattern for one in found.reads}
+    (epilogue,) = asked(gathered, A, B, Arg((64, 512)), Arg((256,), I64))
+    patterns = {read.buffer: read.pattern for read in epilogue.reads}
     assert sorted(patterns.values()) == ["column", "other"]
     assert patterns["rows_1"] == "column"
 
@@ -362,26 +373,29 @@ def test_a_mask_hides_what_is_inside(before: Lower) -> None:
     def padded(a: Any, b: Any, c: Any) -> Any:
         return (functional.pad(a @ b, (0, 8)) * c,)
 
-    (found,) = before(padded, A, B, Arg((256, 520)))
-    assert found.product == "other"
-    assert any(one.op == "masked_subblock" for one in found.steps)
+    (epilogue,) = before(padded, A, B, Arg((256, 520)))
+    assert epilogue.product == "other"
+    assert any(step.op == "masked_subblock" for step in epilogue.steps)
 
 
 def test_a_part_of_a_larger_output(before: Lower) -> None:
     def joined(a: Any, b: Any, c: Any) -> Any:
         return (torch.cat([a @ b, c], 1),)
 
-    found = before(joined, A, B, Arg((256, 64)))[0]
-    assert [brief(one) for one in found.writes] == [("full", (576, 1), 0, "bfloat16", SIZE)]
+    result = before(joined, A, B, Arg((256, 64)))[0]
+    assert [brief(write) for write in result.writes] == [("full", (576, 1), 0, "bfloat16", SIZE)]
 
 
 def test_what_stands_before_a_product(asked: Lower) -> None:
     def cast(a: Any, b: Any) -> Any:
         return (a.to(torch.bfloat16) @ b,)
 
-    (found,) = asked(cast, Arg((256, 128), torch.float8_e4m3fn), B)
-    assert found.position == "prologue"
-    assert found.size == (256, 128)
-    assert not any(one.op == "product" for one in found.steps)
-    assert found.describe() == "to_dtype(full, bfloat16)"
-    assert [one.dtype for one in (*found.reads, *found.writes)] == ["float8_e4m3fn", "bfloat16"]
+    (epilogue,) = asked(cast, Arg((256, 128), torch.float8_e4m3fn), B)
+    assert epilogue.position == "prologue"
+    assert epilogue.size == (256, 128)
+    assert not any(step.op == "product" for step in epilogue.steps)
+    assert epilogue.describe() == "to_dtype(full, bfloat16)"
+    assert [read.dtype for read in (*epilogue.reads, *epilogue.writes)] == [
+        "float8_e4m3fn",
+        "bfloat16",
+    ]

@@ -32,13 +32,13 @@ SQUARES = [Arg((64, 64))] * 6
 APART = [Arg((64 * rows,)) for rows in range(1, 7)]
 
 
-def neighbours(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.relu(one + other) for one, other in pairwise(given))
+def neighbours(*tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.relu(left + other) for left, other in pairwise(tensor))
 
 
-def alone(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def alone(*tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return kernels of two tensors each, that share nothing."""
-    return tuple(torch.relu(one) for one in given)
+    return tuple(torch.relu(part) for part in tensor)
 
 
 def lowered(function: Any, arguments: list[Arg], cache_dir: Path, **options: Any) -> str:
@@ -47,8 +47,8 @@ def lowered(function: Any, arguments: list[Arg], cache_dir: Path, **options: Any
     return re.sub(r"'kernel_num_gb': \S+|# AOT ID.*", "", code)
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.getMessage() for one in caplog.records if one.name == limits.__name__]
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == limits.__name__]
 
 
 @pytest.fixture
@@ -73,16 +73,16 @@ def test_each_pair_that_inductor_refuses_is_told_once_with_count_limit_and_optio
     monkeypatch.setattr(Scheduler, "fusion_prevent_too_many_reads_and_writes", noted)
     code = lowered(neighbours, SQUARES, cache_dir, max_fusion_buffers=5)
     inductor_plugin.disable()
-    lines = told(debug)
+    lines = warnings_of(debug)
     assert len(lines) == len(refused) > 0
-    assert {one.partition(":")[0] for one in lines} == refused
-    counts = {re.sub(r"^\S+ \+ \S+: ", "", one) for one in lines}
+    assert {line.partition(":")[0] for line in lines} == refused
+    counts = {re.sub(r"^\S+ \+ \S+: ", "", line) for line in lines}
     assert counts <= {
         f"not fused: the fused kernel would read and write {count} tensors; max_fusion_buffers is 5"
         for count in range(6, 12)
     }
     # Two neighbours read three tensors and write two; a third one makes it seven.
-    assert any("write 7 tensors" in one for one in lines)
+    assert any("write 7 tensors" in line for line in lines)
     assert code.count("async_compile.triton(") > 1
 
 
@@ -90,11 +90,11 @@ def test_what_is_told_is_not_changed(
     cache_dir: Path, debug: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loud = lowered(neighbours, SQUARES, cache_dir, max_fusion_buffers=5)
-    assert told(debug)
+    assert warnings_of(debug)
     debug.clear()
     debug.set_level(logging.INFO, limits.__name__)
     assert lowered(neighbours, SQUARES, cache_dir, max_fusion_buffers=5) == loud
-    assert told(debug) == []
+    assert warnings_of(debug) == []
     inductor_plugin.disable()
     monkeypatch.setattr(limits, "install", lambda: None)
     assert lowered(neighbours, SQUARES, cache_dir, max_fusion_buffers=5) == loud
@@ -104,11 +104,13 @@ def test_nothing_is_told_without_a_limit_and_an_own_one_has_inductor_s_name(
     cache_dir: Path, debug: pytest.LogCaptureFixture
 ) -> None:
     lowered(neighbours, SQUARES, cache_dir)
-    assert told(debug) == []
+    assert warnings_of(debug) == []
     with inductor_config.patch(max_fusion_unique_io_buffers=5):
         lowered(neighbours, SQUARES, cache_dir)
-    assert all("Inductor's max_fusion_unique_io_buffers is 5" in one for one in told(debug))
-    assert told(debug)
+    assert all(
+        "Inductor's max_fusion_unique_io_buffers is 5" in warning for warning in warnings_of(debug)
+    )
+    assert warnings_of(debug)
 
 
 def test_a_product_s_epilogue_is_told_too(cache_dir: Path, debug: pytest.LogCaptureFixture) -> None:
@@ -116,7 +118,7 @@ def test_a_product_s_epilogue_is_told_too(cache_dir: Path, debug: pytest.LogCapt
         return (torch.relu(torch.mm(a, b)) * more[0] * more[1],)
 
     lowered(scaled, SQUARES[:4], cache_dir, max_fusion_buffers=4)
-    (line,) = told(debug)
+    (line,) = warnings_of(debug)
     assert line.endswith("would read and write 5 tensors; max_fusion_buffers is 4")
 
 
@@ -127,9 +129,9 @@ def test_a_kernel_that_is_not_combined_is_told(
     for limit in ("", "6"):
         with inductor_config.patch(combo_kernels=True, benchmark_combo_kernel=False):
             combined.append(lowered(alone, APART, cache_dir, max_kernel_arguments=limit))
-        assert bool(told(debug)) == bool(limit)
+        assert bool(warnings_of(debug)) == bool(limit)
     assert combined[0] != combined[1]
-    lines = told(debug)
+    lines = warnings_of(debug)
     assert len(lines) == 1  # six kernels of two tensors each, three in each combined one
     assert re.fullmatch(
         r"op\d+, op\d+, op\d+ \+ op\d+: not combined: the combined kernel would take 8 tensors; "

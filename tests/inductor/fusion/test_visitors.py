@@ -90,7 +90,7 @@ def run_on_cpu(code: str, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor
         call_in(code).replace("torch.ops.inductor_plugin.cutlass_mm_epilogue.out", "library"), space
     )
     (returned,) = re.findall(r"^ *return \((buf\d.*?),? ?\)$", code, re.M)
-    return tuple(space[one] for one in returned.split(", "))
+    return tuple(space[part] for part in returned.split(", "))
 
 
 CASES: dict[str, tuple[Graph, tuple[Arg, ...]]] = {
@@ -126,14 +126,14 @@ def test_the_written_call_computes_the_graph(name: str, lab: Lab) -> None:
     code = lab.lower(function, *arguments, **BACKENDS)
     torch.manual_seed(0)
     tensors = [
-        torch.randn(one.size, dtype=torch.float32).to(one.dtype)
-        if one.stride is None
-        else torch.empty_strided(one.size, one.stride, dtype=one.dtype).normal_()
-        for one in arguments
+        torch.randn(argument.size, dtype=torch.float32).to(argument.dtype)
+        if argument.stride is None
+        else torch.empty_strided(argument.size, argument.stride, dtype=argument.dtype).normal_()
+        for argument in arguments
     ]
-    (found,) = run_on_cpu(code, tensors)
-    (wanted,) = function(*(one.float() for one in tensors))
-    error = (found.float() - wanted).abs().max() / wanted.abs().max()
+    (actual,) = run_on_cpu(code, tensors)
+    (wanted,) = function(*(tensor.float() for tensor in tensors))
+    error = (actual.float() - wanted).abs().max() / wanted.abs().max()
     assert error < 2e-2, f"{name}: {error:.2e}"
     assert code.count(" = empty_strided_cuda(") == 1, "the product needs no memory"
     assert "import inductor_plugin.ops.sites" in code
@@ -145,7 +145,7 @@ def test_a_product_that_others_read_is_written_too(lab: Lab) -> None:
         return product, functional.relu(product)
 
     code = lab.lower(graph, A, B, **BACKENDS)
-    tensors = [torch.randn(one.size).to(one.dtype) for one in (A, B)]
+    tensors = [torch.randn(tensor.size).to(tensor.dtype) for tensor in (A, B)]
     product, relu = run_on_cpu(code, tensors)
     wanted = torch.mm(*tensors)
     torch.testing.assert_close(product, wanted)
@@ -186,7 +186,7 @@ def test_rows_known_only_at_run_time_are_in_the_call(lab: Lab) -> None:
 def test_strides_of_run_time_are_not_written_as_numbers(graph: Graph, third: Arg, lab: Lab) -> None:
     code = lab.lower_dynamic(graph, A, B, third, **BACKENDS)
     assert "cutlass_mm_epilogue" not in code
-    (record,) = [one for one in _records(lab) if one["problem"]["epilogue"]]
+    (record,) = [kept for kept in _records(lab) if kept["problem"]["epilogue"]]
     assert "only at run time" in record["rejected"]["visitors"]
 
 
@@ -205,9 +205,9 @@ def test_an_operand_read_backwards_is_another_problem(
         return (graph(c.flip(0), a, b),)
 
     codes: dict[Any, str] = {}
-    for one in (flipped, plain) if flipped_first else (plain, flipped):
+    for branch in (flipped, plain) if flipped_first else (plain, flipped):
         with Lab(visited_first, cache_dir).open() as lab:
-            codes[one] = lab.lower(one, A, B, Arg((M, N)), **BACKENDS)
+            codes[branch] = lab.lower(branch, A, B, Arg((M, N)), **BACKENDS)
             assert lab.screens, "nothing is known of it from the other"
     assert "cutlass_mm_epilogue" in codes[plain]
     assert "cutlass_mm_epilogue" not in codes[flipped]
@@ -222,7 +222,7 @@ def test_a_number_on_the_host_is_inductors(lab: Lab) -> None:
         **BACKENDS,
     )
     assert "cutlass_mm_epilogue" not in code
-    assert not [one for one in lab.tasks if one.problem.epilogue]
+    assert not [task for task in lab.tasks if task.problem.epilogue]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_what_visitors_cannot_take_is_left_to_others(
 ) -> None:
     code = lab.lower(graph, A, B, third, **BACKENDS)
     assert "cutlass_mm_epilogue" not in code
-    records = [one for one in _records(lab) if one["problem"]["epilogue"]]
+    records = [kept for kept in _records(lab) if kept["problem"]["epilogue"]]
     for record in records:
         assert re.search(reason, record["rejected"]["visitors"])
 
@@ -248,7 +248,7 @@ def test_a_slower_kernel_is_not_called(cache_dir: Path) -> None:
     with Lab(visited_last, cache_dir).open() as lab:
         code = lab.lower(function, *arguments, **BACKENDS)
     assert "cutlass_mm_epilogue" not in code
-    assert any(is_visited(one.candidate) for one in lab.screens)
+    assert any(is_visited(job.candidate) for job in lab.screens)
 
 
 def test_a_warm_process_measures_nothing(cache_dir: Path) -> None:
@@ -266,9 +266,9 @@ def test_a_wrapper_in_cpp_gets_no_such_call(lab: Lab) -> None:
     # Behind the scheduler, C++ wants the parameters of Triton kernels, which nobody compiles here.
     with cpp_wrapper(), contextlib.suppress(InductorError):
         lab.lower(function, *arguments, **BACKENDS)
-    (record,) = [one for one in _records(lab) if one["problem"]["epilogue"]]
+    (record,) = [kept for kept in _records(lab) if kept["problem"]["epilogue"]]
     assert "C++" in record["rejected"]["visitors"]
-    assert not any(is_visited(one.candidate) for one in lab.screens)
+    assert not any(is_visited(job.candidate) for job in lab.screens)
 
 
 def test_a_look_at_its_output_names_the_kernel(lab: Lab) -> None:
@@ -298,4 +298,4 @@ def test_disable_gives_inductors_writer_back() -> None:
 
 
 def _records(lab: Lab) -> list[dict[str, Any]]:
-    return [json.loads(one.read_text()) for one in lab.cache_dir.glob("records/*/*/*.json")]
+    return [json.loads(path.read_text()) for path in lab.cache_dir.glob("records/*/*/*.json")]

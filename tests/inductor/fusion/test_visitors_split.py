@@ -25,8 +25,8 @@ from torch.nn import functional
 from inductor_plugin.inductor.fusion import visitors, visitors_split
 from inductor_plugin.kernels.call import BufferRef, ExternKernel, ModuleKernel, OpKernel
 from inductor_plugin.worker.jobs import BenchCandidate
-from tests.support import triton_interpreter
 from tests.support.lowering import Arg, Lab
+from tests.support.triton import interpreter
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
 pytestmark = [
@@ -85,9 +85,9 @@ def onward(a: Any, b: Any, bias: Any, weight: Any) -> tuple[Any, ...]:
     return sums @ weight, sums.sin()
 
 
-def narrowed(a: Any, b: Any, scale: Any, one: Any, two: Any, more: Any) -> tuple[Any, ...]:
+def narrowed(a: Any, b: Any, scale: Any, bias: Any, shift: Any, more: Any) -> tuple[Any, ...]:
     """Pass 16-bit numbers on, which nobody else reads, where the product has 32."""
-    sums = functional.relu(torch._int_mm(a, b) * scale + one - two + more).to(torch.bfloat16)
+    sums = functional.relu(torch._int_mm(a, b) * scale + bias - shift + more).to(torch.bfloat16)
     return sums.sin(), sums.cos()
 
 
@@ -108,7 +108,7 @@ CASES: dict[str, tuple[Graph, tuple[Arg, ...], int]] = {
 
 def is_cut(candidate: BenchCandidate) -> bool:
     """Return True for an operator with an epilogue and a kernel of Triton behind it."""
-    kernels = [type(one.kernel) for one in getattr(candidate.kernel, "parts", ())]
+    kernels = [type(part.kernel) for part in getattr(candidate.kernel, "parts", ())]
     return kernels == [OpKernel, ModuleKernel]
 
 
@@ -132,14 +132,14 @@ def lab(cache_dir: Path) -> Iterator[Lab]:
 
 def calls(code: str) -> list[str]:
     """Return what the generated code calls, in order: the operator, and kernels of Triton."""
-    found = rf"^ *({re.escape(OPERATOR)}|triton_poi|extern_kernels\.\w+)\w*[.(]"
-    return re.findall(found, code[code.index("def call(") :], re.M)
+    result = rf"^ *({re.escape(OPERATOR)}|triton_poi|extern_kernels\.\w+)\w*[.(]"
+    return re.findall(result, code[code.index("def call(") :], re.M)
 
 
 def record_of(lab: Lab) -> dict[str, Any]:
     """Return the record of the one product with an epilogue."""
-    found = [json.loads(one.read_text()) for one in lab.cache_dir.glob("records/*/*/*.json")]
-    (record,) = [one for one in found if one["problem"]["epilogue"]]
+    results = [json.loads(path.read_text()) for path in lab.cache_dir.glob("records/*/*/*.json")]
+    (record,) = [result for result in results if result["problem"]["epilogue"]]
     return record
 
 
@@ -159,12 +159,12 @@ def values(arguments: Sequence[Arg]) -> list[torch.Tensor]:
     """
     torch.manual_seed(0)
     return [
-        torch.randn(one.size).mul(0.3).to(one.dtype)
-        if one.dtype.is_floating_point
-        else torch.randint(0, 4, one.size[::-1]).to(one.dtype).t()
-        if one.stride
-        else torch.randint(0, 4, one.size).to(one.dtype)
-        for one in arguments
+        torch.randn(argument.size).mul(0.3).to(argument.dtype)
+        if argument.dtype.is_floating_point
+        else torch.randint(0, 4, argument.size[::-1]).to(argument.dtype).t()
+        if argument.stride
+        else torch.randint(0, 4, argument.size).to(argument.dtype)
+        for argument in arguments
     ]
 
 
@@ -180,10 +180,12 @@ def test_what_is_written_computes_the_graph(cache_dir: Path) -> None:
     assert calls(code) == [OPERATOR, "triton_poi"]
     longer = [torch.randn(M + 8, K).mul(0.3).to(A.dtype), *values(GATHERED)[1:]]
     written.append((interpretable(code), longer))
-    graphs = [*(one for one, *_ in CASES.values()), gathered]
-    found = triton_interpreter.outputs(written)
-    for graph, (_, tensors), outputs in zip(graphs, written, found, strict=True):
-        wanted = graph(*(one.float() if one.is_floating_point() else one for one in tensors))
+    graphs = [*(case for case, *_ in CASES.values()), gathered]
+    results = interpreter.outputs(written)
+    for graph, (_, tensors), outputs in zip(graphs, written, results, strict=True):
+        wanted = graph(
+            *(tensor.float() if tensor.is_floating_point() else tensor for tensor in tensors)
+        )
         assert len(outputs) == len(wanted)
         for got, right in zip(outputs, wanted, strict=True):
             error = (got.float() - right).abs().max() / right.abs().max()
@@ -199,12 +201,12 @@ def test_each_buffer_is_allocated_once_and_none_for_the_product(name: str, lab: 
     called = False
     for line in code[code.index("def call(") :].splitlines():
         used = set(re.findall(r"\bbuf\d+", line))
-        if found := re.match(r" *(buf\d+) = empty_strided_cuda", line):
-            allocated.append(found[1])
-            live.add(found[1])
+        if match := re.match(r" *(buf\d+) = empty_strided_cuda", line):
+            allocated.append(match[1])
+            live.add(match[1])
             after += called
-        elif found := re.match(r" *del (buf\d+)$", line):
-            live.remove(found[1])
+        elif match := re.match(r" *del (buf\d+)$", line):
+            live.remove(match[1])
         else:
             assert used <= live, line
         called |= OPERATOR in line
@@ -215,11 +217,11 @@ def test_each_buffer_is_allocated_once_and_none_for_the_product(name: str, lab: 
 
 def test_both_kernels_are_one_candidate_on_the_same_tensors(lab: Lab) -> None:
     lab.lower(gathered, *GATHERED, **BACKENDS)
-    one = next(one.candidate for one in lab.screens if is_cut(one.candidate))
-    kernel: Any = one.kernel
+    screened_kernel = next(job.candidate for job in lab.screens if is_cut(job.candidate))
+    kernel: Any = screened_kernel.kernel
     operator, module = kernel.parts
-    assert [len(one.inputs), len(kernel.scratch)] == [5, 1]
-    assert (kernel.scratch[0].size, one.output.size) == ((M, N), (M, N))
+    assert [len(screened_kernel.inputs), len(kernel.scratch)] == [5, 1]
+    assert (kernel.scratch[0].size, screened_kernel.output.size) == ((M, N), (M, N))
     assert operator.arguments[:3] == (
         BufferRef(0),
         BufferRef(1),
@@ -238,10 +240,10 @@ def test_both_kernels_are_one_candidate_on_the_same_tensors(lab: Lab) -> None:
 
 def test_the_last_write_is_compared_whichever_kernel_writes_it(lab: Lab) -> None:
     lab.lower(between, A, B, BIAS, **BACKENDS)
-    one = next(one.candidate for one in lab.screens if is_cut(one.candidate))
-    kernel: Any = one.kernel
+    screened_kernel = next(job.candidate for job in lab.screens if is_cut(job.candidate))
+    kernel: Any = screened_kernel.kernel
     operator, module = kernel.parts
-    output = BufferRef(len(one.inputs) + len(kernel.scratch))
+    output = BufferRef(len(screened_kernel.inputs) + len(kernel.scratch))
     assert operator.out == output
     assert output not in module.arguments
 
@@ -251,20 +253,20 @@ def test_a_slower_one_changes_nothing(cache_dir: Path) -> None:
     for backends in ("ATEN,TRITON,CUTLASS", "ATEN,TRITON"):
         with Lab(cut_last, cache_dir / backends).open() as lab:
             codes.append(lab.lower(gathered, *GATHERED, gemm_backends=backends))
-            assert any(is_cut(one.candidate) for one in lab.screens) == ("CUTLASS" in backends)
+            assert any(is_cut(job.candidate) for job in lab.screens) == ("CUTLASS" in backends)
     assert codes[0] == codes[1]
 
 
 def test_why_it_is_cut_is_told(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, visitors.__name__):
         lab.lower(behind, A, B, BIAS, WHOLE, **BACKENDS)
-    told = record_of(lab)["rejected"]["visitors"]
-    assert told == "split off buf2, buf3: cutlass: no visitor computes sin"
-    assert f"buf0: visitors: {told}" in caplog.text
-    (task,) = [one for one in lab.tasks if one.problem.epilogue]
-    described = [one.description for one in task.entries if "cutlass" in one.name]
+    reason = record_of(lab)["rejected"]["visitors"]
+    assert reason == "split off buf2, buf3: cutlass: no visitor computes sin"
+    assert f"buf0: visitors: {reason}" in caplog.text
+    (task,) = [pending for pending in lab.tasks if pending.problem.epilogue]
+    described = [entry.description for entry in task.entries if "cutlass" in entry.name]
     assert described
-    assert all(one.endswith("then a kernel for 2 of 3 nodes") for one in described)
+    assert all(text.endswith("then a kernel for 2 of 3 nodes") for text in described)
     assert "+rest-" in record_of(lab)["decision"]["winner"]
 
 
@@ -286,14 +288,14 @@ def test_a_rest_that_cannot_be_written_costs_the_cut_kernel_alone(
     monkeypatch.setattr(visitors, "generated", failing)
     code = lab.lower(gathered, *GATHERED, **BACKENDS)
     assert OPERATOR not in code
-    (task,) = [one for one in lab.tasks if one.problem.epilogue]
-    cut = [one.outcome for one in task.entries if "+rest" in one.name]
+    (task,) = [pending for pending in lab.tasks if pending.problem.epilogue]
+    cut = [entry.outcome for entry in task.entries if "+rest" in entry.name]
     assert cut
-    for one in cut:
-        assert one is not None
-        assert one.status == "compile_failed"
-        assert "as the test says" in one.reason
-    assert any(one.alive for one in task.entries if one.name.startswith("fused.triton"))
+    for screen in cut:
+        assert screen is not None
+        assert screen.status == "compile_failed"
+        assert "as the test says" in screen.reason
+    assert any(entry.alive for entry in task.entries if entry.name.startswith("fused.triton"))
 
 
 def test_a_look_at_the_outputs_comes_behind_both_kernels(lab: Lab) -> None:
@@ -317,7 +319,7 @@ def test_a_look_at_the_outputs_comes_behind_both_kernels(lab: Lab) -> None:
 def test_a_node_is_not_cut(graph: Graph, arguments: tuple[Arg, ...], lab: Lab) -> None:
     assert OPERATOR not in lab.lower(graph, *arguments, **BACKENDS)
     assert not any(
-        is_cut(one.candidate) and "evt" in one.candidate.candidate_id for one in lab.screens
+        is_cut(job.candidate) and "evt" in job.candidate.candidate_id for job in lab.screens
     )
 
 
@@ -327,9 +329,9 @@ def test_what_would_move_as_many_bytes_is_not_cut(lab: Lab) -> None:
         return functional.relu(product), product.sin()
 
     assert OPERATOR not in lab.lower(graph, A, B, **BACKENDS)
-    told = record_of(lab)["rejected"]["visitors"]
-    assert "split off buf2" in told
-    assert "no visitor computes sin; so cut, as many bytes are moved as by two kernels" in told
+    reason = record_of(lab)["rejected"]["visitors"]
+    assert "split off buf2" in reason
+    assert "no visitor computes sin; so cut, as many bytes are moved as by two kernels" in reason
 
 
 @dataclass(frozen=True)

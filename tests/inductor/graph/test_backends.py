@@ -81,8 +81,8 @@ def test_templates_stay_away_where_nobody_tells_the_scalars(
 ) -> None:
     lab.lower(scaled, *ADDMM)
     (task,) = lab.tasks
-    assert not any(one.library for one in task.entries)
-    assert all(one.name.startswith("triton_") for one in task.entries)
+    assert not any(entry.library for entry in task.entries)
+    assert all(entry.name.startswith("triton_") for entry in task.entries)
     rejected = lab.record()["rejected"]
     assert "add ATEN to the backends" in rejected["triton_split_k"]
 
@@ -109,7 +109,7 @@ def test_kernels_that_cannot_be_had_are_counted_beside_those_that_can(
     monkeypatch.setattr(
         template_choice,
         "_choice",
-        lambda one, call, config: kept if one == 1 else Failed("no nvcc"),
+        lambda choice, call, config: kept if choice == 1 else Failed("no nvcc"),
     )
     monkeypatch.setattr(
         template_choice,

@@ -14,8 +14,8 @@ from inductor_plugin.inductor.graph import misses
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.task import problem_digest
-from tests.support.cache import ENVIRONMENT, measured, record
-from tests.support.fakes import offer, problem
+from tests.support.cache.records import ENVIRONMENT, measured, record
+from tests.support.fakes.tasks import offer, problem
 
 
 @pytest.fixture(autouse=True)

@@ -28,8 +28,8 @@ from inductor_plugin.template import CudaSource, Failed
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.tuning.task import CppBuild
 from tests.support import gpu
+from tests.support.cache.packs import install, pack_file, stale
 from tests.support.lowering import Arg, Lab, library_first
-from tests.support.packs import install, pack_file, stale
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
 
@@ -56,8 +56,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return install(tmp_path, monkeypatch)
 
 
-def compiler(monkeypatch: pytest.MonkeyPatch, found: Toolkit | NoToolkit) -> None:
-    monkeypatch.setattr(cuda, "find_toolkit", lambda nvcc: found)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+def compiler(monkeypatch: pytest.MonkeyPatch, place: Toolkit | NoToolkit) -> None:
+    monkeypatch.setattr(cuda, "find_toolkit", lambda nvcc: place)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
 
 
 def kernel(store: Store, *, text: str = SOURCE.text, major: int = 0, host: str = "") -> KernelEntry:
@@ -76,9 +76,9 @@ def packed(store: Store, *digests: str) -> None:
     store.put_pack(Pack("H200", "sm_90a", 1.0, {}, (), (), digests))
 
 
-def built(found: tuple[CppBuild, OpKernel] | Failed) -> CppBuild:
-    assert not isinstance(found, Failed), found.reason
-    build, call = found
+def built(items: tuple[CppBuild, OpKernel] | Failed) -> CppBuild:
+    assert not isinstance(items, Failed), items.reason
+    build, call = items
     assert call.op == "ns::op.out"
     assert call.args == (f"gemm_128_{build.key.digest[:16]}@{build.key.digest}", 1, 2)
     return build
@@ -231,8 +231,8 @@ def test_an_unknown_gpu_is_said_once(
     for folder in ("first", "second"):
         lab = lower(cache_dir / folder, name="NVIDIA Tomorrow", major=9, minor=9)
         assert lab.screens
-    said = [one for one in caplog.records if "NVIDIA Tomorrow" in one.message]
-    assert [one.levelname for one in said] == ["WARNING"]
+    said = [record for record in caplog.records if "NVIDIA Tomorrow" in record.message]
+    assert [line.levelname for line in said] == ["WARNING"]
     assert "compute capability 9.9" in said[0].message
     assert "there are no CUTLASS kernels and no packs" in said[0].message
 

@@ -28,7 +28,7 @@ from inductor_plugin.tuning.ranks.agreed import dump, load, of_verdict
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.ledger import LEDGER
 from tests.support.candidates.fast_templates import rivals_offered
-from tests.support.ranks import MemoryStore
+from tests.support.ranks.simulated import MemoryStore
 
 Join = Callable[[int, MemoryStore], None]
 
@@ -64,18 +64,18 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def compiled(cache: Path, **options: Any) -> list[Any]:
     """Compile a layer and run it; return its tickets."""
     torch._dynamo.reset()
-    found: list[Any] = []
+    result: list[Any] = []
     layer, x = nn.Linear(24, 40), torch.randn(16, 24)
 
     def note(tickets: Sequence[Any]) -> None:
-        found.extend(tickets)
+        result.extend(tickets)
 
     with torch.no_grad(), inductor_plugin.observe(note):
         function: Any = torch.compile(
             layer, backend="inductor_plugin", options={"cache_dir": str(cache), **options}
         )
         torch.testing.assert_close(function(x), layer(x))
-    return found
+    return result
 
 
 def decisions(store: MemoryStore) -> dict[str, Any]:
@@ -120,18 +120,18 @@ def test_a_graph_in_inductors_cache_runs_where_the_ranks_agree(
     store = MemoryStore()
     join(0, store)
     (ticket,) = compiled(tmp_path / "cache")
-    ((key, made),) = decisions(store).items()
+    ((key, name),) = decisions(store).items()
     candidates = {offer.candidate_id for offer in ticket.offers}
-    (rival,) = candidates - {made.winner}
+    (rival,) = candidates - {name.winner}
     later = MemoryStore()
     if otherwise:  # another rank, whose cache says so, was first
-        verdict = Verdict(rival, made.library, "of another rank")
-        later.values[key] = dump(of_verdict(verdict, made.record, 1))
+        verdict = Verdict(rival, name.library, "of another rank")
+        later.values[key] = dump(of_verdict(verdict, name.record, 1))
     join(0, later)
     counters.clear()
     again = compiled(tmp_path / "cache")
     (agreed,) = decisions(later).values()
-    assert agreed.winner == (rival if otherwise else made.winner)
+    assert agreed.winner == (rival if otherwise else name.winner)
     hits = (
         counters["inductor"]["fxgraph_cache_hit"] or counters["aot_autograd"]["autograd_cache_hit"]
     )

@@ -71,13 +71,13 @@ def test_explain_says_who_refused_beside_what_was_measured(
     lab: Lab, cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab.lower(product, SINGLE, SINGLE, gemm_backends="ATEN,TRITON,CUTLASS")
-    found: dict[str, Any] = json.loads(explained(cache_dir, capsys, "--json"))
-    assert len(found["candidates"]) > 5
-    assert "TF32" in found["rejected"]["cutlass"]
-    assert found["winner"].startswith("mm-")
+    parsed: dict[str, Any] = json.loads(explained(cache_dir, capsys, "--json"))
+    assert len(parsed["candidates"]) > 5
+    assert "TF32" in parsed["rejected"]["cutlass"]
+    assert parsed["winner"].startswith("mm-")
     said = explained(cache_dir, capsys)
     assert "MEDIAN MS" in said
-    assert found["rejected"]["cutlass"] in said
+    assert parsed["rejected"]["cutlass"] in said
 
 
 def test_nothing_is_tuned_or_started_or_counted(lab: Lab, cache_dir: Path) -> None:

@@ -14,8 +14,8 @@ from inductor_plugin.inductor.graph import torch_trace
 from inductor_plugin.tuning.counters import Counters, Stats
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.selection import Selection, TuningTicket
-from tests.support.cache import measured
-from tests.support.fakes import offer, problem
+from tests.support.cache.records import measured
+from tests.support.fakes.tasks import offer, problem
 
 
 class Lines(logging.Handler):

@@ -12,7 +12,7 @@ import pytest
 from inductor_plugin.kernels.unit import unique_symbol
 from inductor_plugin.ops.native import source
 from inductor_plugin.templates.cutlass.source import INTERFACE
-from tests.support import native
+from tests.support.native import call_sites
 
 # What the library calls of torch, for two devices, and a kernel that notes where it runs.
 TORCH = """
@@ -133,8 +133,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         command = ["g++", "-std=c++17", *flags, str(source_file), "-o", str(folder / f"{name}.so")]
         subprocess.run(command, check=True)
     libraries = [str(folder / f"{name}.so") for name in texts]
-    given = [str(native.compiled()), unique_symbol(source.unit()), json.dumps(list(CASES.values()))]
-    command = [sys.executable, "-c", PROGRAM, *libraries, *given]
+    operands = [
+        str(call_sites.compiled()),
+        unique_symbol(source.unit()),
+        json.dumps(list(CASES.values())),
+    ]
+    command = [sys.executable, "-c", PROGRAM, *libraries, *operands]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     names: list[str] = ["slow", "runs", "device", "stream", "guards", "open_guards", "left"]
     names += ["memory", "while"]

@@ -16,7 +16,7 @@ import torch
 from inductor_plugin.cache import open_store
 from inductor_plugin.ops import launch
 from inductor_plugin.ops.native import library, source
-from tests.support import host_kernels, native
+from tests.support.native import call_sites, host_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def keep(folder: Path, file: Path) -> None:
 def test_a_library_in_a_cache_is_loaded(tmp_path: Path) -> None:
     assert library.sites() is None
     assert "not in the cache" in library.reason()
-    keep(tmp_path / "cache", native.compiled())
+    keep(tmp_path / "cache", call_sites.compiled())
     launch.add_kernel_folder(tmp_path / "cache")
     sites = library.sites()
     assert sites is not None
@@ -57,7 +57,7 @@ def test_a_file_that_is_no_library_is_one_warning(
     launch.add_kernel_folder(tmp_path / "cache")
     assert library.sites() is None
     assert library.sites() is None
-    (record,) = [one for one in caplog.records if "launched by Python" in one.message]
+    (record,) = [kept for kept in caplog.records if "launched by Python" in kept.message]
     assert "cannot be used" in record.message
 
 
@@ -66,7 +66,7 @@ def test_a_library_that_reads_a_tensor_differently_is_not_used(
 ) -> None:
     """As it would be if a torch to come kept something else where the library looks."""
     file = tmp_path / "copy.so"
-    shutil.copy(native.compiled(), file)
+    shutil.copy(call_sites.compiled(), file)
     other = torch.empty(3)
     monkeypatch.setattr(torch.Tensor, "_cdata", property(lambda self: id_of(other)))
 
@@ -84,7 +84,7 @@ def test_a_call_site_waits_for_the_library_this_process_compiles(tmp_path: Path)
 
     def provide() -> None:
         time.sleep(0.2)
-        keep(tmp_path / "cache", native.compiled())
+        keep(tmp_path / "cache", call_sites.compiled())
         launch.add_kernel_folder(tmp_path / "cache")
         done.set()
 
@@ -113,7 +113,7 @@ def test_a_compile_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.Mon
     ids=["dense", "strided", "scalar", "empty", "bytes", "seven dimensions", "parameter"],
 )
 def test_a_tensor_is_read_as_torch_reads_it(tensor: torch.Tensor) -> None:
-    size, stride, pointer, _, device_type, _ = native.sites().describe(tensor)
+    size, stride, pointer, _, device_type, _ = call_sites.sites().describe(tensor)
     assert (size, stride, pointer) == (tuple(tensor.shape), tensor.stride(), tensor.data_ptr())
     assert device_type == 0
 
@@ -121,4 +121,4 @@ def test_a_tensor_is_read_as_torch_reads_it(tensor: torch.Tensor) -> None:
 @pytest.mark.parametrize("value", [None, 3, [torch.empty(2)], torch.empty(2).to_sparse()])
 def test_what_is_no_plain_tensor_is_an_error(value: Any) -> None:
     with pytest.raises((TypeError, RuntimeError, AttributeError)):
-        native.sites().describe(value)
+        call_sites.sites().describe(value)

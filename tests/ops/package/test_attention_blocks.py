@@ -17,8 +17,8 @@ from torch import Tensor
 from inductor_plugin import fmha as typed_fmha
 from inductor_plugin.attention.blockwise import accumulator
 from inductor_plugin.ops.package import source
-from tests.support import aoti
 from tests.support.attention.calls import GOOD, Case, operands
+from tests.support.native import aoti
 
 pytestmark = pytest.mark.compat
 
@@ -67,14 +67,14 @@ def blocks(tensors: dict[str, Tensor], case: Case, max_q: int = 0, max_k: int = 
     return error.decode() if error else None
 
 
-def results(given: dict[str, Tensor], case: Case) -> tuple[Tensor, Tensor]:
+def results(named: dict[str, Tensor], case: Case) -> tuple[Tensor, Tensor]:
     """Return out and lse of the C++."""
-    q, v = given["q"], given["v"]
+    q, v = named["q"], named["v"]
     dtype = torch.bfloat16 if q.dtype.itemsize == 1 else q.dtype
     out = torch.full((*q.shape[:-1], v.size(-1)), 7.0, dtype=dtype)
     rows = (q.size(1), q.size(0)) if case.lengths else q.shape[:-1]
     lse = torch.full(rows, 7.0, dtype=accumulator(q.dtype))
-    assert blocks({**given, "lse": lse, "out": out}, case) is None
+    assert blocks({**named, "lse": lse, "out": out}, case) is None
     return out, lse
 
 
@@ -87,8 +87,8 @@ def tensors_of(case: Case, dtype: torch.dtype) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", GOOD)
 def test_the_results_are_those_of_the_operator(name: str, dtype: torch.dtype) -> None:
-    case, given = GOOD[name], operands(GOOD[name], dtype)
-    expected, expected_lse = fmha(**given, **case.keywords, return_lse=True)
+    case, tensors = GOOD[name], operands(GOOD[name], dtype)
+    expected, expected_lse = fmha(**tensors, **case.keywords, return_lse=True)
     out, lse = results(tensors_of(case, dtype), case)
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(lse, expected_lse)
@@ -97,9 +97,9 @@ def test_the_results_are_those_of_the_operator(name: str, dtype: torch.dtype) ->
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn], ids=str)
 def test_narrow_types(dtype: torch.dtype) -> None:
     case = Case(keywords={"causal": True})
-    given = {name: value.to(dtype) for name, value in tensors_of(case, torch.float32).items()}
-    expected, expected_lse = fmha(**given, causal=True, return_lse=True)
-    out, lse = results(given, case)
+    arguments = {name: value.to(dtype) for name, value in tensors_of(case, torch.float32).items()}
+    expected, expected_lse = fmha(**arguments, causal=True, return_lse=True)
+    out, lse = results(arguments, case)
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(lse, expected_lse)
 
@@ -107,21 +107,21 @@ def test_narrow_types(dtype: torch.dtype) -> None:
 def test_many_blocks_of_strided_operands() -> None:
     case = Case(keywords={"causal": True})
     q, k, v = (torch.randn(2, 300, heads, 48).transpose(1, 2) for heads in (4, 2, 2))
-    given = {"q": q, "k": k[..., ::2], "v": v[..., 1::2], "bias": torch.randn(300, 1)}
-    given["q"] = q[..., 24:]
-    expected, expected_lse = fmha(**given, causal=True, return_lse=True)
-    out, lse = results(given, case)
+    arguments = {"q": q, "k": k[..., ::2], "v": v[..., 1::2], "bias": torch.randn(300, 1)}
+    arguments["q"] = q[..., 24:]
+    expected, expected_lse = fmha(**arguments, causal=True, return_lse=True)
+    out, lse = results(arguments, case)
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(lse, expected_lse)
 
 
 def test_numbers_that_are_not_finite_stay_in_their_rows() -> None:
     case = Case(heads=(2, 2), keywords={"window": (3, 0)})
-    given = tensors_of(case, torch.float32)
-    given["q"][0, 0, 4, 1], given["q"][1, 1, 5, 0] = math.nan, math.inf
-    given["q"][1, 1, 5, 1:], given["k"][1, 1, :, 0] = 0.0, 1.0
-    expected, expected_lse = fmha(**given, window=(3, 0), return_lse=True)
-    out, lse = results(given, case)
+    tensors = tensors_of(case, torch.float32)
+    tensors["q"][0, 0, 4, 1], tensors["q"][1, 1, 5, 0] = math.nan, math.inf
+    tensors["q"][1, 1, 5, 1:], tensors["k"][1, 1, :, 0] = 0.0, 1.0
+    expected, expected_lse = fmha(**tensors, window=(3, 0), return_lse=True)
+    out, lse = results(tensors, case)
     assert out[0, 0, 4].isnan().all()
     torch.testing.assert_close(out, expected, equal_nan=True)
     torch.testing.assert_close(lse, expected_lse, equal_nan=True)
@@ -148,16 +148,16 @@ def test_float_sums_are_as_exact_as_torchs() -> None:
 )
 def test_lengths_that_do_not_fit_are_refused(ends: tuple[int, ...], max_q: int, words: str) -> None:
     case = Case(lengths=((5, 12), (7, 8)))
-    given = tensors_of(case, torch.float32)
-    given["cu_seqlens_q"] = torch.tensor(ends, dtype=torch.int32)
-    error = blocks({**given, "out": torch.empty_like(given["q"])}, case, max_q)
+    tensors = tensors_of(case, torch.float32)
+    tensors["cu_seqlens_q"] = torch.tensor(ends, dtype=torch.int32)
+    error = blocks({**tensors, "out": torch.empty_like(tensors["q"])}, case, max_q)
     assert words in str(error)
 
 
 def test_the_lengths_of_keys_are_checked_too() -> None:
     case = Case(lengths=((5, 12), (7, 8)))
-    given = tensors_of(case, torch.float32)
-    error = blocks({**given, "out": torch.empty_like(given["q"])}, case, 12, 7)
+    tensors = tensors_of(case, torch.float32)
+    error = blocks({**tensors, "out": torch.empty_like(tensors["q"])}, case, 12, 7)
     assert "cu_seqlens_k has a sequence of 8 tokens, and the longest has 7" in str(error)
 
 
@@ -166,26 +166,26 @@ def test_a_bias_shorter_than_a_sequence_is_not_read_beyond_its_end(
     size: tuple[int, ...], length: int
 ) -> None:
     case = Case(lengths=((5, 12), (7, 8)), bias=size)
-    given = tensors_of(case, torch.float32)
-    error = blocks({**given, "out": torch.empty_like(given["q"])}, case)
+    tensors = tensors_of(case, torch.float32)
+    error = blocks({**tensors, "out": torch.empty_like(tensors["q"])}, case)
     assert f"numbers where a sequence has {length}" in str(error)
 
 
 @pytest.mark.parametrize("window", [(2**63 - 1, -1), (2**63 - 6, 3), (-1, 2**63 - 1), (0, 0)])
 def test_windows_of_63_bits(window: tuple[int, int]) -> None:
     case = Case(tokens=(27, 19), keywords={"window": window})
-    given = tensors_of(case, torch.float32)
-    expected, expected_lse = fmha(**given, window=window, return_lse=True)
-    out, lse = results(given, case)
+    tensors = tensors_of(case, torch.float32)
+    expected, expected_lse = fmha(**tensors, window=window, return_lse=True)
+    out, lse = results(tensors, case)
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(lse, expected_lse)
 
 
 def test_a_row_of_infinity_and_nan_is_nan() -> None:
-    given = tensors_of(Case(heads=(1, 1)), torch.float32)
-    bias = torch.zeros(given["q"].size(2), given["k"].size(2))
+    tensors = tensors_of(Case(heads=(1, 1)), torch.float32)
+    bias = torch.zeros(tensors["q"].size(2), tensors["k"].size(2))
     bias[3, 4], bias[3, 5] = math.inf, math.nan
-    expected, expected_lse = fmha(**given, bias=bias, return_lse=True)
-    out, lse = results({**given, "bias": bias}, Case(heads=(1, 1)))
+    expected, expected_lse = fmha(**tensors, bias=bias, return_lse=True)
+    out, lse = results({**tensors, "bias": bias}, Case(heads=(1, 1)))
     torch.testing.assert_close(out, expected, equal_nan=True)
     torch.testing.assert_close(lse, expected_lse, equal_nan=True)

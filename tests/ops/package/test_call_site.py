@@ -15,7 +15,7 @@ from inductor_plugin.ops.package import source
 from inductor_plugin.problem.attention import Mask
 from inductor_plugin.templates.cutlass.source import INTERFACE
 from inductor_plugin.templates.cutlass_attention.source import INTERFACE as ATTENTION
-from tests.support import aoti, host_kernels
+from tests.support.native import aoti, host_kernels
 
 pytestmark = pytest.mark.compat
 

@@ -121,7 +121,7 @@ class Trial:
 class Operands(NamedTuple):
     """Operands of a case by name, in their order, and the gradients in float64."""
 
-    given: dict[str, Tensor]
+    tensors: dict[str, Tensor]
     expected: reference.Gradients
 
 

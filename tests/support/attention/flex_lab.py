@@ -28,8 +28,8 @@ from inductor_plugin.worker.jobs import (
     CppCompileJob,
     TritonCompileJob,
 )
-from tests.support import triton_interpreter
 from tests.support.lowering import Lab
+from tests.support.triton import interpreter
 
 
 @dataclass
@@ -65,9 +65,7 @@ class CompilingLab(FlexLab):
     arch: int = 89
     limit: int = 227 << 10
     one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
-    used: dict[Tile, triton_interpreter.Usage] = field(
-        default_factory=dict[Tile, triton_interpreter.Usage]
-    )
+    used: dict[Tile, interpreter.Usage] = field(default_factory=dict[Tile, interpreter.Usage])
 
     def status_of(self, candidate: BenchCandidate) -> str:
         build = self.entry(candidate.candidate_id).build
@@ -82,7 +80,7 @@ class CompilingLab(FlexLab):
         tile = tile_of(job.source)
         with self.one_at_a_time:  # it replaces a decorator of Inductor
             if tile not in self.used:
-                self.used[tile] = triton_interpreter.compiled(job.source, self.arch)
+                self.used[tile] = interpreter.compiled(job.source, self.arch)
         used = self.used[tile]
         resources = Resources(used.registers, used.spills, used.shared)
         done([Compiled(job.key, "ok", elapsed_s=0.1, resources=resources)])

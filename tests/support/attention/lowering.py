@@ -24,7 +24,7 @@ from inductor_plugin.inductor.candidates import triton
 from inductor_plugin.inductor.candidates.triton import triton_choice
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.template import Candidate, Failed, TritonSource
-from tests.support import gpu, triton_interpreter
+from tests.support import gpu
 from tests.support.attention.forward_cases import (
     Trial,
     candidate_of,
@@ -33,6 +33,7 @@ from tests.support.attention.forward_cases import (
     operands_of,
     problem_of,
 )
+from tests.support.triton import interpreter
 
 
 @contextmanager
@@ -63,7 +64,7 @@ def source_of(problem: Problem, candidate: Candidate) -> str:
 def module_of(problem: Problem, candidate: Candidate) -> str:
     """Return a module whose ``call`` takes the operands and returns the output, and what it wrote.
 
-    It looks as Inductor's wrapper does to `tests.support.triton_interpreter`.
+    It looks as Inductor's wrapper does to `tests.support.triton.interpreter`.
     """
     kernel = candidate.kernel
     assert isinstance(kernel, TritonSource)
@@ -122,7 +123,7 @@ def computed(trials: Sequence[Trial]) -> list[tuple[float, float]]:
         pairs = zip(trials, by_trial, strict=True)
         modules = [_module_of_trial(trial, operands) for trial, operands in pairs]
     tensors = [list(operands.values()) for operands in by_trial]
-    outputs = triton_interpreter.outputs(list(zip(modules, tensors, strict=True)))
+    outputs = interpreter.outputs(list(zip(modules, tensors, strict=True)))
     return [
         _errors(trial, operands, results)
         for trial, operands, results in zip(trials, by_trial, outputs, strict=True)

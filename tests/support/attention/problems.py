@@ -6,10 +6,27 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.problem import Operand, Problem
-from inductor_plugin.problem.attention import BACKWARD, FORWARD, Mask, arguments
+from inductor_plugin.problem.attention import BACKWARD, FORWARD, Attention, Mask, arguments
 from inductor_plugin.problem.target import target
 
 Sizes = tuple[int, ...]
+
+PLAIN = Attention(
+    backward=False,
+    batch=2,
+    heads=8,
+    kv_heads=8,
+    queries=256,
+    keys=256,
+    head_dim=64,
+    value_dim=64,
+    scale=0.125,
+    mask=Mask(),
+    softcap=0.0,
+    operands=("q", "k", "v"),
+    dtype="bfloat16",
+)
+"""An attention that every library kernel of Hopper can compute."""
 
 
 def dense(size: Sizes, dtype: str) -> Operand:

@@ -48,12 +48,12 @@ class Called:
 
     Attributes:
         name: ``namespace.operator``, or ``triton`` for a template's kernel.
-        given: The arguments that differ from the schema's defaults; a tensor as in `Run.seen`.
+        arguments: The arguments that differ from the schema's defaults; a tensor as in `Run.seen`.
         grid: Programs of a template's kernel.
     """
 
     name: str
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     grid: tuple[int, ...] = ()
 
 
@@ -124,11 +124,11 @@ class Run:
         return results
 
     def call(
-        self, name: str, given: dict[str, Any], grid: tuple[int, ...] = (), *, writes: bool = True
+        self, name: str, named: dict[str, Any], grid: tuple[int, ...] = (), *, writes: bool = True
     ) -> None:
         """Note a call; if it ``writes``, then to memory that nothing has written to."""
-        self.calls.append(Called(name, {key: self.seen(x) for key, x in given.items()}, grid))
-        for key, value in given.items():
+        self.calls.append(Called(name, {key: self.seen(x) for key, x in named.items()}, grid))
+        for key, value in named.items():
             if writes and isinstance(value, torch.Tensor) and not self.source(value):
                 self.name(value, key)
 

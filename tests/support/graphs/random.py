@@ -213,7 +213,7 @@ def graph(seed: int) -> Graph:
     shapes: list[Shape] = []
     dtype = chance.choice((torch.float32, torch.float32, torch.bfloat16))
 
-    def given(size: Shape) -> int:
+    def add_input(size: Shape) -> int:
         inputs.append(Input(size, chance.choice(tuple(FORMS)) if len(size) > 1 else "dense"))
         return -len(inputs)
 
@@ -226,19 +226,19 @@ def graph(seed: int) -> Graph:
             "mm", "addmm", "addmm_scaled", "linear", "matmul_vector"
         )  # fmt: skip
         name = chance.choice(names)
-        a = left if left is not None else given((*lead, rows, inner))
+        a = left if left is not None else add_input((*lead, rows, inner))
         shape: Shape = (*lead, rows, columns)
         if name == "linear":
-            reads = (a, given((columns, inner)))
+            reads = (a, add_input((columns, inner)))
         elif name == "matmul_broadcast":
-            reads = (a, given((inner, columns)))
+            reads = (a, add_input((inner, columns)))
         elif name == "matmul_vector":
-            reads, shape = (a, given((inner,))), (*lead, rows)
+            reads, shape = (a, add_input((inner,))), (*lead, rows)
         elif name in ("addmm", "addmm_scaled", "baddbmm"):
             bias: Shape = chance.choice(((columns,), shape)) if not batched else shape
-            reads = (given(bias), a, given((*lead, inner, columns)))
+            reads = (add_input(bias), a, add_input((*lead, inner, columns)))
         else:
-            reads = (a, given((*lead, inner, columns)))
+            reads = (a, add_input((*lead, inner, columns)))
         steps.append(Step(name, reads))
         shapes.append(shape)
 

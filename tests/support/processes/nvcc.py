@@ -32,7 +32,9 @@ from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import Outcome, WorkerSettings
-from tests.support.fakes import bench_candidate, problem, spread, until
+from tests.support.fakes.tasks import bench_candidate, problem
+from tests.support.fakes.waiting import until
+from tests.support.fakes.workers import spread
 
 ENVIRONMENT = "e" * 16
 LIMIT_S = 400.0

@@ -85,9 +85,9 @@ def an_answer(tmp_path_factory: pytest.TempPathFactory) -> Ask:
         parts.append(ENTRY.format(name=name, text=mark + own))
     folder = tmp_path_factory.mktemp("call")
     (folder / "call.cpp").write_text("\n".join(parts))
-    made = folder / "call.so"
+    library = folder / "call.so"
     subprocess.run(
-        ["g++", "-std=c++17", "-shared", "-fPIC", str(folder / "call.cpp"), "-o", str(made)],
+        ["g++", "-std=c++17", "-shared", "-fPIC", str(folder / "call.cpp"), "-o", str(library)],
         check=True,
     )
 
@@ -107,7 +107,7 @@ def an_answer(tmp_path_factory: pytest.TempPathFactory) -> Ask:
         call = gemm_abi.new_call(**{**dense, **values})
         for place, fields in places.items():
             call.operands[place] = GemmOperand(*fields)
-        return GemmStatus(gemm_abi.load(made, f"{name}_check").entry(0, call, None, None))
+        return GemmStatus(gemm_abi.load(library, f"{name}_check").entry(0, call, None, None))
 
     return asked
 

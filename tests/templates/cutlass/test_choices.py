@@ -34,10 +34,10 @@ INT8 = replace(
 
 
 def some(facts: GemmFacts, arch: str = "sm_90a") -> tuple[Choice, ...]:
-    found = choices(facts, arch)
-    assert not isinstance(found, str), found
-    assert found
-    return found
+    offered = choices(facts, arch)
+    assert not isinstance(offered, str), offered
+    assert offered
+    return offered
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a", "sm_100a"])
@@ -53,12 +53,12 @@ def some(facts: GemmFacts, arch: str = "sm_90a") -> tuple[Choice, ...]:
     ],
 )
 def test_choices_are_buildable_few_and_have_names_of_their_own(facts: GemmFacts, arch: str) -> None:
-    found = some(facts, arch)
-    assert len(found) <= cutlass_choices.LIMIT
-    assert len({choice.name for choice in found}) == len(found)
-    assert [unbuildable(choice.config) for choice in found] == [None] * len(found)
-    assert {choice.config.arch for choice in found} == {family(arch)}
-    assert found == some(facts, arch)
+    offers = some(facts, arch)
+    assert len(offers) <= cutlass_choices.LIMIT
+    assert len({choice.name for choice in offers}) == len(offers)
+    assert [unbuildable(choice.config) for choice in offers] == [None] * len(offers)
+    assert {choice.config.arch for choice in offers} == {family(arch)}
+    assert offers == some(facts, arch)
 
 
 def test_a_large_product_starts_with_large_tiles() -> None:
@@ -70,18 +70,18 @@ def test_few_rows_start_with_small_tiles() -> None:
 
 
 def test_a_long_k_of_few_tiles_is_cut() -> None:
-    found = some(replace(FACTS, m=512, n=1024, k=8192))
-    assert any(choice.launch.split_k > 1 for choice in found[:4])
+    offers = some(replace(FACTS, m=512, n=1024, k=8192))
+    assert any(choice.launch.split_k > 1 for choice in offers[:4])
     assert all(
-        choice.config.schedule == "stream_k" for choice in found if choice.launch.split_k > 1
+        choice.config.schedule == "stream_k" for choice in offers if choice.launch.split_k > 1
     )
     assert not any(choice.launch.split_k > 1 for choice in some(FACTS))
 
 
 def test_a_batch_is_never_cut() -> None:
     for arch in ("sm_80", "sm_90a"):
-        found = some(replace(FACTS, batch=2, m=128, n=128, k=1 << 16), arch)
-        assert {choice.launch.split_k for choice in found} == {1}
+        offers = some(replace(FACTS, batch=2, m=128, n=128, k=1 << 16), arch)
+        assert {choice.launch.split_k for choice in offers} == {1}
 
 
 def test_sixteen_bit_sums_are_not_cut_on_sm80() -> None:
@@ -93,14 +93,14 @@ def test_sixteen_bit_sums_are_not_cut_on_sm80() -> None:
 
 @pytest.mark.parametrize("align", [1, 2, 4])
 def test_what_tma_cannot_read_falls_back_to_sm80_kernels(align: int) -> None:
-    found = some(replace(FACTS, align_a=align))
-    assert {choice.config.arch for choice in found} == {"sm_80"}
-    assert {choice.config.stages == 2 for choice in found} == ({True} if align == 1 else {False})
+    offers = some(replace(FACTS, align_a=align))
+    assert {choice.config.arch for choice in offers} == {"sm_80"}
+    assert {choice.config.stages == 2 for choice in offers} == ({True} if align == 1 else {False})
 
 
 def test_tiles_that_spill_are_not_offered() -> None:
-    found = some(replace(FACTS, align_b=1))
-    assert all(choice.config.tile[0] * choice.config.tile[1] <= 128 * 128 for choice in found)
+    offers = some(replace(FACTS, align_b=1))
+    assert all(choice.config.tile[0] * choice.config.tile[1] <= 128 * 128 for choice in offers)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -123,9 +123,9 @@ def test_products_whose_best_tiles_spill_keep_others(arch: str, bias: Bias) -> N
 
 def test_what_tma_cannot_write_keeps_hopper_kernels_without_a_bias() -> None:
     odd = replace(FACTS, align_d=1)
-    found = some(odd)
-    assert {choice.config.arch for choice in found} == {"sm_90a"}
-    assert not any(choice.config.tma_epilogue for choice in found)
+    offers = some(odd)
+    assert {choice.config.arch for choice in offers} == {"sm_90a"}
+    assert not any(choice.config.tma_epilogue for choice in offers)
     assert {choice.config.arch for choice in some(replace(odd, bias="row"))} == {"sm_80"}
 
 
@@ -180,14 +180,14 @@ def test_a_problem_is_rejected_for_the_device_it_is_for() -> None:
     def operand(size: tuple[int, int], dtype: str, stride: tuple[int, int]) -> Operand:
         return Operand(size, stride, dtype, "cuda")
 
-    one = Operand((1,), (1,), "float32", "cuda")
+    tensor = Operand((1,), (1,), "float32", "cuda")
     problem = Problem(
         "scaled_mm",
         (
             operand((64, 32), "float8_e4m3fn", (32, 1)),
             operand((32, 128), "float8_e4m3fn", (1, 32)),
-            one,
-            one,
+            tensor,
+            tensor,
         ),
         operand((64, 128), "bfloat16", (128, 1)),
     )

@@ -79,10 +79,10 @@ FALLBACK = {
 
 @pytest.fixture(name="toolkit", scope="module")
 def a_toolkit() -> Toolkit:
-    found = nvcc.find("", dict(os.environ))
-    if not isinstance(found, Toolkit):
-        pytest.skip(found.reason)
-    return found
+    toolkit = nvcc.find("", dict(os.environ))
+    if not isinstance(toolkit, Toolkit):
+        pytest.skip(toolkit.reason)
+    return toolkit
 
 
 def compiled(
@@ -105,12 +105,12 @@ def loaded(
     toolkit: Toolkit, configs: dict[str, GemmConfig], folder: Path, arch: str = "sm_90a"
 ) -> dict[str, KernelFunction[GemmCall]]:
     """Compile kernels as one batch and load them."""
-    outcomes = compiled(toolkit, [as_source(one) for one in configs.values()], folder, arch)
-    assert [(one.status, one.reason) for one in outcomes] == [("ok", "")] * len(configs)
-    assert len({one.library for one in outcomes}) == 1
+    outcomes = compiled(toolkit, [as_source(config) for config in configs.values()], folder, arch)
+    assert [(outcome.status, outcome.reason) for outcome in outcomes] == [("ok", "")] * len(configs)
+    assert len({outcome.library for outcome in outcomes}) == 1
     return {
-        name: gemm_abi.load(str(one.library), one.symbol, toolkit.cudart)
-        for name, one in zip(configs, outcomes, strict=True)
+        name: gemm_abi.load(str(outcome.library), outcome.symbol, toolkit.cudart)
+        for name, outcome in zip(configs, outcomes, strict=True)
     }
 
 
@@ -139,16 +139,16 @@ def call(config: GemmConfig, m: int = M, n: int = N, k: int = K, **values: int) 
     return gemm_abi.new_call(m=m, n=n, k=k, **{"sm_count": 132, **leads, **values})
 
 
-def refusal(kernel: KernelFunction[GemmCall], given: GemmCall) -> str:
-    return gemm_abi.can_implement(kernel, given) or ""
+def refusal(kernel: KernelFunction[GemmCall], gemm_call: GemmCall) -> str:
+    return gemm_abi.can_implement(kernel, gemm_call) or ""
 
 
 def spilled(kernel: KernelFunction[GemmCall]) -> dict[str, int]:
     """Return bytes of stack per thread of each kernel in a library, by its mangled name."""
-    found = usage(Path(kernel.library))
-    assert not isinstance(found, str), found
-    assert all(one.registers > 32 for one in found)
-    return {one.kernel: one.stack_bytes for one in found}
+    usages = usage(Path(kernel.library))
+    assert not isinstance(usages, str), usages
+    assert all(usage_row.registers > 32 for usage_row in usages)
+    return {usage_row.kernel: usage_row.stack_bytes for usage_row in usages}
 
 
 def test_hopper_kernels_take_what_fits_and_nothing_else(
@@ -191,24 +191,24 @@ def test_only_stream_k_cuts_k_and_needs_a_workspace(
 
 
 def test_scales_and_bias_must_be_there_to_run(hopper: dict[str, KernelFunction[GemmCall]]) -> None:
-    given = call(HOPPER["fp8"], a=256, b=256, d=256, c=256, scale_a=256)
+    gemm_call = call(HOPPER["fp8"], a=256, b=256, d=256, c=256, scale_a=256)
     with pytest.raises(KernelError, match="a pointer is missing"):
-        gemm_abi.run(hopper["fp8"], given, 0)
-    given.alpha = 0.5
-    assert "alpha" in refusal(hopper["fp8"], given)
+        gemm_abi.run(hopper["fp8"], gemm_call, 0)
+    gemm_call.alpha = 0.5
+    assert "alpha" in refusal(hopper["fp8"], gemm_call)
 
 
 def test_a_missing_workspace_is_refused(hopper: dict[str, KernelFunction[GemmCall]]) -> None:
-    given = call(HOPPER["stream_k"], a=256, b=256, d=256, split_k=4)
+    gemm_call = call(HOPPER["stream_k"], a=256, b=256, d=256, split_k=4)
     with pytest.raises(KernelError, match="the workspace is missing or too small"):
-        gemm_abi.run(hopper["stream_k"], given, 0)
+        gemm_abi.run(hopper["stream_k"], gemm_call, 0)
 
 
 def test_hopper_kernels_do_not_spill(hopper: dict[str, KernelFunction[GemmCall]]) -> None:
-    found = spilled(hopper["plain"])
-    assert set(found.values()) == {0}
+    spills = spilled(hopper["plain"])
+    assert set(spills.values()) == {0}
     for config in HOPPER.values():
-        assert any(f"{config.name}_kernel" in kernel for kernel in found)
+        assert any(f"{config.name}_kernel" in kernel for kernel in spills)
 
 
 def test_a_library_needs_the_runtime_and_no_driver(
@@ -254,25 +254,25 @@ def test_grouped_kernels_compile(
 ) -> None:
     config = replace(BF16, grouped=True)
     kernel = loaded(toolkit, {"grouped": config}, tmp_path)["grouped"]
-    given = call(config, batch=8, batch_b=N * K)
-    assert refusal(kernel, given) == ""
+    gemm_call = call(config, batch=8, batch_b=N * K)
+    assert refusal(kernel, gemm_call) == ""
     # The arrays of eight groups, and a pair of tensor maps for each multiprocessor.
-    few = gemm_abi.workspace_bytes(kernel, given)
+    few = gemm_abi.workspace_bytes(kernel, gemm_call)
     assert 132 * 2 * 128 <= few < 1 << 20
-    given.batch = 1000
-    assert gemm_abi.workspace_bytes(kernel, given) > few
+    gemm_call.batch = 1000
+    assert gemm_abi.workspace_bytes(kernel, gemm_call) > few
     assert "a stride" in refusal(kernel, call(config, batch=8, batch_b=N * K + 1))
     assert "sm_count" in refusal(kernel, call(config, batch=8, batch_b=N * K, sm_count=0))
-    given = call(config, batch=8, batch_b=N * K, a=256, b=256, d=256)
+    gemm_call = call(config, batch=8, batch_b=N * K, a=256, b=256, d=256)
     with pytest.raises(KernelError, match="a pointer is missing"):
-        gemm_abi.run(kernel, given, 0)
-    given.offsets, given.workspace, given.workspace_bytes = 256, 256, few - 1
+        gemm_abi.run(kernel, gemm_call, 0)
+    gemm_call.offsets, gemm_call.workspace, gemm_call.workspace_bytes = 256, 256, few - 1
     with pytest.raises(KernelError, match=f"too small .*: {few - 1} bytes of {few}"):
-        gemm_abi.run(kernel, given, 0)
+        gemm_abi.run(kernel, gemm_call, 0)
     used = usage(Path(kernel.library))
     assert not isinstance(used, str), used
     assert len(used) == 2  # the product, and what writes the arrays CUTLASS reads of each group
-    assert {one.stack_bytes for one in used} == {0}
+    assert {compiled_kernel.stack_bytes for compiled_kernel in used} == {0}
 
     def processors(device: torch.device) -> int:
         return 132

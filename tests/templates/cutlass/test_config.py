@@ -64,16 +64,16 @@ def test_every_field_changes_the_name() -> None:
         "grouped": True,
         "epilogue": RELU,
     }
-    assert set(other) == {one.name for one in fields(GemmConfig)}
+    assert set(other) == {field_.name for field_ in fields(GemmConfig)}
     names = {replace(base, **{key: value}).name for key, value in other.items()}
     assert len(names | {base.name}) == len(other) + 1
 
 
 def test_how_c_lies_is_no_part_of_a_kernel_that_does_not_read_it_in_full() -> None:
     for bias in ("none", "row", "column"):
-        one = replace(SM90, bias=bias)
-        assert replace(one, align_c=1) == one
-        assert replace(one, align_c=1).align_c == 8
+        changed = replace(SM90, bias=bias)
+        assert replace(changed, align_c=1) == changed
+        assert replace(changed, align_c=1).align_c == 8
     full = replace(SM90, bias="full")
     assert replace(full, align_c=1) != full
     assert replace(full, align_c=1).name != full.name
@@ -87,7 +87,7 @@ def test_a_name_is_a_c_identifier() -> None:
 def test_a_configuration_is_plain_json() -> None:
     plain = json.loads(json.dumps(SM90.to_dict()))
     assert plain["tile"] == [128, 128, 64]
-    assert set(plain) == {one.name for one in fields(GemmConfig)} - {"epilogue"}
+    assert set(plain) == {field_.name for field_ in fields(GemmConfig)} - {"epilogue"}
     plain = json.loads(json.dumps(replace(SM90, epilogue=RELU).to_dict()))
     assert (plain["epilogue"], plain["epilogue_digest"]) == ("relu(sums)", RELU.digest)
 

@@ -19,11 +19,11 @@ from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.templates.cutlass.evt import Evt, evt_of
 from inductor_plugin.templates.cutlass.functor import FUNCTORS
-from tests.support.evt_reference import DTYPES, FUNCTIONS, evaluated, host_library, on_host
+from tests.support.cutlass.evt_reference import DTYPES, FUNCTIONS, evaluated, host_library, on_host
 from tests.support.graphs.epilogues import CASES, MORE, Case, M, N, eager, epilogue_of
 from tests.support.graphs.with_epilogues import OUTPUTS, lowered
 
-ALL = {one.name: one for one in (*CASES, *MORE)}
+ALL = {case.name: case for case in (*CASES, *MORE)}
 SPECIAL = (
     0.0,
     -0.0,
@@ -63,34 +63,34 @@ def inputs(case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Ten
     product[0, : len(SPECIAL)] = torch.tensor(SPECIAL)
     operands: list[torch.Tensor] = []
     for shape in case.shapes(dtype):
-        one = torch.randn(shape.size, generator=generator)
-        operands.append((one.abs() + 0.5 if one.dim() == 0 else one).to(shape.dtype))
+        tensor = torch.randn(shape.size, generator=generator)
+        operands.append((tensor.abs() + 0.5 if tensor.dim() == 0 else tensor).to(shape.dtype))
     return product, operands
 
 
 def check_close(
-    one: Sequence[torch.Tensor],
-    two: Sequence[torch.Tensor],
+    actual: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
     factor: float = 1.0,
     least: float = 1e-6,
 ) -> None:
     """Assert that tensors are equal but for the last place; NaN and infinity must be at the same places.
 
     Args:
-        one: Some.
-        two: What they should be.
+        actual: The tensors that were computed.
+        expected: What they should be.
         factor: Units in the last place that are allowed.
         least: Absolute difference that is allowed.
     """
-    assert len(one) == len(two) > 0
-    for found, wanted in zip(one, two, strict=True):
-        assert found.dtype == wanted.dtype
-        assert found.shape == wanted.shape == (M, N)
+    assert len(actual) == len(expected) > 0
+    for result, wanted in zip(actual, expected, strict=True):
+        assert result.dtype == wanted.dtype
+        assert result.shape == wanted.shape == (M, N)
         torch.testing.assert_close(
-            found.float(),
+            result.float(),
             wanted.float(),
-            rtol=factor * PRECISION[found.dtype],
-            atol=0.0 if found.dtype == torch.int8 else least,
+            rtol=factor * PRECISION[result.dtype],
+            atol=0.0 if result.dtype == torch.int8 else least,
             equal_nan=True,
         )
 
@@ -100,12 +100,12 @@ def check_tree(name: str, dtype: torch.dtype) -> None:
     case = ALL[name]
     evt = tree(case, dtype)
     product, operands = inputs(case, dtype)
-    if any(one.element == "s8" for one in evt.outputs):
+    if any(output.element == "s8" for output in evt.outputs):
         product = product.nan_to_num(nan=1.0)  # torch defines no int8 of NaN
-    found = evaluated(evt, product, operands)
+    actual = evaluated(evt, product, operands)
     if case.readers:
-        torch.testing.assert_close(found.pop(0), product.to(dtype), equal_nan=True, rtol=0, atol=0)
-    check_close(found, evaluate(epilogue_of(case, dtype), product, operands))
+        torch.testing.assert_close(actual.pop(0), product.to(dtype), equal_nan=True, rtol=0, atol=0)
+    check_close(actual, evaluate(epilogue_of(case, dtype), product, operands))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -128,15 +128,15 @@ def test_a_tree_is_as_near_to_eager_as_its_dtype_allows(name: str) -> None:
     evt = tree(case, torch.bfloat16)
     product, operands = inputs(case, torch.bfloat16)
     product = product.nan_to_num(1.0, 8.0, -8.0).clamp(-64, 64).bfloat16().float()
-    found = evaluated(evt, product, operands)[1 if case.readers else 0 :]
+    result = evaluated(evt, product, operands)[1 if case.readers else 0 :]
     wanted = case.function(product.bfloat16(), *operands)
-    for one, two in zip(found, wanted, strict=True):
-        assert one.dtype == two.dtype
-        size = two.float().square().mean().sqrt()
-        error = (one.float() - two.float()).square().mean().sqrt()
+    for value, expected in zip(result, wanted, strict=True):
+        assert value.dtype == expected.dtype
+        size = expected.float().square().mean().sqrt()
+        error = (value.float() - expected.float()).square().mean().sqrt()
         assert error <= 2.0**-6 * size
-        if two.dtype == torch.int8:
-            assert (one.int() - two.int()).abs().max() <= 1
+        if expected.dtype == torch.int8:
+            assert (value.int() - expected.int()).abs().max() <= 1
 
 
 def test_every_function_has_a_reference_and_is_computed_somewhere() -> None:
@@ -195,37 +195,38 @@ def test_a_random_chain_computes_what_eager_does(seed: int) -> None:
     assert isinstance(evt, Evt), evt
     product, operands = inputs(case, torch.bfloat16)
     # Reads are in the order in which loops come across them: "arg2_1" is the first operand.
-    taken = [operands[int(one.buffer[3:].partition("_")[0]) - 2] for one in epilogue.reads]
-    found = evaluated(evt, product, taken)
+    taken = [operands[int(read.buffer[3:].partition("_")[0]) - 2] for read in epilogue.reads]
+    actual = evaluated(evt, product, taken)
     names: list[str] = graph.meta[OUTPUTS]
     results = eager(case, product, operands)
-    wanted = [results[names.index(one.buffer)] for one in epilogue.writes]
-    check_close(found, [one.to(two.dtype) for one, two in zip(wanted, found, strict=True)])
+    wanted = [results[names.index(write.buffer)] for write in epilogue.writes]
+    check_close(actual, [value.to(like.dtype) for value, like in zip(wanted, actual, strict=True)])
 
 
 @pytest.fixture(name="toolkit", scope="module")
 def a_toolkit() -> Toolkit:
-    found = nvcc.find("", dict(os.environ))
-    if not isinstance(found, Toolkit):
-        pytest.skip(found.reason)
-    return found
+    toolkit = nvcc.find("", dict(os.environ))
+    if not isinstance(toolkit, Toolkit):
+        pytest.skip(toolkit.reason)
+    return toolkit
 
 
 def test_the_cpp_of_a_tree_computes_what_the_tree_does(toolkit: Toolkit, tmp_path: Path) -> None:
     """The functions nvcc compiles, compiled for the host with CUTLASS's conversions."""
     cases = [(case, dtype) for case in ALL.values() for dtype in (torch.bfloat16, torch.float32)]
     cases += [(program(seed), torch.bfloat16) for seed in range(0, 24, 2)]
-    found = [evt_of(epilogue_of(case, dtype)) for case, dtype in cases]
-    evts = [one for one in found if isinstance(one, Evt)]
+    trees = [evt_of(epilogue_of(case, dtype)) for case, dtype in cases]
+    evts = [built_tree for built_tree in trees if isinstance(built_tree, Evt)]
     assert len(evts) == len(cases)
     library = host_library(evts, toolkit, tmp_path)
     sizes = {"row": (N,), "column": (M, 1), "scalar": ()}
     for index, evt in enumerate(evts):
         product, _ = inputs(CASES[0], torch.float32)
-        if any(one.element == "s8" for one in evt.outputs):
+        if any(output.element == "s8" for output in evt.outputs):
             product = product.nan_to_num(nan=1.0)
         operands = [
-            torch.randn(sizes.get(one.kind, (M, N))).to(DTYPES[one.element]) for one in evt.operands
+            torch.randn(sizes.get(operand.kind, (M, N))).to(DTYPES[operand.element])
+            for operand in evt.operands
         ]
         computed_here = evaluated(evt, product, operands)
         check_close(on_host(library, index, evt, product, operands), computed_here, least=4e-6)

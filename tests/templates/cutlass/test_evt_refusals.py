@@ -29,13 +29,13 @@ ADDED = chain(Step("load", (), 0), Step("add", (0, 1)), reads=(FULL,))
 
 
 def reason(epilogue: Epilogue) -> str:
-    found = evt_of(epilogue)
-    assert isinstance(found, str), found
-    return found
+    tree = evt_of(epilogue)
+    assert isinstance(tree, str), tree
+    return tree
 
 
 @pytest.mark.parametrize(
-    ("epilogue", "told"),
+    ("epilogue", "message"),
     [
         (replace(RELU, position="prologue"), "before the product"),
         (replace(RELU, reduction="sum"), "it reduces"),
@@ -76,8 +76,8 @@ def reason(epilogue: Epilogue) -> str:
         (replace(RELU, dtype="int32", readers=1), "computes relu of whole"),
     ],
 )
-def test_what_does_not_fit_is_refused(epilogue: Epilogue, told: str) -> None:
-    assert told in reason(epilogue)
+def test_what_does_not_fit_is_refused(epilogue: Epilogue, message: str) -> None:
+    assert message in reason(epilogue)
 
 
 def test_too_much_is_refused() -> None:
@@ -87,8 +87,8 @@ def test_too_much_is_refused() -> None:
     assert len(sums) == 3
     assert "4 operands as large as D, a kernel takes 3" in reason(chain(*steps, reads=(FULL,) * 4))
     rows = [Step("load", (), place) for place in range(9)]
-    one = chain(*rows, Step("add", (0, 9)), reads=(ROW,) * 9)
-    assert "9 operands and further outputs, a kernel takes 8" in reason(one)
+    epilogue = chain(*rows, Step("add", (0, 9)), reads=(ROW,) * 9)
+    assert "9 operands and further outputs, a kernel takes 8" in reason(epilogue)
     long = [Step("add", (place, place)) for place in range(MAX_NODES)]
     assert f"a kernel takes {MAX_NODES}" in reason(chain(*long))
     stores = (PRODUCT, *(Step("store", (0,), place) for place in range(4)))
@@ -142,7 +142,7 @@ def test_the_same_value_is_one_node() -> None:
     steps = (Step("load", (), 0), Step("add", (0, 1)), Step("load", (), 0), Step("add", (0, 3)))
     evt = evt_of(chain(*steps, Step("mul", (2, 4)), reads=(ROW,)))
     assert isinstance(evt, Evt)
-    assert [one.op for one in evt.nodes] == ["sums", "operand", "add", "mul"]
+    assert [node.op for node in evt.nodes] == ["sums", "operand", "add", "mul"]
     assert evt.describe() == "mul(add(sums, row), add(sums, row))"
 
 
@@ -154,18 +154,18 @@ def test_zeros_of_both_signs_are_told_apart() -> None:
 
 
 def test_a_kernels_name_is_of_what_is_compiled_alone() -> None:
-    one, other = evt_of(ADDED), evt_of(replace(ADDED, size=(8, 8)))
-    assert isinstance(one, Evt)
+    tree, other = evt_of(ADDED), evt_of(replace(ADDED, size=(8, 8)))
+    assert isinstance(tree, Evt)
     assert isinstance(other, Evt)
-    assert one == other
-    assert one.name == f"evt_add_{one.digest}"
+    assert tree == other
+    assert tree.name == f"evt_add_{tree.digest}"
     moved = evt_of(replace(ADDED, reads=(replace(FULL, offset=8, buffer="b", stride=(2 * N, 1)),)))
-    assert moved == one
+    assert moved == tree
     different = {
-        replace(one, outputs=(Output(2, "f32"),)).digest,
-        replace(one, nodes=(*one.nodes[:2], Node("sub", (0, 1)))).digest,
-        replace(one, operands=(replace(one.operands[0], kind="row"),)).digest,
-        one.digest,
+        replace(tree, outputs=(Output(2, "f32"),)).digest,
+        replace(tree, nodes=(*tree.nodes[:2], Node("sub", (0, 1)))).digest,
+        replace(tree, operands=(replace(tree.operands[0], kind="row"),)).digest,
+        tree.digest,
     }
     assert len(different) == 4
 

@@ -43,16 +43,16 @@ TWO = Evt(
 
 
 def test_a_value_used_twice_is_one_variable() -> None:
-    (one,) = functions(SILU, "f")
-    assert one.leaves == (("sums", 0),)
-    assert one.body == (
+    (function,) = functions(SILU, "f")
+    assert function.leaves == (("sums", 0),)
+    assert function.body == (
         "float const v1 = -x0;",
         "float const v2 = expf(v1);",
         "float const v4 = v2 + 1.0f;",
         "float const v5 = x0 / v4;",
         "return v5;",
     )
-    assert "struct f_value0<cutlass::Array<float, N>>" in one.text
+    assert "struct f_value0<cutlass::Array<float, N>>" in function.text
 
 
 def test_a_tree_lists_its_leaves_first() -> None:
@@ -84,7 +84,7 @@ def test_several_outputs_are_a_graph_whose_visitors_follow_what_they_take() -> N
         "cute::seq<5, 2, 3>"
     )
     order = ["Sm90AccFetch", "Sm90RowBroadcast", "Sm90SrcFetch", "Sm90AuxLoad", "Sm90AuxStore"]
-    places = [written.functor.index(one) for one in order]
+    places = [written.functor.index(line) for line in order]
     assert places == sorted(places)
     assert written.functor.rstrip(">").endswith("round_to_nearest")
     # What is stored beside D comes behind what is read.
@@ -94,14 +94,14 @@ def test_several_outputs_are_a_graph_whose_visitors_follow_what_they_take() -> N
 
 def test_int8_is_cut_towards_zero_and_others_are_not() -> None:
     for element, cut in (("s8", True), ("e4m3", False), ("f16", False)):
-        (one,) = functions(replace(SILU, outputs=(Output(5, element),)), "f")
-        assert (one.body[-1] == "return truncf(v5);") == cut
+        (function,) = functions(replace(SILU, outputs=(Output(5, element),)), "f")
+        assert (function.body[-1] == "return truncf(v5);") == cut
 
 
 def test_a_constant_takes_the_sums_so_that_there_is_a_leaf() -> None:
-    (one,) = functions(Evt((Node("constant", (), 2.0),), (), (Output(0, "f32"),)), "f")
-    assert one.leaves == (("sums", 0),)
-    assert one.body == ("return 2.0f;",)
+    (function,) = functions(Evt((Node("constant", (), 2.0),), (), (Output(0, "f32"),)), "f")
+    assert function.leaves == (("sums", 0),)
+    assert function.body == ("return 2.0f;",)
 
 
 def test_each_operand_is_checked_for_what_it_is() -> None:
@@ -133,4 +133,4 @@ def _c_and_d(text: str) -> list[str]:
     """Return the element types of C and D that the epilogue's builder is given."""
     _, _, builder = text.partition("epilogue::collective::CollectiveBuilder<")
     words = builder.split("EpilogueSchedule")[0].replace("\n", " ").split(",")
-    return [one.strip() for one in words if "_t" in one or "void" in one][:2]
+    return [word.strip() for word in words if "_t" in word or "void" in word][:2]

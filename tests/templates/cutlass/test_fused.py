@@ -54,29 +54,29 @@ ADDMM = Problem("addmm", (operand(N), A, B), D, (("alpha", "1"), ("beta", "1")),
 
 
 def offered(problem: Problem = MM, epilogue: Epilogue = GATED) -> list[Candidate]:
-    found = CutlassGemm().with_epilogue(problem, epilogue)
-    assert not isinstance(found, str), found
-    return [*found]
+    fused = CutlassGemm().with_epilogue(problem, epilogue)
+    assert not isinstance(fused, str), fused
+    return [*fused]
 
 
 def reason(problem: Problem = MM, epilogue: Epilogue = GATED) -> str:
-    found = CutlassGemm().with_epilogue(problem, epilogue)
-    assert isinstance(found, str)
-    return found
+    fused = CutlassGemm().with_epilogue(problem, epilogue)
+    assert isinstance(fused, str)
+    return fused
 
 
 def test_a_few_kernels_of_different_tiles_are_offered() -> None:
-    found = offered()
-    assert 2 <= len(found) <= LIMIT
-    assert len({one.name for one in found}) == len(found)
-    for one in found:
-        kernel = one.kernel
+    offers = offered()
+    assert 2 <= len(offers) <= LIMIT
+    assert len({offer.name for offer in offers}) == len(offers)
+    for candidate in offers:
+        kernel = candidate.kernel
         assert isinstance(kernel, CudaSource)
         assert kernel.op == "inductor_plugin::cutlass_mm_epilogue.out"
         assert imports_of(kernel.op) == ("inductor_plugin.ops.gemm_epilogue",)
-        assert one.config["schedule"] in ("pingpong", "cooperative")
-        assert str(one.config["epilogue_digest"]) in one.name
-        assert kernel.symbol in one.name
+        assert candidate.config["schedule"] in ("pingpong", "cooperative")
+        assert str(candidate.config["epilogue_digest"]) in candidate.name
+        assert kernel.symbol in candidate.name
         *launch, text = kernel.arguments
         assert launch[0] == "tt"
         assert launch[3] == 1
@@ -85,14 +85,14 @@ def test_a_few_kernels_of_different_tiles_are_offered() -> None:
 
 
 def test_kernels_without_an_epilogue_are_what_they_were() -> None:
-    for one in CutlassGemm().candidates(MM):
-        assert "epilogue" not in one.config
-        assert "evt" not in one.name
+    for candidate in CutlassGemm().candidates(MM):
+        assert "epilogue" not in candidate.config
+        assert "evt" not in candidate.name
 
 
 def test_what_addmm_adds_is_the_first_operand() -> None:
     whole = absorbed(ADDMM, GATED)
-    assert [one.pattern for one in whole.reads] == ["row", "full"]
+    assert [read.pattern for read in whole.reads] == ["row", "full"]
     assert whole.describe() == "mul(relu(add(product, row)), full)"
     kernel = offered(ADDMM)[0].kernel
     assert isinstance(kernel, CudaSource)
@@ -108,14 +108,14 @@ def test_an_absorbed_sum_computes_what_addmm_and_the_epilogue_do(
     whole = absorbed(problem, replace(GATED, readers=readers))
     assert whole.readers == 0
     product, bias, gate = torch.randn(M, N), torch.randn(N), torch.randn(M, N)
-    given = [bias, gate] if beta else [gate]
-    found = evaluate(whole, product, [one.to(torch.bfloat16) for one in given])
+    operands = [bias, gate] if beta else [gate]
+    actual = evaluate(whole, product, [tensor.to(torch.bfloat16) for tensor in operands])
     summed = alpha * product + (beta * bias.bfloat16().float() if beta else 0)
     result = (summed.relu() * gate.bfloat16()).bfloat16()
     wanted = (summed.bfloat16(), result) if readers else (result,)
-    assert len(found) == len(wanted)
-    for one, two in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, two)
+    assert len(actual) == len(wanted)
+    for value, expected in zip(actual, wanted, strict=True):
+        torch.testing.assert_close(value, expected)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_batches_and_int8_are_fused_too() -> None:
         inputs=(operand(M, K, dtype="int8"), b),
         output=operand(M, N, dtype="int32"),
     )
-    found = offered(whole, dequantized)
-    assert {str(one.config["d"]) for one in found} == {"bf16"}
-    assert {str(one.config["accumulator"]) for one in found} == {"s32"}
+    offers = offered(whole, dequantized)
+    assert {str(offer.config["d"]) for offer in offers} == {"bf16"}
+    assert {str(offer.config["accumulator"]) for offer in offers} == {"s32"}
 
 
 def test_the_reason_says_what_does_not_fit() -> None:
@@ -208,7 +208,7 @@ LARGE = Evt(
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         (replace(KERNEL, schedule="stream_k", tile=(128, 128, 64)), "only pingpong"),
         (replace(KERNEL, bias="row"), "are operands of it"),
@@ -228,8 +228,8 @@ LARGE = Evt(
         ),
     ],
 )
-def test_a_kernel_whose_epilogue_cannot_be_is_unbuildable(config: GemmConfig, told: str) -> None:
-    assert told in (unbuildable(config) or "")
+def test_a_kernel_whose_epilogue_cannot_be_is_unbuildable(config: GemmConfig, message: str) -> None:
+    assert message in (unbuildable(config) or "")
 
 
 def test_an_epilogue_leaves_room_for_two_stages() -> None:

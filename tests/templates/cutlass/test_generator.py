@@ -31,11 +31,11 @@ PROBLEM = Problem(
 def forget() -> Iterator[None]:
     """Forget what this process knows of its generator, before and after."""
     cleared: Any = (generator_reason, source._modules, gemm._text)  # pyright: ignore[reportPrivateUsage]
-    for one in cleared:
-        one.cache_clear()
+    for name in cleared:
+        name.cache_clear()
     yield
-    for one in cleared:
-        one.cache_clear()
+    for name in cleared:
+        name.cache_clear()
 
 
 def not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ needs_cutlass = pytest.mark.skipif(
 
 
 @needs_cutlass
-@pytest.mark.parametrize("way", WAYS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way_: way_.__name__)
 def test_candidates_stay_without_a_text_and_the_reason_is_known(
     way: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,7 +86,7 @@ def test_candidates_stay_without_a_text_and_the_reason_is_known(
     assert template.reject(PROBLEM) is None
     named = template.candidates(PROBLEM)
     assert WAYS[way] in str(generator_reason())
-    assert [one.name for one in named] == [one.name for one in complete]
+    assert [config.name for config in named] == [config.name for config in complete]
     for bare, whole in zip(named, complete, strict=True):
         assert isinstance(bare.kernel, CudaSource)
         assert isinstance(whole.kernel, CudaSource)

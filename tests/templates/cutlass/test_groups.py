@@ -27,16 +27,16 @@ PROBLEM = Problem("grouped_mm", (A, B, OFFSETS), OUTPUT)
 
 
 def facts(problem: Problem) -> GemmFacts:
-    found = grouped_facts_of(problem)
-    assert isinstance(found, GemmFacts), found
-    return found
+    group = grouped_facts_of(problem)
+    assert isinstance(group, GemmFacts), group
+    return group
 
 
 def test_groups_of_rows() -> None:
-    found = facts(PROBLEM)
-    assert (found.m, found.n, found.k, found.batch, found.grouped) == (4096, 1024, 512, 8, True)
-    assert (found.layout_a, found.layout_b) == ("row", "column")
-    assert (found.align_a, found.align_b, found.align_d) == (8, 8, 8)
+    gemm = facts(PROBLEM)
+    assert (gemm.m, gemm.n, gemm.k, gemm.batch, gemm.grouped) == (4096, 1024, 512, 8, True)
+    assert (gemm.layout_a, gemm.layout_b) == ("row", "column")
+    assert (gemm.align_a, gemm.align_b, gemm.align_d) == (8, 8, 8)
 
 
 def test_the_step_between_groups_counts_for_the_alignment() -> None:
@@ -63,17 +63,17 @@ def test_groups_are_counted_in_sixteen_bits() -> None:
 def test_the_number_of_rows_may_be_dynamic() -> None:
     rows = SizeClass(0, 0, 2049, 4096, 4096)
     groups = SizeClass(1, 0, 8, 8, 8)
-    found = facts(replace(PROBLEM, dynamic=(rows, groups)))
-    assert (found.align_a, found.align_b, found.align_d) == (8, 8, 8)
+    gemm = facts(replace(PROBLEM, dynamic=(rows, groups)))
+    assert (gemm.align_a, gemm.align_b, gemm.align_d) == (8, 8, 8)
     inner = SizeClass(1, 1, 257, 512, 512)
     assert facts(replace(PROBLEM, dynamic=(inner,))).align_b == 1
 
 
 def test_choices_of_groups_are_grouped_hopper_kernels() -> None:
-    found = choices(facts(PROBLEM), "sm_90a")
-    assert not isinstance(found, str)
-    assert all(choice.config.grouped and choice.launch.name == "" for choice in found)
-    assert {choice.config.schedule for choice in found} == {"pingpong", "cooperative"}
+    offered = choices(facts(PROBLEM), "sm_90a")
+    assert not isinstance(offered, str)
+    assert all(choice.config.grouped and choice.launch.name == "" for choice in offered)
+    assert {choice.config.schedule for choice in offered} == {"pingpong", "cooperative"}
     assert "grouped kernels are sm_90a" in str(choices(facts(PROBLEM), "sm_80"))
 
 
@@ -107,7 +107,7 @@ def test_the_template_serves_groups_on_hopper_alone() -> None:
 
 
 def test_float32_is_refused_for_what_it_is() -> None:
-    single = tuple(replace(one, dtype="float32") for one in (A, B))
+    single = tuple(replace(tensor, dtype="float32") for tensor in (A, B))
     problem = replace(
         PROBLEM,
         inputs=(*single, OFFSETS),
@@ -119,8 +119,8 @@ def test_float32_is_refused_for_what_it_is() -> None:
 
 
 def test_a_candidate_calls_the_operator_of_groups() -> None:
-    found = CutlassGemm().candidates(replace(PROBLEM, target=target("H100")))
-    kernels = [one.kernel for one in found]
+    candidates = CutlassGemm().candidates(replace(PROBLEM, target=target("H100")))
+    kernels = [candidate.kernel for candidate in candidates]
     assert 4 <= len(kernels) <= 16
     for kernel in kernels:
         assert isinstance(kernel, CudaSource)

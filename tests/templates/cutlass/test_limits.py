@@ -29,7 +29,9 @@ INT8 = replace(
 )
 
 
-@pytest.mark.parametrize("config", [SM90, SM80, FP8, INT8, GROUPED], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "config", [SM90, SM80, FP8, INT8, GROUPED], ids=lambda config_: config_.name
+)
 def test_good_configurations_are_buildable(config: GemmConfig) -> None:
     assert unbuildable(config) is None
 

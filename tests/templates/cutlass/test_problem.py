@@ -26,9 +26,9 @@ def product(a: Operand, b: Operand, dtype: str = "bfloat16") -> Problem:
 
 
 def facts(problem: Problem, **options: Any) -> GemmFacts:
-    found = facts_of(problem, **options)
-    assert isinstance(found, GemmFacts), found
-    return found
+    gemm = facts_of(problem, **options)
+    assert isinstance(gemm, GemmFacts), gemm
+    return gemm
 
 
 def with_bias(bias: Operand, m: int = 64, n: int = 128, **arguments: str) -> Problem:
@@ -52,12 +52,12 @@ def scaled(scale_a: Operand, scale_b: Operand, *bias: Operand, **arguments: str)
 
 
 def test_a_plain_product() -> None:
-    found = facts(product(dense((64, 32)), dense((32, 128), stride=(1, 32))))
-    assert (found.m, found.n, found.k, found.batch) == (64, 128, 32, 1)
-    assert (found.a, found.b, found.c, found.d) == ("bf16", "bf16", "bf16", "bf16")
-    assert (found.layout_a, found.layout_b) == ("row", "column")
-    assert (found.align_a, found.align_b, found.align_d) == (8, 8, 8)
-    assert (found.bias, found.scale) == ("none", "none")
+    gemm = facts(product(dense((64, 32)), dense((32, 128), stride=(1, 32))))
+    assert (gemm.m, gemm.n, gemm.k, gemm.batch) == (64, 128, 32, 1)
+    assert (gemm.a, gemm.b, gemm.c, gemm.d) == ("bf16", "bf16", "bf16", "bf16")
+    assert (gemm.layout_a, gemm.layout_b) == ("row", "column")
+    assert (gemm.align_a, gemm.align_b, gemm.align_d) == (8, 8, 8)
+    assert (gemm.bias, gemm.scale) == ("none", "none")
 
 
 @pytest.mark.parametrize(
@@ -75,26 +75,26 @@ def test_a_plain_product() -> None:
     ],
 )
 def test_the_alignment_counts_offset_stride_and_extent(operand: Operand, align: int) -> None:
-    found = facts(product(operand, dense((operand.size[1], 128))))
-    assert found.align_a == align
+    gemm = facts(product(operand, dense((operand.size[1], 128))))
+    assert gemm.align_a == align
 
 
 def test_the_stride_of_a_single_row_does_not_count() -> None:
-    found = facts(product(dense((1, 32), stride=(37, 1)), dense((32, 128))))
-    assert (found.layout_a, found.align_a) == ("row", 8)
+    gemm = facts(product(dense((1, 32), stride=(37, 1)), dense((32, 128))))
+    assert (gemm.layout_a, gemm.align_a) == ("row", 8)
 
 
 def test_a_single_column_is_read_along_k() -> None:
-    found = facts(product(dense((64, 32)), dense((32, 1))))
-    assert (found.layout_b, found.align_b, found.align_d) == ("column", 8, 1)
+    gemm = facts(product(dense((64, 32)), dense((32, 1))))
+    assert (gemm.layout_b, gemm.align_b, gemm.align_d) == ("column", 8, 1)
 
 
 def test_a_batch_counts_its_stride_and_may_be_shared() -> None:
     shared = dense((3, 32, 128), stride=(0, 128, 1))
     assert facts(product(dense((3, 64, 32)), shared)).align_b == 8
     odd = dense((3, 64, 32), stride=(64 * 32 + 2, 32, 1))
-    found = facts(product(odd, shared))
-    assert (found.batch, found.align_a) == (3, 2)
+    gemm = facts(product(odd, shared))
+    assert (gemm.batch, gemm.align_a) == (3, 2)
 
 
 def test_a_batch_stride_known_at_run_time_has_the_alignment_that_is_proven() -> None:
@@ -109,8 +109,8 @@ def test_a_dynamic_contiguous_extent_has_no_known_alignment() -> None:
     rows = replace(problem, dynamic=(SizeClass(0, 0, 33, 64, 64),))
     assert facts(rows).align_a == 8
     columns = replace(problem, dynamic=(SizeClass(1, 1, 65, 128, 128),))
-    found = facts(columns)
-    assert (found.align_a, found.align_b, found.align_d) == (8, 1, 1)
+    gemm = facts(columns)
+    assert (gemm.align_a, gemm.align_b, gemm.align_d) == (8, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_a_bias_no_kernel_reads_is_refused(bias: Operand, reason: str) -> None:
 
 
 def test_a_bias_times_zero_is_not_read() -> None:
-    found = facts(with_bias(dense((128,), stride=(2,)), beta="0", alpha="0.5"))
-    assert (found.bias, found.alpha, found.beta) == ("none", 0.5, 0.0)
+    gemm = facts(with_bias(dense((128,), stride=(2,)), beta="0", alpha="0.5"))
+    assert (gemm.bias, gemm.alpha, gemm.beta) == ("none", 0.5, 0.0)
 
 
 def test_the_alignment_of_a_full_bias_counts() -> None:
@@ -167,23 +167,23 @@ def test_the_alignment_of_a_full_bias_counts() -> None:
         ),
         dense((3, 64, 128)),
     )
-    found = facts(batched)
-    assert (found.bias, found.align_c) == ("row", 4)
+    gemm = facts(batched)
+    assert (gemm.bias, gemm.align_c) == ("row", 4)
 
 
 def test_float32_needs_leave_to_be_rounded() -> None:
     problem = product(dense((64, 32), "float32"), dense((32, 128), "float32"), "float32")
     assert "TF32, which is off" in str(facts_of(problem))
-    found = facts(problem, allow_tf32=True)
-    assert (found.a, found.d, found.align_a) == ("tf32", "f32", 4)
+    gemm = facts(problem, allow_tf32=True)
+    assert (gemm.a, gemm.d, gemm.align_a) == ("tf32", "f32", 4)
 
 
 def test_scales_are_told_by_their_numbers() -> None:
-    one = dense((1,), "float32")
-    assert facts(scaled(one, one)).scale == "tensor"
+    scale = dense((1,), "float32")
+    assert facts(scaled(scale, scale)).scale == "tensor"
     rows, columns = dense((64, 1), "float32"), dense((1, 128), "float32")
-    found = facts(scaled(rows, columns, dense((128,)), use_fast_accum="True"))
-    assert (found.scale, found.bias, found.fast_accumulation) == ("rowwise", "row", True)
+    gemm = facts(scaled(rows, columns, dense((128,)), use_fast_accum="True"))
+    assert (gemm.scale, gemm.bias, gemm.fast_accumulation) == ("rowwise", "row", True)
     assert not facts(scaled(rows, columns)).fast_accumulation
 
 

@@ -35,7 +35,7 @@ def test_a_source_is_the_same_each_time() -> None:
     assert source(SM90) == source(SM90)
 
 
-@pytest.mark.parametrize("config", [SM90, SM80, FP8], ids=lambda one: one.name)
+@pytest.mark.parametrize("config", [SM90, SM80, FP8], ids=lambda config_: config_.name)
 def test_a_source_has_includes_first_and_one_c_function_last(config: GemmConfig) -> None:
     text = source(config)
     lines = text.splitlines()
@@ -50,13 +50,15 @@ def test_a_source_has_includes_first_and_one_c_function_last(config: GemmConfig)
 
 
 def test_several_sources_stand_in_one_unit() -> None:
-    sources = [CppSource(str(n) * 64, source(one), one.name) for n, one in enumerate((SM90, SM80))]
+    sources = [
+        CppSource(str(n) * 64, source(config), config.name) for n, config in enumerate((SM90, SM80))
+    ]
     unit = one_unit(sources)
     assert unit.count('#include "cutlass/cutlass.h"') == 1
-    for one in sources:
-        assert f"int32_t {unique_symbol(one)}(" in unit
+    for source_ in sources:
+        assert f"int32_t {unique_symbol(source_)}(" in unit
         # The kernel's type keeps its readable name: it is what a profile shows.
-        assert f"struct {one.symbol}_kernel" in unit
+        assert f"struct {source_.symbol}_kernel" in unit
 
 
 def test_cutlass_library_writes_the_type_of_exactly_this_configuration() -> None:

@@ -44,9 +44,9 @@ FORWARD = (
     configs(attention_of(attention(dim=64)), target("H100"))[0],
 )
 NARROW = tuple(
-    one
+    config
     for dim in (64, 128, 256)
-    for one in configs(attention_of(attention(dim=dim, dtype="float8_e4m3fn")), target("H100"))
+    for config in configs(attention_of(attention(dim=dim, dtype="float8_e4m3fn")), target("H100"))
 )
 """Operands of 8 bits."""
 BACKWARD = tuple(
@@ -73,10 +73,10 @@ class Built:
 
 @pytest.fixture(name="toolkit", scope="module")
 def a_toolkit() -> Toolkit:
-    found = nvcc.find("", dict(os.environ))
-    if not isinstance(found, Toolkit):
-        pytest.skip(found.reason)
-    return found
+    toolkit = nvcc.find("", dict(os.environ))
+    if not isinstance(toolkit, Toolkit):
+        pytest.skip(toolkit.reason)
+    return toolkit
 
 
 def children_s() -> float:
@@ -86,10 +86,10 @@ def children_s() -> float:
 
 def built(toolkit: Toolkit, batch: Sequence[FmhaConfig], folder: Path) -> Built:
     """Compile kernels as one unit and load them."""
-    texts = [cutlass_fmha_source.source(one) for one in batch]
+    texts = [cutlass_fmha_source.source(kernel) for kernel in batch]
     sources = tuple(
-        CppSource(hashlib.sha256(text.encode()).hexdigest(), text, one.name)
-        for text, one in zip(texts, batch, strict=True)
+        CppSource(hashlib.sha256(text.encode()).hexdigest(), text, kernel.name)
+        for text, kernel in zip(texts, batch, strict=True)
     )
 
     def ignore(event: Event) -> None:
@@ -99,10 +99,11 @@ def built(toolkit: Toolkit, batch: Sequence[FmhaConfig], folder: Path) -> Built:
     before = children_s()
     outcomes = compile_child.run(job, ignore)
     spent = children_s() - before
-    assert [(one.status, one.reason) for one in outcomes] == [("ok", "")] * len(batch)
-    assert len({one.library for one in outcomes}) == 1
+    assert [(outcome.status, outcome.reason) for outcome in outcomes] == [("ok", "")] * len(batch)
+    assert len({outcome.library for outcome in outcomes}) == 1
     functions = tuple(
-        cutlass_abi.load(str(one.library), one.symbol, toolkit.cudart) for one in outcomes
+        cutlass_abi.load(str(outcome.library), outcome.symbol, toolkit.cudart)
+        for outcome in outcomes
     )
     return Built(tuple(outcomes), functions, spent)
 
@@ -142,7 +143,7 @@ def call(dim: int = 64, seq_q: int = SEQ, seq_k: int = SEQ + 1, **values: Any) -
     shared = values.get("heads_kv", HEADS)
     strides_q = (HEADS * seq_q * dim, seq_q * dim, dim)
     strides_k = (shared * seq_k * dim, seq_k * dim, dim)
-    found = FmhaCall(
+    fmha_call = FmhaCall(
         batch=BATCH,
         heads=HEADS,
         heads_kv=HEADS,
@@ -155,16 +156,16 @@ def call(dim: int = 64, seq_q: int = SEQ, seq_k: int = SEQ + 1, **values: Any) -
         sm_count=132,
     )
     for name in ("q", "out", "d_out", "dq"):
-        setattr(found, f"stride_{name}", strides_q)
+        setattr(fmha_call, f"stride_{name}", strides_q)
     for name in ("k", "v", "dk", "dv"):
-        setattr(found, f"stride_{name}", strides_k)
+        setattr(fmha_call, f"stride_{name}", strides_k)
     for name, value in values.items():
-        setattr(found, name, value)
-    return found
+        setattr(fmha_call, name, value)
+    return fmha_call
 
 
-def refusal(kernel: KernelFunction[FmhaCall], given: FmhaCall) -> str:
-    return cutlass_abi.can_implement(kernel, given) or ""
+def refusal(kernel: KernelFunction[FmhaCall], fmha_call: FmhaCall) -> str:
+    return cutlass_abi.can_implement(kernel, fmha_call) or ""
 
 
 def check_common_refusals(kernel: KernelFunction[FmhaCall], most_dim: int) -> None:
@@ -207,17 +208,17 @@ def narrow_kernels(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -
 
 def test_kernels_for_8_bits_turn_v_and_do_not_spill(narrow: Built) -> None:
     library = Path(str(narrow.outcomes[0].library))
-    found = sass.instructions(library)
-    assert not isinstance(found, str), found
+    instructions = sass.instructions(library)
+    assert not isinstance(instructions, str), instructions
     for config, outcome, kernel in zip(NARROW, narrow.outcomes, narrow.functions, strict=True):
         taken = outcome.resources
         assert taken is not None
         assert taken.spills == 0
         assert taken.threads == 384
         assert (taken.shared_bytes or 0) <= config.shared_bytes
-        own = [found[name] for name in found if outcome.symbol in name]
+        own = [instructions[name] for name in instructions if outcome.symbol in name]
         assert len(own) == 2  # the kernel, and what turns V
-        assert sum("QGMMA" in one for one in own) == 1
+        assert sum("QGMMA" in line for line in own) == 1
         # A line of keys for each column: 1001 of them are 1008 bytes.
         assert cutlass_abi.workspace_bytes(kernel, call()) == BATCH * HEADS * 64 * 1008
         assert cutlass_abi.workspace_bytes(kernel, call(heads_kv=2)) == BATCH * 2 * 64 * 1008
@@ -229,13 +230,13 @@ def test_kernels_for_8_bits_turn_v_and_do_not_spill(narrow: Built) -> None:
         assert refusal(kernel, call(seq_q=1, batch=1, **by_tokens)) == ""
         # Turned, a batch would have more keys and columns than 32 bits count.
         assert "an extent" in refusal(kernel, call(seq_k=1 << 26, seq_q=1, batch=1, **by_tokens))
-        given = call(q=256, k=256, v=256, out=256)
+        fmha_call = call(q=256, k=256, v=256, out=256)
         with pytest.raises(KernelError, match="workspace is missing"):
-            cutlass_abi.run(kernel, given, 0)
+            cutlass_abi.run(kernel, fmha_call, 0)
 
 
 def rounded(*parts: int) -> int:
-    return sum((one + 127) // 128 * 128 for one in parts)
+    return sum((part + 127) // 128 * 128 for part in parts)
 
 
 def test_backward_kernels_take_what_fits_and_nothing_else(backward: Built) -> None:
@@ -262,31 +263,31 @@ def test_operands_and_workspace_must_be_there_to_run(forward: Built, backward: B
     with pytest.raises(KernelError, match="a pointer is missing"):
         cutlass_abi.run(forward.functions[0], call(q=256, k=256, v=256), 0)
     names = ("q", "k", "v", "d_out", "lse", "delta", "dq", "dk", "dv")
-    given = call(**dict.fromkeys(names, 256))
-    needed = cutlass_abi.workspace_bytes(backward.functions[0], given)
+    fmha_call = call(**dict.fromkeys(names, 256))
+    needed = cutlass_abi.workspace_bytes(backward.functions[0], fmha_call)
     with pytest.raises(KernelError, match=f"workspace is missing.*: 0 bytes of {needed}"):
-        cutlass_abi.run(backward.functions[0], given, 0)
-    given.workspace, given.workspace_bytes = 64, needed
+        cutlass_abi.run(backward.functions[0], fmha_call, 0)
+    fmha_call.workspace, fmha_call.workspace_bytes = 64, needed
     with pytest.raises(KernelError, match="not aligned to 128"):
-        cutlass_abi.run(backward.functions[0], given, 0)
-    given.delta = 0
+        cutlass_abi.run(backward.functions[0], fmha_call, 0)
+    fmha_call.delta = 0
     with pytest.raises(KernelError, match="a pointer is missing"):
-        cutlass_abi.run(backward.functions[0], given, 0)
+        cutlass_abi.run(backward.functions[0], fmha_call, 0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU would run it on pointers into nowhere")
 def test_without_a_gpu_it_says_what_the_runtime_says(forward: Built) -> None:
-    given = call(q=256, k=256, v=256, out=256)
+    fmha_call = call(q=256, k=256, v=256, out=256)
     with pytest.raises(KernelError, match=r"did not start \(CUDA error [1-9]"):
-        cutlass_abi.run(forward.functions[0], given, 0)
+        cutlass_abi.run(forward.functions[0], fmha_call, 0)
 
 
 @pytest.mark.parametrize("which", ["forward", "backward"])
 def test_kernels_use_wgmma_and_do_not_spill(which: str, request: pytest.FixtureRequest) -> None:
     batch: Built = request.getfixturevalue(which)
     library = Path(str(batch.outcomes[0].library))
-    found = sass.instructions(library)
-    assert not isinstance(found, str), found
+    instructions = sass.instructions(library)
+    assert not isinstance(instructions, str), instructions
     used = usage(library)
     assert not isinstance(used, str), used
     wanted = FORWARD if which == "forward" else BACKWARD
@@ -299,10 +300,12 @@ def test_kernels_use_wgmma_and_do_not_spill(which: str, request: pytest.FixtureR
         if which == "forward":
             assert taken.shared_bytes <= config.shared_bytes
         own = [
-            name for name in found if f"{outcome.symbol}_kernel" in name or outcome.symbol in name
+            name
+            for name in instructions
+            if f"{outcome.symbol}_kernel" in name or outcome.symbol in name
         ]
-        assert any("HGMMA" in found[name] for name in own)
-    assert {one.stack_bytes for one in used} == {0}
+        assert any("HGMMA" in instructions[name] for name in own)
+    assert {kernel.stack_bytes for kernel in used} == {0}
 
 
 @pytest.mark.parametrize(("which", "most_s"), [("forward", 20), ("narrow", 33), ("backward", 33)])
@@ -322,9 +325,9 @@ def test_a_batch_of_four_is_cheap(
 
 def test_small_and_large_heads_fit(toolkit: Toolkit, tmp_path: Path) -> None:
     chosen = [
-        one
+        setting
         for dim in (32, 256)
-        for one in configs(attention_of(attention(dim=dim, dtype="float16")), target("H200"))
+        for setting in configs(attention_of(attention(dim=dim, dtype="float16")), target("H200"))
     ]
     chosen += configs(attention_of(attention(dim=32, backward=True)), target("H200"))
     done = built(toolkit, chosen, tmp_path)
@@ -408,6 +411,6 @@ def test_the_example_of_blackwell_compiles(toolkit: Toolkit, tmp_path: Path) -> 
     source = CppSource("77", text, "blackwell_fmha")
     (done,) = compile_child.run(CppCompileJob((source,), command, str(tmp_path), 1200), ignore)
     assert (done.status, done.reason) == ("ok", "")
-    found = sass.instructions(Path(str(done.library)))
-    assert not isinstance(found, str), found
-    assert any(one.startswith("UTC") for names in found.values() for one in names)
+    instructions = sass.instructions(Path(str(done.library)))
+    assert not isinstance(instructions, str), instructions
+    assert any(name.startswith("UTC") for names in instructions.values() for name in names)

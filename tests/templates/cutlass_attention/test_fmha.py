@@ -44,39 +44,39 @@ def rejected(problem: Problem) -> str:
 
 def named(problem: Problem) -> list[str]:
     assert TEMPLATE.reject(problem) is None
-    return [one.name for one in TEMPLATE.candidates(problem)]
+    return [candidate.name for candidate in TEMPLATE.candidates(problem)]
 
 
 def test_it_is_a_template_and_registered() -> None:
     assert isinstance(TEMPLATE, Template)
-    assert [one.name for one in BUILTIN].count("cutlass_fmha") == 1
+    assert [template.name for template in BUILTIN].count("cutlass_fmha") == 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("dim", [32, 64, 96, 128, 192, 256])
 def test_every_head_has_kernels_that_fit(dim: int, dtype: str) -> None:
     problem = attention(dim=dim, dtype=dtype)
-    found = configs(attention_of(problem), target("H100"))
-    assert 2 <= len(found) <= 3
-    assert {one.dim for one in found} == {next(d for d in (32, 64, 128, 256) if d >= dim)}
-    assert {one.element for one in found} == {"f16" if dtype == "float16" else "bf16"}
-    assert all(one.shared_bytes <= target("H100").shared_per_block for one in found)
-    assert len(set(named(problem))) == len(found)
+    shortlist = configs(attention_of(problem), target("H100"))
+    assert 2 <= len(shortlist) <= 3
+    assert {config.dim for config in shortlist} == {next(d for d in (32, 64, 128, 256) if d >= dim)}
+    assert {config.element for config in shortlist} == {"f16" if dtype == "float16" else "bf16"}
+    assert all(config.shared_bytes <= target("H100").shared_per_block for config in shortlist)
+    assert len(set(named(problem))) == len(shortlist)
 
 
 @pytest.mark.parametrize("dim", [16, 64, 80, 128, 192, 256])
 def test_every_head_of_8_bits_has_kernels_that_fit(dim: int) -> None:
     problem = attention(dim=dim, dtype="float8_e4m3fn")
-    found = configs(attention_of(problem), target("H100"))
-    assert 2 <= len(found) <= 3
-    assert {one.dim for one in found} == {next(d for d in (64, 128, 256) if d >= dim)}
-    assert {one.element for one in found} == {"e4m3"}
-    assert all(one.shared_bytes <= target("H100").shared_per_block for one in found)
-    assert len(set(named(problem))) == len(found)
+    shortlist = configs(attention_of(problem), target("H100"))
+    assert 2 <= len(shortlist) <= 3
+    assert {config.dim for config in shortlist} == {next(d for d in (64, 128, 256) if d >= dim)}
+    assert {config.element for config in shortlist} == {"e4m3"}
+    assert all(config.shared_bytes <= target("H100").shared_per_block for config in shortlist)
+    assert len(set(named(problem))) == len(shortlist)
 
 
 def test_only_v_of_8_bits_is_turned() -> None:
-    (text, *_) = (source(one) for one in configs(attention_of(attention()), target("H100")))
+    (text, *_) = (source(setting) for setting in configs(attention_of(attention()), target("H100")))
     assert "struct Turn " not in text
     assert "kWeightBits = 0;" in text
     narrow = attention_of(attention(dtype="float8_e4m3fn"))
@@ -91,9 +91,9 @@ def test_only_v_of_8_bits_is_turned() -> None:
 
 @pytest.mark.parametrize(("dim", "rows"), [(32, [64, 128]), (64, [64]), (72, [64]), (128, [64])])
 def test_the_backward_has_kernels_up_to_128(dim: int, rows: list[int]) -> None:
-    found = configs(attention_of(attention(dim=dim, backward=True)), target("H100"))
-    assert [one.rows for one in found] == rows
-    assert all(one.backward and one.columns == 128 for one in found)
+    shortlist = configs(attention_of(attention(dim=dim, backward=True)), target("H100"))
+    assert [config.rows for config in shortlist] == rows
+    assert all(config.backward and config.columns == 128 for config in shortlist)
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_what_it_cannot_run_has_a_reason(problem: Problem, reason: str) -> None:
 def with_operands(problem: Problem, names: str) -> Problem:
     """Return a problem that has operands of these names too, one for each."""
     extra = tuple(names.split(","))
-    told = dict(problem.arguments)
-    listed = ",".join((*told["operands"].strip("'").split(","), *extra))
-    arguments = tuple({**told, "operands": repr(listed)}.items())
+    by_name = dict(problem.arguments)
+    listed = ",".join((*by_name["operands"].strip("'").split(","), *extra))
+    arguments = tuple({**by_name, "operands": repr(listed)}.items())
     counts = replace(problem.inputs[-1], size=(3,), stride=(1,), dtype="int32")
     return replace(problem, inputs=(*problem.inputs, *[counts] * len(extra)), arguments=arguments)
 
@@ -179,7 +179,7 @@ def test_a_call_says_what_is_not_compiled_in() -> None:
         (attention(mask=mask, lse=False), "cutlass_fmha_output"),
         (attention(mask=mask, backward=True), "cutlass_fmha_backward"),
     ):
-        kernels = [one.kernel for one in TEMPLATE.candidates(problem)]
+        kernels = [candidate.kernel for candidate in TEMPLATE.candidates(problem)]
         assert kernels
         for kernel in kernels:
             assert isinstance(kernel, CudaSource)
@@ -191,8 +191,8 @@ def test_a_call_says_what_is_not_compiled_in() -> None:
 
 def test_masks_sizes_and_scales_share_a_kernel() -> None:
     def texts(problem: Problem) -> set[str]:
-        kernels: Any = [one.kernel for one in TEMPLATE.candidates(problem)]
-        return {one.text for one in kernels}
+        kernels: Any = [candidate.kernel for candidate in TEMPLATE.candidates(problem)]
+        return {kernel.text for kernel in kernels}
 
     other = attention(mask=Mask(right=0), scale=0.5, queries=777, keys=1234, heads=8, kv_heads=2)
     assert texts(attention()) == texts(other)
@@ -221,7 +221,7 @@ def test_names_are_unique_and_stable() -> None:
     ]
     assert plain.name == "cutlass_fmha_sm90_128x64x128_cooperative_bf16_stages5"
     assert replace(plain, backward=True).name == "cutlass_fmha_backward_sm90_128x64x128_bf16"
-    assert len({plain.name, *(one.name for one in others)}) == len(others) + 1
+    assert len({plain.name, *(other.name for other in others)}) == len(others) + 1
 
 
 def test_each_edit_is_found_as_often_as_it_says(tmp_path: Path) -> None:
@@ -279,17 +279,17 @@ def test_without_the_wheel_a_kernel_of_a_pack_is_still_named(
         cutlass_fmha_source.installed,
         fmha._text,  # pyright: ignore[reportPrivateUsage]
     ]
-    for one in caches:
-        one.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
     try:
-        kernels: Any = [one.kernel for one in TEMPLATE.candidates(attention())]
+        kernels: Any = [candidate.kernel for candidate in TEMPLATE.candidates(attention())]
     finally:
         monkeypatch.undo()
-        for one in caches:
-            one.cache_clear()
+        for cache in caches:
+            cache.cache_clear()
     assert kernels
-    assert {one.text for one in kernels} == {""}
-    assert all(one.symbol and one.interface for one in kernels)
+    assert {kernel.text for kernel in kernels} == {""}
+    assert all(kernel.symbol and kernel.interface for kernel in kernels)
 
 
 def test_other_kernels_keep_their_interface(

@@ -5,23 +5,27 @@ from __future__ import annotations
 import pytest
 
 from inductor_plugin.templates import BUILTIN
-from tests.support.triton import NEEDS_CUDA_BUILD, Every, check, compiled, lowered
-from tests.support.triton_products import decode, fp8, int4, persistent_tma, split_k
+from tests.support.triton.lowering import NEEDS_CUDA_BUILD, Every, check, compiled, lowered
+from tests.support.triton.products import decode, fp8, int4, persistent_tma, split_k
 
 pytestmark = NEEDS_CUDA_BUILD
 
 CONTRACTS = {
-    one.CONTRACT.template.name: one.CONTRACT for one in (decode, split_k, persistent_tma, fp8, int4)
+    module.CONTRACT.template.name: module.CONTRACT
+    for module in (decode, split_k, persistent_tma, fp8, int4)
 }
 
 
 def test_every_template_of_products_has_a_contract() -> None:
-    products = [one.name for one in BUILTIN if not one.ops[0].startswith("attention")]
+    products = [
+        template.name for template in BUILTIN if not template.ops[0].startswith("attention")
+    ]
     assert set(CONTRACTS) == {name for name in products if name.startswith("triton_")}
 
 
 @pytest.mark.parametrize(
-    ("template", "name"), [(key, name) for key, one in CONTRACTS.items() for name in one.rejected]
+    ("template", "name"),
+    [(key, name) for key, contract in CONTRACTS.items() for name in contract.rejected],
 )
 def test_what_it_cannot_run_is_refused_with_the_reason(template: str, name: str) -> None:
     contract = CONTRACTS[template]
@@ -44,25 +48,31 @@ def test_epilogues_fuse_and_are_right(template: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "name"), [(key, name) for key, one in CONTRACTS.items() for name in one.defaults]
+    ("template", "name"),
+    [(key, name) for key, contract in CONTRACTS.items() for name in contract.defaults],
 )
 def test_default_kernels_compile_without_spilling(template: str, name: str) -> None:
     contract = CONTRACTS[template]
     graph = contract.defaults[name]
-    made = lowered(contract.template, template, graph.function, graph.arguments)
+    lowered_graph = lowered(contract.template, template, graph.function, graph.arguments)
     for arch in contract.archs:
-        (usage,) = compiled(made, arch, [0])
+        (usage,) = compiled(lowered_graph, arch, [0])
         contract.check(name, arch, usage)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "arch"),
-    [(key, arch) for key, one in CONTRACTS.items() if one.tiles for arch in one.archs],
+    [
+        (key, arch)
+        for key, contract in CONTRACTS.items()
+        if contract.tiles
+        for arch in contract.archs
+    ],
 )
 def test_all_tiles_compile_without_spilling(template: str, arch: int) -> None:
     contract = CONTRACTS[template]
     every = Every(contract.template, contract.every)
     for graph in contract.tiles:
-        made = lowered(every, template, graph.function, graph.arguments)
-        assert len(compiled(made, arch)) == graph.kernels
+        lowered_graph = lowered(every, template, graph.function, graph.arguments)
+        assert len(compiled(lowered_graph, arch)) == graph.kernels

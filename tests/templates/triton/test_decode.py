@@ -16,8 +16,8 @@ from inductor_plugin.template import TritonSource
 from inductor_plugin.templates.triton.decode import vectors_of
 from inductor_plugin.templates.triton.product import Product, product_of
 from tests.support.lowering import Arg
-from tests.support.triton import F16, NEEDS_CUDA_BUILD, batch, lowered, matrix, problem
-from tests.support.triton_products.decode import TEMPLATE
+from tests.support.triton.lowering import F16, NEEDS_CUDA_BUILD, batch, lowered, matrix, problem
+from tests.support.triton.products.decode import TEMPLATE
 
 pytestmark = NEEDS_CUDA_BUILD
 
@@ -25,19 +25,21 @@ pytestmark = NEEDS_CUDA_BUILD
 @pytest.mark.parametrize("rows", [1, 2, 3, 16, 17, 32])
 def test_a_few_rows_are_taken(rows: int) -> None:
     assert TEMPLATE.reject(problem(m=rows)) is None
-    found = TEMPLATE.candidates(problem(m=rows))
-    assert 2 <= len(found) <= 6
-    assert len({one.name for one in found}) == len(found)
-    for one in found:
-        assert isinstance(one.kernel, TritonSource)
-        assert one.config["USE_DOT"] is (rows > 2) or one.config["BLOCK_M"] == 16
-        assert one.config["BLOCK_M"] == (rows if not one.config["USE_DOT"] else 16 * -(-rows // 16))
+    candidates = TEMPLATE.candidates(problem(m=rows))
+    assert 2 <= len(candidates) <= 6
+    assert len({candidate.name for candidate in candidates}) == len(candidates)
+    for competitor in candidates:
+        assert isinstance(competitor.kernel, TritonSource)
+        assert competitor.config["USE_DOT"] is (rows > 2) or competitor.config["BLOCK_M"] == 16
+        assert competitor.config["BLOCK_M"] == (
+            rows if not competitor.config["USE_DOT"] else 16 * -(-rows // 16)
+        )
 
 
 def a_product(**facts: Any) -> Product:
-    found = product_of(problem(**facts))
-    assert isinstance(found, Product)
-    return found
+    product = product_of(problem(**facts))
+    assert isinstance(product, Product)
+    return product
 
 
 def test_wide_tiles_come_first_where_they_fill_the_device_and_narrow_ones_else() -> None:
@@ -48,48 +50,48 @@ def test_wide_tiles_come_first_where_they_fill_the_device_and_narrow_ones_else()
 def test_each_order_of_b_has_tiles_along_its_unit_stride() -> None:
     by_n = a_product(m=1)
     by_k = a_product(m=1, inputs=(matrix(1, 4096), matrix(4096, 4096, stride=(1, 4096))))
-    assert max(one.n for one in vectors_of(by_k)) < 32
-    assert min(one.n for one in vectors_of(by_n)) >= 64
+    assert max(vector.n for vector in vectors_of(by_k)) < 32
+    assert min(vector.n for vector in vectors_of(by_n)) >= 64
     assert vectors_of(a_product(m=3)) == []
 
 
 def test_products_in_a_batch_are_taken() -> None:
     many = batch(24, 4, 512, 128)
     assert TEMPLATE.reject(many) is None
-    assert all(one.config["BATCHED"] for one in TEMPLATE.candidates(many))
-    assert not any(one.config["BATCHED"] for one in TEMPLATE.candidates(problem()))
+    assert all(candidate.config["BATCHED"] for candidate in TEMPLATE.candidates(many))
+    assert not any(candidate.config["BATCHED"] for candidate in TEMPLATE.candidates(problem()))
     assert "at most 32 rows" in (TEMPLATE.reject(batch(24, 64, 512, 128)) or "")
 
 
 def test_a_dynamic_size_is_never_taken_for_even() -> None:
     dynamic = problem(dynamic=(SizeClass(0, 1, 4096, 4096, 4096), SizeClass(1, 1, 1, 9999, 4096)))
-    for one in TEMPLATE.candidates(dynamic):
-        assert (one.config["EVEN_K"], one.config["EVEN_N"]) == (False, False)
-    for one in TEMPLATE.candidates(problem()):
-        assert (one.config["EVEN_K"], one.config["EVEN_N"]) == (True, True)
+    for candidate in TEMPLATE.candidates(dynamic):
+        assert (candidate.config["EVEN_K"], candidate.config["EVEN_N"]) == (False, False)
+    for candidate in TEMPLATE.candidates(problem()):
+        assert (candidate.config["EVEN_K"], candidate.config["EVEN_N"]) == (True, True)
 
 
 def test_a_prologue_fuses_into_the_load_of_b() -> None:
-    made = lowered(
+    graph = lowered(
         TEMPLATE,
         "triton_decode",
         lambda a, b: (torch.mm(a, b.to(F16)),),
         (Arg((4, 4096), F16), Arg((4096, 2048), torch.int8)),
     )
-    assert made.code.count(".run(") == 1
-    assert "'arg_B': '*i8'" in made.code or "*i8" in made.code
+    assert graph.code.count(".run(") == 1
+    assert "'arg_B': '*i8'" in graph.code or "*i8" in graph.code
 
 
 def test_a_kernel_for_a_dynamic_number_of_rows_takes_it_as_an_argument() -> None:
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.relu(torch.mm(a, b))
 
-    made = lowered(
+    graph = lowered(
         TEMPLATE,
         "triton_decode",
         function,
         (Arg((4, 512), F16), Arg((512, 256), F16)),
         dynamic=True,
     )
-    assert re.search(r"def triton_tem_fused_\w+\(arg_A, arg_B, out_ptr\d, ks0", made.code)
-    assert "// 16" in made.code.rsplit(".run(", 1)[1]
+    assert re.search(r"def triton_tem_fused_\w+\(arg_A, arg_B, out_ptr\d, ks0", graph.code)
+    assert "// 16" in graph.code.rsplit(".run(", 1)[1]

@@ -11,8 +11,8 @@ import pytest
 from inductor_plugin.problem import SizeClass
 from inductor_plugin.template import TritonSource
 from inductor_plugin.templates.triton.fp8 import BLOCK, Scaled, _granularity, scaled_of
-from tests.support.triton import NEEDS_CUDA_BUILD, matrix
-from tests.support.triton_products.fp8 import E4, TEMPLATE, operands, problem
+from tests.support.triton.lowering import NEEDS_CUDA_BUILD, matrix
+from tests.support.triton.products.fp8 import E4, TEMPLATE, operands, problem
 
 pytestmark = NEEDS_CUDA_BUILD
 
@@ -28,14 +28,14 @@ KINDS: dict[str, tuple[tuple[int, int], tuple[int, int], tuple[int, int, bool]]]
 @pytest.mark.parametrize("name", KINDS)
 def test_the_sizes_of_the_scales_say_what_they_stand_for(name: str) -> None:
     a_scale, b_scale, expected = KINDS[name]
-    found = scaled_of(problem(*operands(a_scale, b_scale)))
-    assert isinstance(found, Scaled)
-    assert (found.a_rows, found.b_columns, found.blockwise) == expected
+    scaled = scaled_of(problem(*operands(a_scale, b_scale)))
+    assert isinstance(scaled, Scaled)
+    assert (scaled.a_rows, scaled.b_columns, scaled.blockwise) == expected
     candidates = TEMPLATE.candidates(problem(*operands(a_scale, b_scale)))
     assert 2 <= len(candidates) <= 12
-    for one in candidates:
-        assert isinstance(one.kernel, TritonSource)
-        assert one.kernel.capability == (9, 0)
+    for candidate in candidates:
+        assert isinstance(candidate.kernel, TritonSource)
+        assert candidate.kernel.capability == (9, 0)
 
 
 def test_one_row_is_taken() -> None:
@@ -48,11 +48,11 @@ def test_one_row_is_taken() -> None:
 def test_the_scales_of_one_row_are_no_blocks(b_scale: tuple[int, int], columns: int) -> None:
     few = problem(*operands((1, 8), b_scale, a=matrix(1, 1024, **E4)))
     assert TEMPLATE.reject(few) is None
-    (found,) = {
-        (one.config["A_ROWS_PER_SCALE"], one.config["B_COLUMNS_PER_SCALE"])
-        for one in TEMPLATE.candidates(few)
+    (result,) = {
+        (candidate.config["A_ROWS_PER_SCALE"], candidate.config["B_COLUMNS_PER_SCALE"])
+        for candidate in TEMPLATE.candidates(few)
     }
-    assert found == (1, columns)
+    assert result == (1, columns)
 
 
 def test_the_scales_of_one_column_are_no_blocks() -> None:
@@ -71,6 +71,6 @@ def test_a_dynamic_number_of_rows_is_taken(a_scale: tuple[int, int]) -> None:
 
 def test_the_callers_wish_for_exact_sums_is_kept() -> None:
     for text, fast in (("True", True), ("False", False)):
-        found = TEMPLATE.candidates(problem(arguments=(("use_fast_accum", text),)))
-        assert all(one.config["FAST_ACCUM"] is fast for one in found)
-        assert (256 in [one.config["BLOCK_N"] for one in found]) is fast
+        candidates = TEMPLATE.candidates(problem(arguments=(("use_fast_accum", text),)))
+        assert all(candidate.config["FAST_ACCUM"] is fast for candidate in candidates)
+        assert (256 in [candidate.config["BLOCK_N"] for candidate in candidates]) is fast

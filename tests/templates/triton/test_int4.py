@@ -16,8 +16,8 @@ from inductor_plugin.ops import int4 as int4_op
 from inductor_plugin.problem import SizeClass
 from inductor_plugin.worker.child.inductor import extern_function
 from tests.support.lowering import Lab, library_first
-from tests.support.triton import NEEDS_CUDA_BUILD, offered
-from tests.support.triton_products.int4 import TEMPLATE, arguments, int4, problem, weight
+from tests.support.triton.lowering import NEEDS_CUDA_BUILD, offered
+from tests.support.triton.products.int4 import TEMPLATE, arguments, int4, problem, weight
 
 pytestmark = NEEDS_CUDA_BUILD
 
@@ -28,7 +28,7 @@ def test_a_dynamic_number_of_rows_is_taken() -> None:
 
 def test_wide_tiles_come_first_where_they_fill_the_device_and_narrow_ones_else() -> None:
     wide, narrow = (
-        [one.config["BLOCK_N"] for one in TEMPLATE.candidates(problem(b=weight(n)))]
+        [candidate.config["BLOCK_N"] for candidate in TEMPLATE.candidates(problem(b=weight(n)))]
         for n in (65536, 1024)
     )
     assert wide[0] == 64
@@ -39,7 +39,7 @@ def test_where_the_library_is_faster_its_operator_is_called(cache_dir: Path) -> 
     with offered(TEMPLATE), Lab(library_first, cache_dir).open() as lab:
         code = lab.lower(int4(64), *arguments(4, 512, 1024, 4, 64))
     assert "extern_kernels.weight_int4pack_mm(a_1, b_1, scales_1, group=64)" in code
-    (library,) = [one.candidate for one in lab.entries("extern")]
+    (library,) = [entry.candidate for entry in lab.entries("extern")]
     assert library is not None
     kernel = library.kernel
     assert isinstance(kernel, ExternKernel)

@@ -26,7 +26,7 @@ from inductor_plugin.templates.triton.int4 import TritonInt4
 from inductor_plugin.templates.triton.persistent_tma import TritonPersistentTma
 from inductor_plugin.templates.triton.split_k import TritonSplitK
 from tests.support.lowering import BF16, Arg
-from tests.support.triton import F16, NEEDS_CUDA_BUILD, Lowered, bmm, lowered, mm
+from tests.support.triton.lowering import F16, NEEDS_CUDA_BUILD, Lowered, bmm, lowered, mm
 
 pytestmark = NEEDS_CUDA_BUILD
 
@@ -146,24 +146,26 @@ def assert_pointers(taken: dict[str, str]) -> None:
 def of_call(name: str) -> tuple[Call, Lowered, dict[str, int]]:
     """Return a graph lowered, and the constants of the kernel that won."""
     call = CALLS[name]
-    made = lowered(call.template, call.template.name, call.function, call.arguments)
-    pairs = re.findall(r"(\w+)=(\d+)", made.entries[0].description)
-    return call, made, {key: int(value) for key, value in pairs}
+    graph = lowered(call.template, call.template.name, call.function, call.arguments)
+    pairs = re.findall(r"(\w+)=(\d+)", graph.entries[0].description)
+    return call, graph, {key: int(value) for key, value in pairs}
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_python_calls_the_kernel_with_its_operands_grid_and_stream(name: str) -> None:
-    call, made, constants = of_call(name)
-    ((kernel, given),) = re.findall(r"(\w+)\.run\((.*)\)", made.code)
-    *arguments, x, y, z, stream = given.split(", ")
+    call, generated, constants = of_call(name)
+    ((kernel, launched),) = re.findall(r"(\w+)\.run\((.*)\)", generated.code)
+    *arguments, x, y, z, stream = launched.split(", ")
     assert tuple(sorted(arguments[: len(call.operands)])) == tuple(sorted(call.operands))
     assert re.fullmatch(r"buf\d+", arguments[len(call.operands)])
     scratch = arguments[len(call.operands) + 1 :]
     assert len(scratch) == (1 if "SPLIT_K" in constants else 0)
     assert (int(x), int(y), int(z)) == call.grid(constants)
     assert re.fullmatch(r"stream=(raw_)?stream0", stream)
-    assert re.search(r"(raw_)?stream0 = get_raw_stream\(0\)", made.code)
-    (source,) = re.findall(rf"{kernel} = async_compile\.triton\(.*?'''(.*?)'''", made.code, re.S)
+    assert re.search(r"(raw_)?stream0 = get_raw_stream\(0\)", generated.code)
+    (source,) = re.findall(
+        rf"{kernel} = async_compile\.triton\(.*?'''(.*?)'''", generated.code, re.S
+    )
     for fragment in call.text:
         assert fragment in source, fragment
     parameters = re.search(r"def triton_\w+\((.*)\):", source)
@@ -197,9 +199,9 @@ def test_a_dynamic_number_enters_the_grid(name: str) -> None:
     arguments = (Arg(size, F16), Arg((512, 256), F16))
     # Padding is decided by a measurement on the device.
     with inductor_config.patch(shape_padding=False):
-        made = lowered(template, template.name, function, arguments, dynamic=True)
-    (given,) = re.findall(r"\.run\((.*), stream=", made.code)
-    assert re.search(rf"buf\d, (s\d+, )?{grid}$", given), given
+        graph = lowered(template, template.name, function, arguments, dynamic=True)
+    (launched,) = re.findall(r"\.run\((.*), stream=", graph.code)
+    assert re.search(rf"buf\d, (s\d+, )?{grid}$", launched), launched
 
 
 def lazily() -> ExitStack:
@@ -220,19 +222,19 @@ def test_the_cpp_wrapper_launches_the_kernel_with_its_operands_grid_and_stream(n
         # Its shared memory, warps and cubin come from CachingAutotuner, which launches it first.
         pytest.skip("torch 2.11 writes the C++ of a Triton kernel after it has run on a device")
     with lazily():
-        call, made, constants = of_call(name)
-    ((kernel, given),) = re.findall(r"\n\s+call_(triton_\w+)\((.*)\);", made.code)
-    *arguments, x, y, z, _, stream = given.split(", ")
+        call, generated, constants = of_call(name)
+    ((kernel, launched),) = re.findall(r"\n\s+call_(triton_\w+)\((.*)\);", generated.code)
+    *arguments, x, y, z, _, stream = launched.split(", ")
     assert sorted(arguments[: len(call.operands)]) == sorted(call.operands)
     assert re.fullmatch(r"buf\d+", arguments[len(call.operands)])
     assert len(arguments) == len(call.operands) + 1 + ("SPLIT_K" in constants)
-    assert tuple(int(one.rstrip("L")) for one in (x, y, z)) == call.grid(constants)
-    (taken,) = re.findall(rf"void call_{kernel}\(\n(.*?)\n\s+int64_t _grid_0", made.code, re.S)
+    assert tuple(int(tensor.rstrip("L")) for tensor in (x, y, z)) == call.grid(constants)
+    (taken,) = re.findall(rf"void call_{kernel}\(\n(.*?)\n\s+int64_t _grid_0", generated.code, re.S)
     parameters = re.findall(r"const (\w+)_type_& \w+,", taken)
     assert_pointers(dict(zip(parameters, arguments, strict=True)))
     # torch 2.15 adds whether the launch depends on the one before.
     launch = (
         rf"launchKernel\({kernel}, grid_0, grid_1, grid_2,.* kernel_args_, stream_(, false)?\);"
     )
-    assert re.search(launch, made.code)
-    assert f"aoti_torch_get_current_cuda_stream(0, (void**)&{stream})" in made.code
+    assert re.search(launch, generated.code)
+    assert f"aoti_torch_get_current_cuda_stream(0, (void**)&{stream})" in generated.code

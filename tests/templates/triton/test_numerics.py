@@ -17,9 +17,9 @@ from inductor_plugin.templates.triton.decode import TritonDecode
 from inductor_plugin.templates.triton.persistent_tma import TritonPersistentTma
 from inductor_plugin.templates.triton.split_k import TritonSplitK
 from tests.support.lowering import Arg
-from tests.support.triton import F16, NEEDS_CUDA_BUILD, Case, bmm, check_all, codes, mm
-from tests.support.triton_checked import outcomes
-from tests.support.triton_products import fp8, int4
+from tests.support.triton.checked import outcomes
+from tests.support.triton.lowering import F16, NEEDS_CUDA_BUILD, Case, bmm, check_all, codes, mm
+from tests.support.triton.products import fp8, int4
 
 pytestmark = NEEDS_CUDA_BUILD
 
@@ -88,7 +88,11 @@ def test_the_check_of_numbers_accepts_every_template() -> None:
 @pytest.mark.slow
 def test_odd_products_and_other_sizes_than_the_measured_are_right() -> None:
     taken = {template.name for template, _, _ in ODD}
-    products = [one.name for one in BUILTIN if not one.ops[0].startswith("attention")]
+    products = [
+        template.name for template in BUILTIN if not template.ops[0].startswith("attention")
+    ]
     assert taken == {name for name in products if name.startswith("triton_")}
     # One process for all: it takes as long to start as ten cases.
-    check_all([*ODD, *((template, f"{name}, other rows", one) for template, name, one in OTHERS)])
+    check_all(
+        [*ODD, *((template, f"{name}, other rows", other) for template, name, other in OTHERS)]
+    )

@@ -43,17 +43,17 @@ TILES = (
 
 
 def test_the_order_is_the_models_where_the_gpu_is_known() -> None:
-    found = ordered(target("H100"), SHAPE, TILES, 12)
-    assert found[0].shape == "128x256x64"
-    assert found[-1] == TILES[0]
+    ranked_tiles = ordered(target("H100"), SHAPE, TILES, 12)
+    assert ranked_tiles[0].shape == "128x256x64"
+    assert ranked_tiles[-1] == TILES[0]
 
 
 def test_what_does_not_fit_is_never_offered() -> None:
     # 144 KiB of stages fit a block of an A100 (163 KiB), not one of an L40S (99 KiB); 256x256 spills.
-    assert {one.stages for one in ordered(target("A100"), SHAPE, TILES, 12)} == {2, 3}
+    assert {config.stages for config in ordered(target("A100"), SHAPE, TILES, 12)} == {2, 3}
     assert ordered(target("L40S"), SHAPE, TILES[:3], 12) == [TILES[0]]
-    beside = [replace(one, beside=100 << 10) for one in TILES]
-    assert {one.shape for one in ordered(target("H100"), SHAPE, beside, 12)} == {
+    beside = [replace(tile, beside=100 << 10) for tile in TILES]
+    assert {config.shape for config in ordered(target("H100"), SHAPE, beside, 12)} == {
         "64x64x64", "128x256x64",
     }  # fmt: skip
     assert TILES[4] not in ordered(target("H100"), SHAPE, TILES, 12)
@@ -70,16 +70,18 @@ def test_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(asked)
 
     monkeypatch.setattr(nvidia, "suggestions", suggestions)
-    found = ordered(target("H100"), SHAPE, TILES, 12)
-    best = ranked(target("H100"), SHAPE, [one.config for one in TILES])
-    assert [one.config for one in found] == [one.config for one in best if one.config.stages != 2]
+    ranked_tiles = ordered(target("H100"), SHAPE, TILES, 12)
+    best = ranked(target("H100"), SHAPE, [tile.config for tile in TILES])
+    assert [tile.config for tile in ranked_tiles] == [
+        offer.config for offer in best if offer.config.stages != 2
+    ]
 
 
 def test_alike_tiles_leave_room_for_others() -> None:
     alike = [replace(TILES[0], stages=stages) for stages in (3, 4, 5)]
-    found = ordered(target("H100"), SHAPE, [*alike, TILES[1]], 3)
-    assert [one.shape for one in found].count("64x64x64") == ALIKE
-    assert len(found) == 3
+    ranked_tiles = ordered(target("H100"), SHAPE, [*alike, TILES[1]], 3)
+    assert [tile.shape for tile in ranked_tiles].count("64x64x64") == ALIKE
+    assert len(ranked_tiles) == 3
 
 
 ROWS = (1, 2, 16, 32, 48, 64, 256, 1024, 4096, 8192)
@@ -90,7 +92,9 @@ WEIGHTS = {
 }  # fmt: skip
 """(N, K) of the matrices of Llama 3."""
 TARGETS = ("H100", "H200", "A100", "L40S", "RTX 4090", "B200", None)
-TRITON: tuple[Template, ...] = tuple(one for one in BUILTIN if one.name.startswith("triton_"))
+TRITON: tuple[Template, ...] = tuple(
+    template for template in BUILTIN if template.name.startswith("triton_")
+)
 
 
 def cuda(size: tuple[int, ...], stride: tuple[int, ...], dtype: str) -> Operand:
@@ -142,23 +146,23 @@ def test_each_problem_has_a_few_candidates_or_the_reason_of_each_template(
     known = target(name) if name else None
     seconds: list[float] = []
     without: set[tuple[str, str]] = set()
-    for given in problems(known):
-        templates = [one for one in TRITON if given.op in one.ops]
-        assert templates, given.op
+    for problem in problems(known):
+        templates = [template for template in TRITON if problem.op in template.ops]
+        assert templates, problem.op
         begun = time.perf_counter()
-        reasons = {one.name: one.reject(given) for one in templates}
+        reasons = {template.name: template.reject(problem) for template in templates}
         offered = [
             candidate
-            for one in templates
-            if reasons[one.name] is None
-            for candidate in one.candidates(given)
+            for template in templates
+            if reasons[template.name] is None
+            for candidate in template.candidates(problem)
         ]
         seconds.append(time.perf_counter() - begun)
-        assert len(offered) <= LIMIT, given.describe()
-        assert len({(one.template, one.name) for one in offered}) == len(offered)
+        assert len(offered) <= LIMIT, problem.describe()
+        assert len({(offer.template, offer.name) for offer in offered}) == len(offered)
         if not offered:
-            assert all(reasons.values()), given.describe()
-            without |= {(given.op, reasons[one.name] or "") for one in templates}
+            assert all(reasons.values()), problem.describe()
+            without |= {(problem.op, reasons[template.name] or "") for template in templates}
     # The median: the machine may be busy with something else for a moment.
     assert statistics.median(seconds) < 5e-3
     if name in ("H100", "H200", "B200", None):
@@ -168,8 +172,12 @@ def test_each_problem_has_a_few_candidates_or_the_reason_of_each_template(
 
 
 def test_a_template_says_that_a_device_is_too_old_only_where_it_is() -> None:
-    old, new = (linear(4096, 4096, 4096, "bfloat16", target(one)) for one in ("A100", "H100"))
-    said = {one.name: (one.reject(old), one.reject(new)) for one in TRITON if "mm" in one.ops}
+    old, new = (linear(4096, 4096, 4096, "bfloat16", target(name)) for name in ("A100", "H100"))
+    said = {
+        template.name: (template.reject(old), template.reject(new))
+        for template in TRITON
+        if "mm" in template.ops
+    }
     before, now = said["triton_persistent_tma"]
     assert before == "it needs compute capability 9.0, the device has 8.0"
     assert now is None

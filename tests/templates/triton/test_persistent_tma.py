@@ -15,9 +15,10 @@ import torch
 from inductor_plugin.template import TritonSource
 from inductor_plugin.templates.triton.persistent_tma import TILES, tiles_of
 from inductor_plugin.templates.triton.product import Product, product_of
-from tests.support import gpu, triton_interpreter
+from tests.support import gpu
 from tests.support.lowering import Arg
-from tests.support.triton import (
+from tests.support.triton import interpreter
+from tests.support.triton.lowering import (
     F16,
     NEEDS_CUDA_BUILD,
     SMALLEST_OF,
@@ -29,15 +30,15 @@ from tests.support.triton import (
     mm,
     problem,
 )
-from tests.support.triton_products.persistent_tma import NAME, TEMPLATE, all_kernels
+from tests.support.triton.products.persistent_tma import NAME, TEMPLATE, all_kernels
 
 pytestmark = NEEDS_CUDA_BUILD
 
 
 def a_product(m: int, n: int, k: int, **facts: Any) -> Product:
-    found = product_of(problem(m, n, k, **facts))
-    assert isinstance(found, Product)
-    return found
+    product = product_of(problem(m, n, k, **facts))
+    assert isinstance(product, Product)
+    return product
 
 
 def test_tiles_that_leave_the_fewest_multiprocessors_idle_come_first() -> None:
@@ -50,12 +51,12 @@ def test_tiles_that_leave_the_fewest_multiprocessors_idle_come_first() -> None:
 
 
 def test_tiles_overlap_where_shared_memory_holds_the_result_too() -> None:
-    found = tiles_of(a_product(512, 512, 512), 227 << 10)
-    assert not any(one.flat for one in found if one.m * one.n == 128 * 256)
-    assert all(one.flat for one in found if one.m * one.n < 128 * 128)
-    for one in found:
-        assert not (one.flat and one.specialize)
-        assert (one.beside > 0) is (one.flat or one.specialize)
+    tiles = tiles_of(a_product(512, 512, 512), 227 << 10)
+    assert not any(tile.flat for tile in tiles if tile.m * tile.n == 128 * 256)
+    assert all(tile.flat for tile in tiles if tile.m * tile.n < 128 * 128)
+    for chosen in tiles:
+        assert not (chosen.flat and chosen.specialize)
+        assert (chosen.beside > 0) is (chosen.flat or chosen.specialize)
 
 
 def behind(a: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor]:
@@ -65,9 +66,9 @@ def behind(a: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> tuple[torch.Ten
 @pytest.mark.parametrize("size", [512, 4096])
 def test_an_epilogue_of_float32_finds_its_shared_memory(size: int) -> None:
     square = Arg((size, size), F16)
-    made = lowered(TEMPLATE, NAME, behind, (square, square, square))
-    (source,) = re.findall(r"async_compile\.triton\(.*?'''(.*?)'''", made.code, re.S)
-    usage = triton_interpreter.compiled(source, 90)
+    graph = lowered(TEMPLATE, NAME, behind, (square, square, square))
+    (source,) = re.findall(r"async_compile\.triton\(.*?'''(.*?)'''", graph.code, re.S)
+    usage = interpreter.compiled(source, 90)
     assert usage.spills == 0
     assert usage.shared <= SMALLEST_OF[90].shared_per_block
 
@@ -76,22 +77,22 @@ def test_candidates_say_how_their_operands_lie_and_what_device_they_need() -> No
     by_columns = problem(
         128, inputs=(matrix(128, 512, stride=(1, 128)), matrix(512, 512, stride=(1, 512)))
     )
-    for given, rows in ((problem(128), True), (by_columns, False)):
-        found = TEMPLATE.candidates(given)
-        assert 2 <= len(found) <= 6
-        for one in found:
-            assert isinstance(one.kernel, TritonSource)
-            assert (one.config["A_ROWS"], one.config["B_ROWS"]) == (rows, rows)
-            assert (one.kernel.capability, one.kernel.descriptors) == ((9, 0), (0, 1))
+    for product, rows in ((problem(128), True), (by_columns, False)):
+        candidates = TEMPLATE.candidates(product)
+        assert 2 <= len(candidates) <= 6
+        for candidate in candidates:
+            assert isinstance(candidate.kernel, TritonSource)
+            assert (candidate.config["A_ROWS"], candidate.config["B_ROWS"]) == (rows, rows)
+            assert (candidate.kernel.capability, candidate.kernel.descriptors) == ((9, 0), (0, 1))
 
 
 def test_an_older_device_is_offered_none() -> None:
     arguments = (Arg((128, 512), F16), Arg((512, 256), F16))
     assert lowered(TEMPLATE, NAME, mm, arguments).entries
     with gpu.installed(major=8, minor=0, name="NVIDIA A100-SXM4-80GB"):
-        made = lowered(TEMPLATE, NAME, mm, arguments)
-    assert made.entries == ()
-    assert made.rejected[NAME] == "it needs compute capability 9.0, the device has 8.0"
+        graph = lowered(TEMPLATE, NAME, mm, arguments)
+    assert graph.entries == ()
+    assert graph.rejected[NAME] == "it needs compute capability 9.0, the device has 8.0"
 
 
 def _breaks_triton(description: str, arch: int) -> bool:
@@ -113,13 +114,13 @@ def test_all_tiles_compile_without_spilling(function: Any, arch: int) -> None:
     many = (8,) if function is bmm else ()
     stride = (4096 * 4096, 1, 4096)[-2 - len(many) :]
     a, b = Arg((*many, 4096, 4096), F16), Arg((*many, 4096, 4096), F16, stride)
-    made = lowered(Every(TEMPLATE, all_kernels), NAME, function, (a, b))
-    count = sum(not (function is bmm and one.specialize) for one in TILES)
-    assert len(made.entries) == count
-    broken = [i for i, one in enumerate(made.entries) if _breaks_triton(one.description, arch)]
+    graph = lowered(Every(TEMPLATE, all_kernels), NAME, function, (a, b))
+    count = sum(not (function is bmm and tile.specialize) for tile in TILES)
+    assert len(graph.entries) == count
+    broken = [i for i, entry in enumerate(graph.entries) if _breaks_triton(entry.description, arch)]
     for index in broken:
         with pytest.raises(RuntimeError, match="PassManager"):
-            triton_interpreter.compiled(made.job(index).source, arch)
-    for usage in compiled(made, arch, [i for i in range(count) if i not in broken]):
+            interpreter.compiled(graph.job(index).source, arch)
+    for usage in compiled(graph, arch, [i for i in range(count) if i not in broken]):
         assert "cp.async.bulk.tensor" in usage.ptx
         assert ("wgmma.mma_async" if arch == 90 else "tcgen05.mma") in usage.ptx

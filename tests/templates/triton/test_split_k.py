@@ -23,8 +23,8 @@ from inductor_plugin.templates.triton.order import TritonTile
 from inductor_plugin.templates.triton.product import Product, product_of
 from inductor_plugin.templates.triton.split_k import scratch_bytes
 from tests.support.lowering import Arg
-from tests.support.triton import F16, H100, NEEDS_CUDA_BUILD, batch, lowered, mm, problem
-from tests.support.triton_products.split_k import TEMPLATE
+from tests.support.triton.lowering import F16, H100, NEEDS_CUDA_BUILD, batch, lowered, mm, problem
+from tests.support.triton.products.split_k import TEMPLATE
 
 pytestmark = NEEDS_CUDA_BUILD
 
@@ -34,25 +34,25 @@ def test_a_dynamic_k_is_taken() -> None:
         dynamic=(SizeClass(0, 1, 2049, 4096, 4096), SizeClass(1, 0, 2049, 4096, 4096))
     )
     assert TEMPLATE.reject(dynamic) is None
-    assert not any(one.config["EVEN_K"] for one in TEMPLATE.candidates(dynamic))
+    assert not any(candidate.config["EVEN_K"] for candidate in TEMPLATE.candidates(dynamic))
 
 
 def test_which_result_fills_a_device_depends_on_the_device() -> None:
-    given = problem(1408, 1280)  # 110 tiles of 128x128
-    assert TEMPLATE.reject(given) is None
-    assert "its 110 tiles" in (TEMPLATE.reject(replace(given, target=target("A100"))) or "")
-    assert TEMPLATE.reject(replace(given, target=None)) is None
+    product = problem(1408, 1280)  # 110 tiles of 128x128
+    assert TEMPLATE.reject(product) is None
+    assert "its 110 tiles" in (TEMPLATE.reject(replace(product, target=target("A100"))) or "")
+    assert TEMPLATE.reject(replace(product, target=None)) is None
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 4096, 8192), (64, 64, 65536), (512, 512, 16384)])
 def test_the_parts_fill_the_device_and_are_not_too_short(m: int, n: int, k: int) -> None:
-    found = TEMPLATE.candidates(problem(m, n, k))
-    assert 2 <= len(found) <= 6
-    for one in found:
-        config: Any = one.config
+    candidates = TEMPLATE.candidates(problem(m, n, k))
+    assert 2 <= len(candidates) <= 6
+    for candidate in candidates:
+        config: Any = candidate.config
         assert 1 < config["SPLIT_K"] <= 32
         assert k // config["SPLIT_K"] >= 2 * config["BLOCK_K"]
-    first: Any = found[0].config
+    first: Any = candidates[0].config
     tiles = -(-m // first["BLOCK_M"]) * -(-n // first["BLOCK_N"])
     assert 64 < tiles * first["SPLIT_K"] <= 2 * 132 or first["SPLIT_K"] == 32
 
@@ -65,9 +65,9 @@ def test_scratch_memory_holds_all_parts_and_one_counter_a_tile() -> None:
     many = product_of(batch(3, 40, 200, 4096))
     assert isinstance(many, Product)
     assert scratch_bytes(many, tile) == 3 * (12 * 8 * 16 * 64 * 4 + 12 * 4)
-    for one in TEMPLATE.candidates(problem(40, 200, 4096)):
-        assert isinstance(one.kernel, TritonSource)
-        assert one.kernel.scratch_bytes % 16 == 0
+    for candidate in TEMPLATE.candidates(problem(40, 200, 4096)):
+        assert isinstance(candidate.kernel, TritonSource)
+        assert candidate.kernel.scratch_bytes % 16 == 0
 
 
 def test_the_ranking_counts_that_all_sums_are_zeroed() -> None:
@@ -89,10 +89,10 @@ def test_the_ranking_counts_that_all_sums_are_zeroed() -> None:
 def test_the_wrapper_zeroes_the_scratch_memory_and_the_benchmark_counts_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = lowered(TEMPLATE, "triton_split_k", mm, (Arg((4, 4096), F16), Arg((4096, 512), F16)))
-    (size,) = re.findall(r"workspace_\d+ = empty_strided_cuda\(\((\d+), \)", made.code)
-    assert re.search(r"workspace_\d+\.zero_\(\)\n.*\n.*\.run\(", made.code)
-    candidate: Any = made.entries[0].candidate
+    graph = lowered(TEMPLATE, "triton_split_k", mm, (Arg((4, 4096), F16), Arg((4096, 512), F16)))
+    (size,) = re.findall(r"workspace_\d+ = empty_strided_cuda\(\((\d+), \)", graph.code)
+    assert re.search(r"workspace_\d+\.zero_\(\)\n.*\n.*\.run\(", graph.code)
+    candidate: Any = graph.entries[0].candidate
     request = pickle.loads(candidate.kernel.payload)
     assert (request.workspace_size, request.workspace_zero_fill) == (int(size), True)
 

@@ -27,10 +27,10 @@ from inductor_plugin.templates.triton_attention.backward_blocks import (
     shared_bytes,
     unfit_for_descriptors,
 )
-from tests.support import triton_interpreter
 from tests.support.attention.backward_cases import Case, meta_operands_of, problem_of
 from tests.support.attention.lowering import graph, source_of
 from tests.support.repository import REPOSITORY
+from tests.support.triton import interpreter
 
 TEMPLATE = TritonAttentionBackward()
 DIMS = (32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
@@ -49,13 +49,13 @@ def problem(case: Case = HALF, gpu: str = "H100", /, **operands: Any) -> Problem
     return problem_of(case, meta_operands_of(case) | operands, target(gpu))
 
 
-def first(made: Problem) -> Candidate:
-    return TEMPLATE.candidates(made)[0]
+def first(described: Problem) -> Candidate:
+    return TEMPLATE.candidates(described)[0]
 
 
-def facts(made: Problem) -> dict[str, Any]:
+def facts(described: Problem) -> dict[str, Any]:
     """Return what the first kernel of a problem is compiled with."""
-    kernel = first(made).kernel
+    kernel = first(described).kernel
     assert isinstance(kernel, TritonSource)
     return dict(kernel.constants)
 
@@ -79,9 +79,9 @@ def meta(*size: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     ],
 )
 def test_what_it_cannot_run_has_a_reason(case: Case, reason: str) -> None:
-    found = TEMPLATE.reject(problem(case))
-    assert found is not None
-    assert reason in found
+    refusal = TEMPLATE.reject(problem(case))
+    assert refusal is not None
+    assert reason in refusal
 
 
 @pytest.mark.parametrize("name", ["do", "dq", "dv"])
@@ -111,17 +111,20 @@ def test_a_gpu_may_be_too_old() -> None:
 @pytest.mark.parametrize("gpu", [*names(), ""])
 def test_kernels_are_few_and_fit(gpu: str) -> None:
     for dim, dtype in itertools.product(DIMS, (torch.bfloat16, torch.float32)):
-        made = problem(replace(HALF, head_dim=dim, dtype=dtype), gpu or "H100")
-        made = made if gpu else replace(made, target=None)
+        described = problem(replace(HALF, head_dim=dim, dtype=dtype), gpu or "H100")
+        described = described if gpu else replace(described, target=None)
         if dtype == torch.float32 and dim > 64:
-            assert TEMPLATE.reject(made), (dim, dtype)
+            assert TEMPLATE.reject(described), (dim, dtype)
             continue
-        assert TEMPLATE.reject(made) is None, (dim, dtype)
-        candidates = TEMPLATE.candidates(made)
+        assert TEMPLATE.reject(described) is None, (dim, dtype)
+        candidates = TEMPLATE.candidates(described)
         names = {candidate.name for candidate in candidates}
         assert 1 <= len(names) == len(candidates) <= LIMIT, (dim, dtype)
-        room = made.target.shared_per_block if made.target else 99 << 10
-        assert all(shared_bytes(blocks, made) <= room for blocks in blocks_of(made)), (dim, dtype)
+        room = described.target.shared_per_block if described.target else 99 << 10
+        assert all(shared_bytes(blocks, described) <= room for blocks in blocks_of(described)), (
+            dim,
+            dtype,
+        )
 
 
 def test_narrow_dims_of_one_and_wide_dims_of_the_other_take_the_blocks_of_the_wide() -> None:
@@ -206,13 +209,17 @@ def test_a_kernel_by_tokens() -> None:
     assert kernel.extents == ((7, 0), (1, 1), (1, 0), (2, 1), (2, 0))
 
 
-def descriptors(made: Problem) -> set[tuple[int, ...]]:
+def descriptors(described: Problem) -> set[tuple[int, ...]]:
     """Return which operands the kernels of a problem read through descriptors."""
-    kernels = [one.kernel for one in TEMPLATE.candidates(made)]
+    kernels = [candidate.kernel for candidate in TEMPLATE.candidates(described)]
     for kernel in kernels:
         assert isinstance(kernel, TritonSource)
         assert kernel.capability == ((9, 0) if kernel.descriptors else (8, 0))
-    return {one.descriptors for one in kernels if isinstance(one, TritonSource)}
+    return {
+        compiled_kernel.descriptors
+        for compiled_kernel in kernels
+        if isinstance(compiled_kernel, TritonSource)
+    }
 
 
 @pytest.mark.parametrize(("gpu", "there"), [("A100", False), ("H200", True), ("B200", True)])
@@ -221,7 +228,7 @@ def test_descriptors_need_a_gpu_that_has_them(gpu: str, there: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "reason"),
+    ("described", "reason"),
     [
         (problem(replace(HALF, gap=4)), "do's stride 2 is 68 elements"),
         (problem(replace(HALF, queries=(64,), keys=(64,))), "different lengths may be empty"),
@@ -230,12 +237,12 @@ def test_descriptors_need_a_gpu_that_has_them(gpu: str, there: bool) -> None:
     ],
     ids=["rows that are not aligned", "sequences", "one head", "one batch"],
 )
-def test_descriptors_need_operands_fit_for_them(made: Problem, reason: str) -> None:
-    assert TEMPLATE.reject(made) is None
-    found = unfit_for_descriptors(made)
-    assert found is not None
-    assert reason in found
-    assert descriptors(made) == {()}
+def test_descriptors_need_operands_fit_for_them(described: Problem, reason: str) -> None:
+    assert TEMPLATE.reject(described) is None
+    result = unfit_for_descriptors(described)
+    assert result is not None
+    assert reason in result
+    assert descriptors(described) == {()}
 
 
 def test_a_mask_is_taken_only_where_a_block_may_not_be_whole() -> None:
@@ -244,14 +251,14 @@ def test_a_mask_is_taken_only_where_a_block_may_not_be_whole() -> None:
     assert not any(facts(problem(replace(HALF, queries=4095, keys=4095)))[name] for name in even)
     assert not any(facts(problem(replace(HALF, queries=(64,), keys=(64,))))[name] for name in even)
     dynamic = replace(problem(), dynamic=(SizeClass(1, 2, 2049, 4096, 4096),))
-    told = facts(dynamic)
-    assert [told[name] for name in even] == [True, False, False, True]
+    sequence_facts = facts(dynamic)
+    assert [sequence_facts[name] for name in even] == [True, False, False, True]
 
 
 def test_float32_is_rounded_to_tf32_only_where_it_may_be() -> None:
-    made = problem(replace(HALF, dtype=torch.float32))
-    assert facts(made)["PRECISION"] == "'tf32x3'"
-    assert facts(replace(made, tf32=True))["PRECISION"] == "'tf32'"
+    described = problem(replace(HALF, dtype=torch.float32))
+    assert facts(described)["PRECISION"] == "'tf32x3'"
+    assert facts(replace(described, tf32=True))["PRECISION"] == "'tf32'"
 
 
 def test_nothing_is_added_up_between_programs() -> None:
@@ -261,24 +268,24 @@ def test_nothing_is_added_up_between_programs() -> None:
     assert text.count("tl.store(") == 2  # dv and dq
 
 
-def compile_and_check(made: Problem, candidate: Candidate, blocks: Blocks) -> None:
+def compile_and_check(described: Problem, candidate: Candidate, blocks: Blocks) -> None:
     """Compile a kernel, which must not spill nor take more shared memory than was said."""
-    gpu = made.target
+    gpu = described.target
     assert gpu is not None
     with as_target(gpu), graph():
-        source = source_of(made, candidate)
-    usage = triton_interpreter.compiled(source, gpu.capability[0] * 10 + gpu.capability[1])
+        source = source_of(described, candidate)
+    usage = interpreter.compiled(source, gpu.capability[0] * 10 + gpu.capability[1])
     what = f"{candidate.name} for {gpu.name}"
     print(f"{what}: {usage.registers} registers, {usage.shared} bytes of shared memory")
     assert usage.spills == 0, f"{what}: {usage.spills} bytes spilled, {usage.registers} registers"
-    assert usage.shared <= shared_bytes(blocks, made), f"{what}: {usage.shared}"
+    assert usage.shared <= shared_bytes(blocks, described), f"{what}: {usage.shared}"
 
 
 @CUDA
 @pytest.mark.usefixtures("inductor_cache")
 def test_a_default_kernel_does_not_spill() -> None:
-    made = problem()
-    compile_and_check(made, first(made), blocks_of(made)[0])
+    described = problem()
+    compile_and_check(described, first(described), blocks_of(described)[0])
 
 
 @CUDA
@@ -287,8 +294,8 @@ def test_a_default_kernel_does_not_spill() -> None:
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])
 def test_no_default_kernel_spills(gpu: str, dim: int) -> None:
-    made = problem(replace(HALF, head_dim=dim), gpu)
-    compile_and_check(made, first(made), blocks_of(made)[0])
+    described = problem(replace(HALF, head_dim=dim), gpu)
+    compile_and_check(described, first(described), blocks_of(described)[0])
 
 
 @CUDA
@@ -303,10 +310,10 @@ def test_no_default_kernel_spills(gpu: str, dim: int) -> None:
     ids=["rows", "tokens"],
 )
 def test_sizes_beyond_32_bits_compile(case: Case) -> None:
-    made = problem(replace(case, head_dim=64) if case.varlen else case)
+    described = problem(replace(case, head_dim=64) if case.varlen else case)
     with as_target("H100"), graph():
-        source = source_of(made, TEMPLATE.candidates(made)[-1])
+        source = source_of(described, TEMPLATE.candidates(described)[-1])
     assert "INDEX_DTYPE : tl.constexpr = tl.int64" in source
-    usage = triton_interpreter.compiled(source, 90)
+    usage = interpreter.compiled(source, 90)
     print(usage.registers, usage.spills)
     assert "wgmma" in usage.ptx

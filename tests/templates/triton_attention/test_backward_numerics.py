@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from inductor_plugin.problem.attention import Mask
-from tests.support import gpu, triton_interpreter
+from tests.support import gpu
 from tests.support.attention.backward_cases import (
     TOLERANCE,
     Case,
@@ -28,6 +28,7 @@ from tests.support.attention.backward_cases import (
 )
 from tests.support.attention.backward_graph import code_of
 from tests.support.attention.lowering import graph, module_of
+from tests.support.triton import interpreter
 
 pytestmark = [
     pytest.mark.compat,
@@ -46,21 +47,21 @@ def check(wanted: Sequence[Trial]) -> None:
     modules: list[tuple[str, list[torch.Tensor]]] = []
     exact: list[Any] = []
     with graph():
-        for number, one in enumerate(wanted):
-            given, expected = operands_of(one.case, number)
-            problem = problem_of(one.case, given)
-            modules.append((module_of(problem, candidate_of(one, problem)), [*given.values()]))
+        for number, case in enumerate(wanted):
+            operands, expected = operands_of(case.case, number)
+            problem = problem_of(case.case, operands)
+            modules.append((module_of(problem, candidate_of(case, problem)), [*operands.values()]))
             exact.append(expected)
-    results = triton_interpreter.outputs(modules)
-    for one, found, expected in zip(wanted, results, exact, strict=True):
-        for name, error in errors(found, expected).items():
-            assert error <= TOLERANCE[one.case.dtype], f"{name} of {one.name}: {error}"
+    results = interpreter.outputs(modules)
+    for case, result, expected in zip(wanted, results, exact, strict=True):
+        for name, error in errors(result, expected).items():
+            assert error <= TOLERANCE[case.case.dtype], f"{name} of {case.name}: {error}"
 
 
 def test_the_table_is_long_and_has_no_case_twice() -> None:
-    names = {one.name for one in trials()}
+    names = {trial.name for trial in trials()}
     assert len(names) == len(trials()) >= 130
-    assert {one.group for one in fast()} == {one.group for one in trials()}
+    assert {trial.group for trial in fast()} == {trial.group for trial in trials()}
 
 
 def test_some_of_all_gradients_are_right() -> None:
@@ -68,9 +69,9 @@ def test_some_of_all_gradients_are_right() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", sorted({one.group for one in trials()}))
+@pytest.mark.parametrize("group", sorted({trial.group for trial in trials()}))
 def test_all_gradients_are_right(group: str) -> None:
-    check([one for one in trials() if one.group == group])
+    check([trial for trial in trials() if trial.group == group])
 
 
 @dataclass(frozen=True)
@@ -130,18 +131,25 @@ FEW = ("more keys, fused behind", "sequences", "unknown lengths", "unknown seque
 
 def check_graphs(wanted: Sequence[str]) -> None:
     """Lower graphs, run what was generated in one process, and compare it with float64."""
-    given: list[tuple[str, list[torch.Tensor]]] = []
+    tensors: list[tuple[str, list[torch.Tensor]]] = []
     exact: list[Any] = []
-    for one in (GRAPHS[name] for name in wanted):
-        code = code_of(one.case, operands_of(one.case).given, one.after, one.unknown)
+    for drawn_graph in (GRAPHS[name] for name in wanted):
+        code = code_of(
+            drawn_graph.case,
+            operands_of(drawn_graph.case).tensors,
+            drawn_graph.after,
+            drawn_graph.unknown,
+        )
         assert code.count(".run(") == 1
         assert "extern_kernels" not in code.split("async_compile.wait", 1)[1]
-        operands, expected = operands_of(one.run or one.case)
-        given.append((code, [operands[name] for name in operands if name not in ("dq", "dv")]))
-        exact.append(expected._replace(dk=one.after(expected.dk)) if one.after else expected)
-    results = triton_interpreter.outputs(given)
-    for name, found, expected in zip(wanted, results, exact, strict=True):
-        for which, error in errors(found, expected).items():
+        operands, expected = operands_of(drawn_graph.run or drawn_graph.case)
+        tensors.append((code, [operands[name] for name in operands if name not in ("dq", "dv")]))
+        exact.append(
+            expected._replace(dk=drawn_graph.after(expected.dk)) if drawn_graph.after else expected
+        )
+    results = interpreter.outputs(tensors)
+    for name, result, expected in zip(wanted, results, exact, strict=True):
+        for which, error in errors(result, expected).items():
             assert error <= TOLERANCE[GRAPHS[name].case.dtype], f"{which} of {name}: {error}"
 
 

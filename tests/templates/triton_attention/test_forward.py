@@ -59,8 +59,8 @@ def varlen(bias: bool = False) -> Problem:
     q = torch.empty(4096, 8, 64, dtype=torch.bfloat16, device="meta")
     ends = torch.empty(17, dtype=torch.int32, device="meta")
     more = {"bias": torch.empty(16, 8, 300, 300, device="meta")} if bias else {}
-    given = {"q": q, "k": q, "v": q, **more, "cu_q": ends, "cu_k": ends}
-    return problem_of(Case((256,) * 16, (256,) * 16), given)
+    operands = {"q": q, "k": q, "v": q, **more, "cu_q": ends, "cu_k": ends}
+    return problem_of(Case((256,) * 16, (256,) * 16), operands)
 
 
 def changed(problem: Problem, index: int, **facts: Any) -> Problem:
@@ -73,11 +73,11 @@ def changed(problem: Problem, index: int, **facts: Any) -> Problem:
 def with_bias(size: tuple[int, ...], **facts: Any) -> Problem:
     """Return an attention with a bias in the place of lse."""
     case = Case(100, 300, heads=8, kv_heads=8, batch=2, dtype=torch.bfloat16)
-    given = meta_operands_of(case)
-    del given["lse"]
+    operands = meta_operands_of(case)
+    del operands["lse"]
     bias = torch.empty(size, dtype=torch.bfloat16, device="meta")
-    made = problem_of(case, {**given, "bias": bias})
-    return changed(made, 3, **facts)
+    product = problem_of(case, {**operands, "bias": bias})
+    return changed(product, 3, **facts)
 
 
 REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
@@ -113,9 +113,9 @@ REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
 @pytest.mark.parametrize("template", [FORWARD, DECODE])
 def test_what_cannot_be_run_has_a_reason(template: Any, what: str) -> None:
     make, reason = REFUSED[what]
-    told = template.reject(make())
-    assert told is not None
-    assert reason in told
+    refusal = template.reject(make())
+    assert refusal is not None
+    assert reason in refusal
 
 
 @pytest.mark.parametrize("dim", range(8, 257, 8))
@@ -125,7 +125,7 @@ def test_every_head_dim_has_a_kernel_on_every_gpu(dim: int) -> None:
         assert FORWARD.reject(problem) is None
         offered = FORWARD.candidates(problem)
         assert 2 <= len(offered) <= LIMIT, gpu
-        assert len({one.name for one in offered}) == len(offered)
+        assert len({offer.name for offer in offered}) == len(offered)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -140,18 +140,18 @@ def test_every_type_and_value_dim_has_a_kernel(dtype: torch.dtype, value_dim: in
 
 
 def sources(offered: Any) -> list[TritonSource]:
-    found: list[TritonSource] = []
-    for one in offered:
-        assert isinstance(one, Candidate)
-        assert isinstance(one.kernel, TritonSource)
-        found.append(one.kernel)
-    return found
+    result: list[TritonSource] = []
+    for offer in offered:
+        assert isinstance(offer, Candidate)
+        assert isinstance(offer.kernel, TritonSource)
+        result.append(offer.kernel)
+    return result
 
 
 def kinds(problem: Problem) -> set[tuple[bool, bool]]:
     """Return which of (TMA, warps of their own) are offered."""
-    flags = [dict(one.constants) for one in sources(FORWARD.candidates(problem))]
-    return {(bool(one["USE_TMA"]), bool(one["WARP_SPECIALIZE"])) for one in flags}
+    flags = [dict(source.constants) for source in sources(FORWARD.candidates(problem))]
+    return {(bool(flag["USE_TMA"]), bool(flag["WARP_SPECIALIZE"])) for flag in flags}
 
 
 def test_tma_is_offered_where_the_hardware_has_it() -> None:
@@ -184,9 +184,9 @@ UNALIGNED = {
 def test_why_an_operand_cannot_be_read_through_tma(what: str) -> None:
     facts, reason = UNALIGNED[what]
     problem = changed(dense(), 0, **facts)
-    told = unfit_for_tma(problem)
-    assert told is not None
-    assert reason in told
+    refusal = unfit_for_tma(problem)
+    assert refusal is not None
+    assert reason in refusal
     assert kinds(problem) == {(False, False)}
 
 
@@ -228,8 +228,8 @@ def test_constants_follow_mask_scale_and_cap() -> None:
 
 def test_a_bias_is_broadcast_where_it_has_one_element_or_no_stride() -> None:
     flags = ("BIAS_B", "BIAS_H", "BIAS_M", "BIAS_N")
-    one = constants_of(with_bias((1, 8, 1, 300)))
-    assert [one[flag] for flag in flags] == [False, True, False, True]
+    constants = constants_of(with_bias((1, 8, 1, 300)))
+    assert [constants[flag] for flag in flags] == [False, True, False, True]
     expanded = constants_of(with_bias((2, 8, 100, 300), stride=(0, 0, 300, 1)))
     assert [expanded[flag] for flag in flags] == [False, False, True, True]
 
@@ -264,7 +264,7 @@ def test_a_head_dim_is_padded_to_one_or_two_powers_of_two(dim: int, pieces: Piec
 def test_few_queries_take_low_blocks() -> None:
     def heights(queries: int) -> set[int]:
         offered = sources(FORWARD.candidates(dense(queries=queries)))
-        return {int(dict(one.constants)["BLOCK_M"]) for one in offered}
+        return {int(dict(offer.constants)["BLOCK_M"]) for offer in offered}
 
     assert heights(4096) == {64, 128}
     assert heights(20) == {16, 32}
@@ -299,8 +299,8 @@ def test_what_does_not_fit_is_not_offered() -> None:
 def test_decoding_is_for_few_rows_and_many_keys() -> None:
     assert DECODE.reject(dense(queries=1)) is None
     assert DECODE.reject(dense(queries=8, heads=32)) is None  # 8 queries of 4 heads
-    told = DECODE.reject(dense(queries=17, heads=32))
-    assert told == "it is for at most 64 rows of one key head, this has 17 queries of 4 heads"
+    reason = DECODE.reject(dense(queries=17, heads=32))
+    assert reason == "it is for at most 64 rows of one key head, this has 17 queries of 4 heads"
     assert DECODE.reject(dense(queries=1, keys=100)) == "it is for at least 128 keys, this has 100"
 
 
@@ -314,11 +314,11 @@ def test_heads_that_share_keys_are_rows_of_one_block() -> None:
 
 
 def test_keys_are_divided_until_all_multiprocessors_are_busy() -> None:
-    splits = [one.splits for one in shares_of(dense(queries=1, keys=65536))]
+    splits = [share.splits for share in shares_of(dense(queries=1, keys=65536))]
     assert splits[0] == H100.multiprocessors // 16
     assert {1, 8, 16} == set(splits)
-    assert {one.splits for one in shares_of(dense(queries=1, keys=65536, batch=64))} == {1, 2}
-    assert {one.splits for one in shares_of(dense(queries=1, keys=256))} == {1, 2}
+    assert {share.splits for share in shares_of(dense(queries=1, keys=65536, batch=64))} == {1, 2}
+    assert {share.splits for share in shares_of(dense(queries=1, keys=256))} == {1, 2}
 
 
 def test_scratch_holds_sums_maxima_totals_and_counters() -> None:
@@ -333,9 +333,9 @@ def test_scratch_holds_sums_maxima_totals_and_counters() -> None:
 @pytest.mark.parametrize("place", [(0, 0), (0, 2), (1, 1)])
 def test_a_result_of_unknown_size_is_not_divided(place: tuple[int, int]) -> None:
     problem = replace(dense(queries=1), dynamic=(SizeClass(*place, 2, 2, 2),))
-    assert {one.splits for one in shares_of(problem)} == {1}
+    assert {share.splits for share in shares_of(problem)} == {1}
     keys = replace(dense(queries=1), dynamic=(SizeClass(1, 2, 2049, 4096, 4096),))
-    assert max(one.splits for one in shares_of(keys)) > 1
+    assert max(share.splits for share in shares_of(keys)) > 1
 
 
 def test_both_templates_together_offer_no_more_than_twelve() -> None:
@@ -344,15 +344,15 @@ def test_both_templates_together_offer_no_more_than_twelve() -> None:
     mine = [registry.get(name) for name in (FORWARD.name, DECODE.name)]
     for dim in DIMS:
         problem = dense(queries=1, head_dim=dim)
-        assert all(one.reject(problem) is None for one in mine)
-        offered = [c.name for one in mine for c in one.candidates(problem)]
+        assert all(record.reject(problem) is None for record in mine)
+        offered = [c.name for record in mine for c in record.candidates(problem)]
         assert 4 <= len(offered) <= LIMIT
         assert len(set(offered)) == len(offered)
 
 
 def test_operands_are_read_from_tensors() -> None:
-    made = operand_of(torch.empty(2, 3, 4, device="meta").transpose(0, 1))
-    assert made == Operand((3, 2, 4), (4, 12, 1), "float32", "cuda")
+    created = operand_of(torch.empty(2, 3, 4, device="meta").transpose(0, 1))
+    assert created == Operand((3, 2, 4), (4, 12, 1), "float32", "cuda")
 
 
 def test_operands_of_8_bits_are_for_gpus_that_convert_them_and_not_for_descriptors() -> None:
@@ -365,10 +365,10 @@ def test_operands_of_8_bits_are_for_gpus_that_convert_them_and_not_for_descripto
     for gpu in ("L40S", "H200", "B200"):
         problem = narrow(gpu)
         assert template.reject(problem) is None
-        found = template.candidates(problem)
-        assert found
-        assert not any(one.config["USE_TMA"] for one in found)
-        assert all(one.config["NARROW"] for one in found)
+        candidates = template.candidates(problem)
+        assert candidates
+        assert not any(competitor.config["USE_TMA"] for competitor in candidates)
+        assert all(competitor.config["NARROW"] for competitor in candidates)
     wrong = narrow("H200")
     wrong = replace(wrong, output=replace(wrong.output, dtype="float8_e4m3fn"))
     assert "it writes bfloat16" in str(template.reject(wrong))

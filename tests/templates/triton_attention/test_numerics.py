@@ -19,7 +19,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import Mask
 from inductor_plugin.template import Candidate
 from inductor_plugin.templates.triton_attention.decode import Share
-from tests.support import gpu, triton_interpreter
+from tests.support import gpu
 from tests.support.attention.backward_cases import Case
 from tests.support.attention.forward_cases import (
     LSE_TOLERANCE,
@@ -36,6 +36,7 @@ from tests.support.attention.forward_cases import (
 )
 from tests.support.attention.forward_graph import code_of
 from tests.support.attention.lowering import computed
+from tests.support.triton import interpreter
 
 pytestmark = [
     pytest.mark.compat,
@@ -55,14 +56,14 @@ def device(inductor_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 
 def check(wanted: Sequence[Trial]) -> None:
-    for one, (out, lse) in zip(wanted, computed(wanted), strict=True):
-        assert out <= TOLERANCE[one.case.dtype], f"out of {one.name}: {out}"
-        assert lse <= LSE_TOLERANCE, f"lse of {one.name}: {lse}"
+    for case, (out, lse) in zip(wanted, computed(wanted), strict=True):
+        assert out <= TOLERANCE[case.case.dtype], f"out of {case.name}: {out}"
+        assert lse <= LSE_TOLERANCE, f"lse of {case.name}: {lse}"
 
 
 def test_the_table_is_long_and_has_no_case_twice() -> None:
-    assert len({one.name for one in trials()}) == len(trials()) >= 300
-    assert {one.group for one in fast()} == {one.group for one in trials()}
+    assert len({trial.name for trial in trials()}) == len(trials()) >= 300
+    assert {trial.group for trial in fast()} == {trial.group for trial in trials()}
 
 
 def test_some_of_all_attentions_are_right() -> None:
@@ -74,14 +75,14 @@ def test_addresses_beyond_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(50, 70, LAST, kv_heads=1, dtype=HALF)
     sequences = replace(case, queries=(5, 45), keys=(33, 37))
     decoded = Trial("decode", replace(case, queries=2), Share(32, 1, 4, 2))
-    monkeypatch.setattr(TritonScheduling, "can_use_32bit_indexing", lambda *given: False)
+    monkeypatch.setattr(TritonScheduling, "can_use_32bit_indexing", lambda *operands: False)
     check([Trial("dense", case), Trial("dense", case, TMA), Trial("sequences", sequences), decoded])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", sorted({one.group for one in trials()}))
+@pytest.mark.parametrize("group", sorted({trial.group for trial in trials()}))
 def test_all_attentions_are_right(group: str) -> None:
-    check([one for one in trials() if one.group == group])
+    check([trial for trial in trials() if trial.group == group])
 
 
 @dataclass(frozen=True)
@@ -144,25 +145,25 @@ MORE = (
 
 
 def check_graphs(graphs: Sequence[Graph]) -> None:
-    given = [operands_of(one.trial) for one in graphs]
-    for one in given:
-        del one["lse"]  # the graph's own
-    codes = [lowered(one, operands) for one, operands in zip(graphs, given, strict=True)]
-    tensors = [list(one.values()) for one in given]
-    found = triton_interpreter.outputs(list(zip(codes, tensors, strict=True)))
-    for one, operands, (out, lse) in zip(graphs, given, found, strict=True):
-        exact, exact_lse = expected_of(one.trial, operands)
-        dtype = one.trial.case.dtype
-        error = error_of(out, fused(exact) if one.fused else exact)
-        assert error <= TOLERANCE[dtype], f"out of {one.trial.name}: {error}"
-        assert error_of(lse, exact_lse) <= LSE_TOLERANCE, f"lse of {one.trial.name}"
+    inputs = [operands_of(graph.trial) for graph in graphs]
+    for operand in inputs:
+        del operand["lse"]  # the graph's own
+    codes = [lowered(graph, operands) for graph, operands in zip(graphs, inputs, strict=True)]
+    tensors = [list(tensor.values()) for tensor in inputs]
+    results = interpreter.outputs(list(zip(codes, tensors, strict=True)))
+    for operand, operands, (out, lse) in zip(graphs, inputs, results, strict=True):
+        exact, exact_lse = expected_of(operand.trial, operands)
+        dtype = operand.trial.case.dtype
+        error = error_of(out, fused(exact) if operand.fused else exact)
+        assert error <= TOLERANCE[dtype], f"out of {operand.trial.name}: {error}"
+        assert error_of(lse, exact_lse) <= LSE_TOLERANCE, f"lse of {operand.trial.name}"
 
 
 def lowered(graph: Graph, operands: Mapping[str, torch.Tensor]) -> str:
     """Lower a graph, and check that it is one kernel that does not depend on the unknown sizes."""
 
     def pick(problem: Problem) -> Candidate:
-        places = {(one.operand, one.dim) for one in problem.dynamic}
+        places = {(size.operand, size.dim) for size in problem.dynamic}
         assert bool(places) == bool(graph.unknown)
         return candidate_of(graph.trial, problem)
 
@@ -178,7 +179,7 @@ def test_a_kernel_of_each_kind_is_right_with_unknown_sizes() -> None:
 
 @pytest.mark.slow
 def test_what_inductor_generates_is_right() -> None:
-    assert len([one for one in (*SOME, *MORE) if one.unknown]) >= 20
+    assert len([graph for graph in (*SOME, *MORE) if graph.unknown]) >= 20
     check_graphs(MORE)
 
 

@@ -24,17 +24,9 @@ from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
-from tests.support.fakes import (
-    LIMIT_S,
-    FakePool,
-    budget,
-    cpp_build,
-    entry,
-    problem,
-    task,
-    triton_job,
-    until,
-)
+from tests.support.fakes.waiting import LIMIT_S, until
+from tests.support.fakes.workers import FakePool
+from tests.support.fakes.tasks import budget, cpp_build, entry, problem, task, triton_job
 
 
 @dataclass
@@ -51,10 +43,10 @@ class Rig:
 
     def build(self, entries: Sequence[TaskCandidate], limit: Budget | None = None) -> None:
         """Build entries and wait until each has an answer and nothing runs."""
-        one = task(entries, budget=limit)
-        one.problem = replace(one.problem, target=self.target, op=self.op)
+        pending = task(entries, budget=limit)
+        pending.problem = replace(pending.problem, target=self.target, op=self.op)
         for each in entries:
-            self.builder.add(one, each, lambda: None)
+            self.builder.add(pending, each, lambda: None)
         self.builder.flush()
         until(lambda: all(e.ready or e.outcome is not None for e in entries))
         until(lambda: not self.builder.busy())
@@ -74,15 +66,15 @@ def cpp_entries(*names: str) -> list[TaskCandidate]:
     return [entry(name, build=cpp_build(name)) for name in names]
 
 
-def status(one: TaskCandidate) -> str:
-    return "ready" if one.ready else one.outcome.status if one.outcome else "open"
+def status(candidate: TaskCandidate) -> str:
+    return "ready" if candidate.ready else candidate.outcome.status if candidate.outcome else "open"
 
 
 def test_a_kernel_is_built_once_and_found_afterwards(tmp_path: Path) -> None:
     first = rig(tmp_path)
-    (one,) = entries = cpp_entries("k")
+    (candidate,) = entries = cpp_entries("k")
     first.build(entries)
-    assert status(one) == "ready"
+    assert status(candidate) == "ready"
     assert first.counters.snapshot().compiled == 1
     second = rig(tmp_path)
     second.build(cpp_entries("k"))
@@ -91,13 +83,13 @@ def test_a_kernel_is_built_once_and_found_afterwards(tmp_path: Path) -> None:
 
 
 def test_the_job_names_the_published_library_and_the_function_in_it(tmp_path: Path) -> None:
-    one = rig(tmp_path)
+    rig_ = rig(tmp_path)
     seen: list[tuple[str, str]] = []
     (k,) = cpp_entries("k")
     bench = k.bench
     assert bench is not None
     k.bench = lambda library, symbol: (seen.append((library, symbol)), bench(library, symbol))[1]
-    one.build([k])
+    rig_.build([k])
     ((library, symbol),) = seen
     assert Path(library).read_bytes() == b"// k"
     assert str(tmp_path) in library
@@ -111,72 +103,72 @@ def test_builds_happen_in_folders_that_name_this_process(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     left = scratch.make_folder(tmp_path / "temporary", scratch.BUILD)
     dead = left.rename(left.with_name(left.name.replace(f"-{os.getpid()}-", "-4194305-")))
-    one = rig(tmp_path / "cache")
-    one.build([*cpp_entries("k"), entry("t", build=triton_job("t", tmp_path / "triton"))])
-    (cpp,) = [job.workdir for job in one.pool.jobs if isinstance(job, CppCompileJob)]
+    bench = rig(tmp_path / "cache")
+    bench.build([*cpp_entries("k"), entry("t", build=triton_job("t", tmp_path / "triton"))])
+    (cpp,) = [job.workdir for job in bench.pool.jobs if isinstance(job, CppCompileJob)]
     assert scratch.named_process(Path(cpp).name) == scratch.process_id(os.getpid())
     assert not dead.exists()
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_kernels_held_back_fill_batches_that_keep_every_worker_busy(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    one.build(cpp_entries(*(f"k{i}" for i in range(5))))
-    assert sorted(one.batches()) == [2, 3]
+    bench = rig(tmp_path)
+    bench.build(cpp_entries(*(f"k{i}" for i in range(5))))
+    assert sorted(bench.batches()) == [2, 3]
 
 
 def test_nothing_held_back_compiles_before_it_is_asked_for(tmp_path: Path) -> None:
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
     k = cpp_entries("k")[0]
-    one.builder.add(task([k]), k, lambda: None)
+    bench.builder.add(task([k]), k, lambda: None)
     time.sleep(0.05)
-    assert one.pool.jobs == []
-    assert not one.builder.busy()
-    one.builder.flush()
-    assert one.builder.busy() or k.ready
+    assert bench.pool.jobs == []
+    assert not bench.builder.busy()
+    bench.builder.flush()
+    assert bench.builder.busy() or k.ready
 
 
 def test_full_batches_start_by_themselves(tmp_path: Path) -> None:
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
     entries = cpp_entries(*(f"k{i}" for i in range(2 * MAX_BATCH)))
     owner = task(entries)
     for each in entries:
-        one.builder.add(owner, each, lambda: None)
+        bench.builder.add(owner, each, lambda: None)
     until(lambda: all(e.ready for e in entries))
-    assert one.batches() == [MAX_BATCH, MAX_BATCH]
+    assert bench.batches() == [MAX_BATCH, MAX_BATCH]
 
 
 def test_kernels_wait_for_those_of_other_problems_and_share_units(tmp_path: Path) -> None:
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
     entries = cpp_entries(*(f"k{i}" for i in range(4)))
     owner = task(entries)
     for each in entries:
-        one.builder.add(owner, each, lambda: None)
+        bench.builder.add(owner, each, lambda: None)
     time.sleep(0.05)
-    assert one.pool.jobs == []
-    one.builder.flush()
+    assert bench.pool.jobs == []
+    bench.builder.flush()
     until(lambda: all(e.ready for e in entries))
-    assert one.batches() == [2, 2]
+    assert bench.batches() == [2, 2]
 
 
 def test_a_cuda_kernel_is_given_memory_and_time_and_keeps_its_source(tmp_path: Path) -> None:
-    one = rig(tmp_path, timeout_s=8)
+    bench = rig(tmp_path, timeout_s=8)
     builds = [replace(cpp_build(f"k{i}"), language="cuda", memory_bytes=5 << 30) for i in range(10)]
     entries = [entry(f"k{i}", build=build) for i, build in enumerate(builds)]
-    one.build(entries)
-    assert one.pool.memory == [5 << 30] * 2
+    bench.build(entries)
+    assert bench.pool.memory == [5 << 30] * 2
     # Five kernels in a unit: twice the time of one.
-    assert [job.timeout_s for job in one.pool.jobs] == [16.0, 16.0]
-    found = one.store.kernel(builds[0].key.digest)
-    assert found is not None
-    assert found.path("source.cu").read_text() == builds[0].source.source
+    assert [job.timeout_s for job in bench.pool.jobs] == [16.0, 16.0]
+    kernel = bench.store.kernel(builds[0].key.digest)
+    assert kernel is not None
+    assert kernel.path("source.cu").read_text() == builds[0].source.source
 
 
 def test_kernels_with_different_compilers_do_not_share_a_unit(tmp_path: Path) -> None:
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
     entries = [entry(n, build=cpp_build(n, (n,))) for n in ("gcc", "clang")]
-    one.build(entries)
-    assert one.batches() == [1, 1]
+    bench.build(entries)
+    assert bench.batches() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -218,36 +210,36 @@ def test_cuda_units_trade_cpu_seconds_for_wall_seconds(count: int, workers: int,
 
 
 def test_kernels_of_one_unit_share_the_file_of_their_library(tmp_path: Path) -> None:
-    one = rig(tmp_path / "cache")
+    bench = rig(tmp_path / "cache")
     library = tmp_path / "unit.so"
 
     def submit(job: Any, done: Any, *_how: Any) -> None:
         library.write_bytes(b"both")
         done([Compiled(each.key, "ok", library=str(library)) for each in job.sources])
 
-    one.pool.submit = submit  # pyright: ignore[reportAttributeAccessIssue]
+    bench.pool.submit = submit  # pyright: ignore[reportAttributeAccessIssue]
     builds = [replace(cpp_build(f"k{i}"), language="cuda") for i in range(2)]
-    one.build([entry(f"k{i}", build=build) for i, build in enumerate(builds)])
-    first, second = (one.store.kernel(build.key.digest) for build in builds)
+    bench.build([entry(f"k{i}", build=build) for i, build in enumerate(builds)])
+    first, second = (bench.store.kernel(build.key.digest) for build in builds)
     assert first is not None
     assert second is not None
     assert first.path("kernel.so").samefile(second.path("kernel.so"))
 
 
 def test_two_problems_that_need_one_kernel_build_it_once(tmp_path: Path) -> None:
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
     entries = [*cpp_entries("same"), *cpp_entries("same"), *cpp_entries("same")]
-    one.build(entries)
+    bench.build(entries)
     assert [status(e) for e in entries] == ["ready"] * 3
-    assert sum(one.batches()) == 1
-    assert one.counters.snapshot().compiled == 1
+    assert sum(bench.batches()) == 1
+    assert bench.counters.snapshot().compiled == 1
 
 
 def test_one_kernel_that_does_not_compile_costs_itself(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    one.pool.status = {"bad": "compile_failed"}
+    bench = rig(tmp_path)
+    bench.pool.status = {"bad": "compile_failed"}
     good, bad = entries = cpp_entries("good", "bad")
-    one.build(entries)
+    bench.build(entries)
     assert (status(good), status(bad)) == ("ready", "compile_failed")
     assert bad.outcome is not None
     assert "error" in bad.outcome.reason
@@ -258,16 +250,16 @@ WIDE = Resources(64, 0, shared_bytes=200 << 10, threads=256)
 
 
 def test_a_kernel_that_spills_is_kept_and_not_measured(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    one.target = target("H100")
-    one.pool.resources = {"bad": SPILLING, "good": SMALL}
+    bench = rig(tmp_path)
+    bench.target = target("H100")
+    bench.pool.resources = {"bad": SPILLING, "good": SMALL}
     good, bad, unknown = entries = cpp_entries("good", "bad", "unknown")
-    one.build(entries)
+    bench.build(entries)
     assert [status(e) for e in (good, bad, unknown)] == ["ready", "pruned", "ready"]
     assert bad.outcome is not None
     assert "spills 4096 bytes" in bad.outcome.reason
     assert isinstance(bad.build, CppBuild)
-    kept = one.store.kernel(bad.build.key.digest)
+    kept = bench.store.kernel(bad.build.key.digest)
     assert kept is not None
     assert kept.resources == SPILLING
 
@@ -286,11 +278,11 @@ def test_a_candidate_judges_its_own_compiled_kernel(tmp_path: Path) -> None:
 
 
 def test_without_a_library_kernel_what_spills_is_measured(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    one.target, one.op = target("H100"), "flex_attention_backward"
-    one.pool.resources = {"bad": SPILLING, "huge": Resources(64, 0, shared_bytes=300 << 10)}
+    bench = rig(tmp_path)
+    bench.target, bench.op = target("H100"), "flex_attention_backward"
+    bench.pool.resources = {"bad": SPILLING, "huge": Resources(64, 0, shared_bytes=300 << 10)}
     entries = cpp_entries("bad", "huge")
-    one.build(entries)
+    bench.build(entries)
     assert [status(e) for e in entries] == ["ready", "pruned"]
 
 
@@ -313,8 +305,8 @@ def test_a_kernel_out_of_the_cache_is_judged_for_the_gpu_of_its_problem(tmp_path
 
 
 def test_a_kernel_that_another_process_built_is_judged_too(tmp_path: Path) -> None:
-    one, other = rig(tmp_path), open_store(tmp_path)
-    one.target = target("H100")
+    bench, other = rig(tmp_path), open_store(tmp_path)
+    bench.target = target("H100")
     mine, theirs = entries = cpp_entries("mine", "theirs")
     assert isinstance(theirs.build, CppBuild)
     key = theirs.build.key
@@ -327,22 +319,22 @@ def test_a_kernel_that_another_process_built_is_judged_too(tmp_path: Path) -> No
         lock.__exit__(None, None, None)
 
     threading.Thread(target=publish).start()
-    one.build(entries)
+    bench.build(entries)
     assert [status(e) for e in entries] == ["ready", "pruned"]
 
 
 def test_a_triton_kernel_that_spills_is_kept_and_not_measured(tmp_path: Path) -> None:
     cache, folder = tmp_path / "cache", tmp_path / "triton"
     for compiled in (1, 0):  # built, and out of the cache
-        one = rig(cache)
-        one.target = target("H100")
-        one.pool.resources = {"bad": SPILLING, "wide": WIDE}
+        bench = rig(cache)
+        bench.target = target("H100")
+        bench.pool.resources = {"bad": SPILLING, "wide": WIDE}
         entries = [entry(n, build=triton_job(n, folder)) for n in ("bad", "wide", "good")]
-        one.build(entries)
+        bench.build(entries)
         assert [status(e) for e in entries] == ["pruned", "ready", "ready"]
-        assert len(one.pool.jobs) == 3 * compiled
+        assert len(bench.pool.jobs) == 3 * compiled
         assert not (folder / "HASH" / "bad.cubin").exists()
-        assert {e.resources for e in one.store.iter_kernels()} == {SPILLING, WIDE, Resources()}
+        assert {e.resources for e in bench.store.iter_kernels()} == {SPILLING, WIDE, Resources()}
 
 
 def test_a_triton_kernel_that_is_not_kept_is_judged_too(
@@ -352,33 +344,33 @@ def test_a_triton_kernel_that_is_not_kept_is_judged_too(
         return {}
 
     monkeypatch.setattr("inductor_plugin.kernels.triton_files.collect", none)
-    one = rig(tmp_path / "cache")
-    one.target = target("H100")
-    one.pool.resources = {"bad": SPILLING}
+    bench = rig(tmp_path / "cache")
+    bench.target = target("H100")
+    bench.pool.resources = {"bad": SPILLING}
     entries = [entry("bad", build=triton_job("bad", folder)) for folder in (None, tmp_path / "t")]
-    one.build(entries)
+    bench.build(entries)
     assert [status(e) for e in entries] == ["pruned", "pruned"]
-    assert len(one.pool.jobs) == 2
+    assert len(bench.pool.jobs) == 2
 
 
 def test_a_triton_kernel_needs_no_library(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    one.pool.status = {"bad": "hung"}
+    bench = rig(tmp_path)
+    bench.pool.status = {"bad": "hung"}
     good, bad = entries = [entry(n, build=triton_job(n)) for n in ("good", "bad")]
-    one.build(entries)
+    bench.build(entries)
     assert (status(good), status(bad)) == ("ready", "hung")
     assert good.candidate is not None
 
 
 def test_a_triton_kernel_is_kept_and_put_where_triton_looks(tmp_path: Path) -> None:
     cache, first, second = (tmp_path / name for name in ("cache", "first", "second"))
-    one = rig(cache)
+    bench = rig(cache)
     good, bad = entries = [entry(n, build=triton_job(n, first)) for n in ("good", "bad")]
-    one.pool.status = {"bad": "compile_failed"}
-    one.build(entries)
+    bench.pool.status = {"bad": "compile_failed"}
+    bench.build(entries)
     assert (status(good), status(bad)) == ("ready", "compile_failed")
     assert (first / "HASH" / "good.cubin").read_text() == "good"
-    assert one.counters.snapshot().compiled == 1
+    assert bench.counters.snapshot().compiled == 1
     again = rig(cache)
     (other,) = others = [entry("good", build=triton_job("good", second))]
     again.build(others)
@@ -394,12 +386,12 @@ def test_a_triton_kernel_whose_files_cannot_be_kept_is_compiled_in_its_place(
         return {}
 
     monkeypatch.setattr("inductor_plugin.kernels.triton_files.collect", none)
-    one = rig(tmp_path / "cache")
+    bench = rig(tmp_path / "cache")
     (k,) = entries = [entry("k", build=triton_job("k", tmp_path / "triton"))]
-    one.build(entries)
+    bench.build(entries)
     assert status(k) == "ready"
     assert (tmp_path / "triton" / "HASH" / "k.cubin").exists()
-    assert list(one.store.iter_kernels()) == []
+    assert list(bench.store.iter_kernels()) == []
 
 
 def test_workers_that_do_not_come_to_a_kernel_do_not_blame_it(
@@ -407,10 +399,10 @@ def test_workers_that_do_not_come_to_a_kernel_do_not_blame_it(
 ) -> None:
     monkeypatch.setattr(builder_module, "SETUP_S", 0.0)
     monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
-    one = rig(tmp_path, timeout_s=0.002)
-    one.pool.answers = False
+    bench = rig(tmp_path, timeout_s=0.002)
+    bench.pool.answers = False
     (k,) = entries = cpp_entries("k")
-    one.build(entries)
+    bench.build(entries)
     assert status(k) == "skipped"
 
 
@@ -419,13 +411,13 @@ def test_a_kernel_whose_other_builder_is_silent_is_built_here(
 ) -> None:
     monkeypatch.setattr(builder_module, "_SILENCE_S", 0.05)
     monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
-    one = rig(tmp_path, timeout_s=0.02)
+    bench = rig(tmp_path, timeout_s=0.02)
     (k,) = entries = cpp_entries("k")
     assert isinstance(k.build, CppBuild)
     with open_store(tmp_path).lock_kernel(k.build.key.digest):
-        one.build(entries)
+        bench.build(entries)
     assert status(k) == "ready"
-    assert len(one.pool.jobs) == 1
+    assert len(bench.pool.jobs) == 1
 
 
 def test_a_kernel_that_another_process_is_building_is_waited_for(
@@ -433,31 +425,31 @@ def test_a_kernel_that_another_process_is_building_is_waited_for(
 ) -> None:
     monkeypatch.setattr(builder_module, "_SILENCE_S", 0.2)
     monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
-    one, other = rig(tmp_path, timeout_s=0.2), rig(tmp_path)
+    bench, other = rig(tmp_path, timeout_s=0.2), rig(tmp_path)
     other.pool.gate.clear()
     (theirs,), (mine,) = cpp_entries("k"), cpp_entries("k")
     other.builder.add(task([theirs]), theirs, lambda: None)
     other.builder.flush()
     until(lambda: bool(other.pool.jobs))
     threading.Timer(1.0, other.pool.gate.set).start()  # five times the silence that is waited for
-    one.build([mine])
-    assert (status(mine), one.pool.jobs) == ("ready", [])
+    bench.build([mine])
+    assert (status(mine), bench.pool.jobs) == ("ready", [])
 
 
 def test_a_kernel_that_another_process_builds_is_not_waited_for_after_the_budget(
     tmp_path: Path,
 ) -> None:
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
     (k,) = entries = cpp_entries("k")
     assert isinstance(k.build, CppBuild)
     with open_store(tmp_path).lock_kernel(k.build.key.digest):
-        one.build(entries, budget(0.1))
+        bench.build(entries, budget(0.1))
     assert status(k) == "skipped"
-    assert one.pool.jobs == []
+    assert bench.pool.jobs == []
 
 
 def test_a_kernel_that_another_process_builds_is_waited_for_and_read(tmp_path: Path) -> None:
-    one, other = rig(tmp_path), open_store(tmp_path)
+    bench, other = rig(tmp_path), open_store(tmp_path)
     mine, theirs = entries = cpp_entries("mine", "theirs")
     assert isinstance(theirs.build, CppBuild)
     key: KernelKey = theirs.build.key
@@ -470,18 +462,18 @@ def test_a_kernel_that_another_process_builds_is_waited_for_and_read(tmp_path: P
         lock.__exit__(None, None, None)
 
     threading.Thread(target=publish).start()
-    one.build(entries)
+    bench.build(entries)
     assert (status(mine), status(theirs)) == ("ready", "ready")
-    assert sum(one.batches()) == 1
+    assert sum(bench.batches()) == 1
 
 
 def test_a_closed_pool_answers_for_every_kernel(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = rig(tmp_path)
-    one.pool.error = WorkerError("the compile pool is closed")
+    bench = rig(tmp_path)
+    bench.pool.error = WorkerError("the compile pool is closed")
     entries = [*cpp_entries("a", "b"), entry("c", build=triton_job("c"))]
-    one.build(entries)
+    bench.build(entries)
     assert [status(e) for e in entries] == ["skipped"] * 3
     assert all(e.outcome and "closed" in e.outcome.reason for e in entries)
 
@@ -489,115 +481,115 @@ def test_a_closed_pool_answers_for_every_kernel(
 def test_a_cache_that_takes_no_kernel_answers_for_every_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
 
     def full(*_args: object) -> None:
         raise CacheError("no space left on device")
 
-    monkeypatch.setattr(one.store, "put_kernel", full)
+    monkeypatch.setattr(bench.store, "put_kernel", full)
     entries = cpp_entries("a", "b", "c")
-    one.build(entries)
+    bench.build(entries)
     assert [status(e) for e in entries] == ["skipped"] * 3
     with open_store(tmp_path).lock_kernel(entries[0].build.key.digest, timeout_s=0):  # pyright: ignore
         pass  # its locks were given back
 
 
 def test_nothing_is_compiled_once_the_budget_has_ended(tmp_path: Path) -> None:
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
     (k,) = entries = cpp_entries("k")
-    one.build(entries, budget(0.0))
+    bench.build(entries, budget(0.0))
     assert status(k) == "skipped"
-    assert one.pool.jobs == []
+    assert bench.pool.jobs == []
 
 
 def test_with_a_budget_the_heaviest_problems_are_compiled_first(tmp_path: Path) -> None:
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
     limit = Budget(100.0)
     tasks = [task(cpp_entries(f"k{i}"), budget=limit, digest=str(i)) for i in range(4)]
     for rows, each in zip((64, 512, 128, 256), tasks, strict=True):
         each.problem = problem(rows=rows)
-        one.builder.add(each, each.entries[0], lambda: None)
+        bench.builder.add(each, each.entries[0], lambda: None)
     assert limit.ends == float("inf")
-    one.builder.flush()
+    bench.builder.flush()
     until(lambda: all(each.entries[0].ready for each in tasks))
-    assert one.batches() == [2, 2]
-    first = max(range(2), key=lambda i: one.pool.ranks[i])
-    assert "// k1" in str(one.pool.jobs[first])
-    assert "// k3" in str(one.pool.jobs[first])
+    assert bench.batches() == [2, 2]
+    first = max(range(2), key=lambda i: bench.pool.ranks[i])
+    assert "// k1" in str(bench.pool.jobs[first])
+    assert "// k3" in str(bench.pool.jobs[first])
     earliest = limit.ends - SHARE * 100
-    assert all(earliest < moment < limit.ends for moment in one.pool.limits)
+    assert all(earliest < moment < limit.ends for moment in bench.pool.limits)
 
 
 def test_a_short_budget_has_two_waves_of_units(tmp_path: Path) -> None:
     for total_s, sizes in ((3.0, [1, 1, 1, 1]), (100.0, [2, 2])):
-        one, limit = rig(tmp_path / str(total_s)), Budget(total_s)
+        bench, limit = rig(tmp_path / str(total_s)), Budget(total_s)
         tasks = [task(cpp_entries(f"k{i}"), budget=limit, digest=str(i)) for i in range(4)]
         for rows, each in zip((64, 512, 128, 256), tasks, strict=True):
             each.problem = problem(rows=rows)
-            one.builder.add(each, each.entries[0], lambda: None)
-        one.builder.flush()
+            bench.builder.add(each, each.entries[0], lambda: None)
+        bench.builder.flush()
         until(lambda each=tasks: all(t.entries[0].ready for t in each))
-        assert one.batches() == sizes
-        heaviest = max(range(len(sizes)), key=lambda i: one.pool.ranks[i])
-        assert "// k1" in str(one.pool.jobs[heaviest])
+        assert bench.batches() == sizes
+        heaviest = max(range(len(sizes)), key=lambda i: bench.pool.ranks[i])
+        assert "// k1" in str(bench.pool.jobs[heaviest])
 
 
 def test_what_was_held_back_is_busy_from_the_moment_it_is_taken(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    one.pool.gate.clear()
+    bench = rig(tmp_path)
+    bench.pool.gate.clear()
     k = cpp_entries("k")[0]
-    one.builder.add(task([k]), k, lambda: None)
-    one.builder.flush()
-    assert one.builder.busy()
-    one.pool.gate.set()
-    until(lambda: not one.builder.busy())
+    bench.builder.add(task([k]), k, lambda: None)
+    bench.builder.flush()
+    assert bench.builder.busy()
+    bench.pool.gate.set()
+    until(lambda: not bench.builder.busy())
     assert k.ready
 
 
 def test_no_compile_starts_inside_a_quiet_block(tmp_path: Path) -> None:
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
     k = cpp_entries("k")[0]
-    with one.builder.quiet() as quiet:
+    with bench.builder.quiet() as quiet:
         assert quiet
-        one.builder.add(task([k]), k, lambda: None)
-        one.builder.flush()
+        bench.builder.add(task([k]), k, lambda: None)
+        bench.builder.flush()
         time.sleep(0.1)
-        assert one.pool.jobs == []
-        with one.builder.quiet() as again:
+        assert bench.pool.jobs == []
+        with bench.builder.quiet() as again:
             assert not again  # something is about to compile
     until(lambda: k.ready)
 
 
 def test_there_is_no_quiet_while_something_compiles(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    one.pool.gate.clear()
+    bench = rig(tmp_path)
+    bench.pool.gate.clear()
     k = cpp_entries("k")[0]
-    one.builder.add(task([k]), k, lambda: None)
-    one.builder.flush()
-    with one.builder.quiet() as quiet:
+    bench.builder.add(task([k]), k, lambda: None)
+    bench.builder.flush()
+    with bench.builder.quiet() as quiet:
         assert not quiet
-    one.pool.gate.set()
+    bench.pool.gate.set()
     until(lambda: k.ready)
 
 
 def test_who_waits_is_told_again_when_nothing_compiles_any_more(tmp_path: Path) -> None:
-    one = rig(tmp_path)
+    bench = rig(tmp_path)
     busy: list[bool] = []
     k = cpp_entries("k")[0]
-    one.builder.add(task([k]), k, lambda: busy.append(one.builder.busy()))
-    one.builder.flush()
+    bench.builder.add(task([k]), k, lambda: busy.append(bench.builder.busy()))
+    bench.builder.flush()
     until(lambda: len(busy) == 2)
     assert busy == [True, False]
 
 
 def test_compile_seconds_are_the_compilers_not_the_queues(tmp_path: Path) -> None:
-    one = rig(tmp_path)
-    one.pool.compile_s = 0.05
-    one.pool.gate.clear()
-    threading.Timer(0.4, one.pool.gate.set).start()
-    one.build([entry(n, build=triton_job(n)) for n in "abcd"])
-    assert one.counters.snapshot().compile_s == pytest.approx(0.2)
-    events = one.trace._events  # pyright: ignore
+    bench = rig(tmp_path)
+    bench.pool.compile_s = 0.05
+    bench.pool.gate.clear()
+    threading.Timer(0.4, bench.pool.gate.set).start()
+    bench.build([entry(n, build=triton_job(n)) for n in "abcd"])
+    assert bench.counters.snapshot().compile_s == pytest.approx(0.2)
+    events = bench.trace._events  # pyright: ignore
     assert len(events) == 4
     assert all(event["dur"] == pytest.approx(0.05e6, rel=0.01) for event in events)
     assert len({event["tid"] for event in events}) > 1  # they overlap, so they have tracks

@@ -21,7 +21,7 @@ def pin(digest: str, winner: str, samples: int = 1, winner_ms: float | None = 1.
 
 def file(*pins: Pin, known: bool = True) -> PinFile:
     return PinFile(
-        {one.place: one for one in pins}, {"e": CPU} if known else {}, {"t": ("module.T",)}
+        {entry.place: entry for entry in pins}, {"e": CPU} if known else {}, {"t": ("module.T",)}
     )
 
 
@@ -55,7 +55,7 @@ def test_the_order_in_which_pin_files_merge_does_not_matter(a: PinFile, b: PinFi
     conflicts = [row for row in compare({"a": a, "b": b, "c": c}) if row.is_conflict]
     for row in conflicts:
         assert expected.pins[row.pin.place] == row.pin
-        assert len({one.winner for one in row.pins.values() if one is not None}) > 1
+        assert len({entry.winner for entry in row.pins.values() if entry is not None}) > 1
 
 
 def test_more_samples_win_and_the_other_is_listed_with_its_time():

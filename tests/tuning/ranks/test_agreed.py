@@ -18,7 +18,7 @@ from inductor_plugin.tuning.ranks.agreed import (
     of_verdict,
     refused,
 )
-from tests.support.ranks import LIBRARY, Rank, job_of, measured
+from tests.support.ranks.simulated import LIBRARY, Rank, job_of, measured
 
 
 def rank() -> Rank:
@@ -26,11 +26,11 @@ def rank() -> Rank:
 
 
 def test_a_decision_is_read_as_it_was_written() -> None:
-    one = rank()
-    ticket = one.ticket(
+    member = rank()
+    ticket = member.ticket(
         "problem", known={LIBRARY: measured(LIBRARY, 2.0), "fast": measured("fast", 1.0)}
     )
-    record = rounded(one.selection.record_of(ticket))
+    record = rounded(member.selection.record_of(ticket))
     agreed = of_verdict(Verdict("fast", LIBRARY, "it is", 2.0, provisional=True), record, 3)
     text = dump(agreed)
     assert text.isascii()
@@ -70,9 +70,9 @@ def test_a_rank_does_not_run_what_has_failed_on_it() -> None:
 
 
 def test_only_times_of_what_is_offered_are_taken() -> None:
-    one, ticket = rank(), rank().ticket("problem", names=["fast"])
-    other = one.ticket("problem", known={n: measured(n, 1.0) for n in (LIBRARY, "fast", "slow")})
-    agreed = of_verdict(Verdict("fast", LIBRARY, "it is"), one.selection.record_of(other), 1)
+    member, ticket = rank(), rank().ticket("problem", names=["fast"])
+    other = member.ticket("problem", known={n: measured(n, 1.0) for n in (LIBRARY, "fast", "slow")})
+    agreed = of_verdict(Verdict("fast", LIBRARY, "it is"), member.selection.record_of(other), 1)
     adopt(ticket, agreed)
     assert set(ticket.measured) == {LIBRARY, "fast"}
     adopt(ticket, replace(agreed, record=None))

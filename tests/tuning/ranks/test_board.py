@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inductor_plugin.tuning.ranks.board import Board
 from inductor_plugin.tuning.ranks.job import Job
-from tests.support.ranks import MemoryStore
+from tests.support.ranks.simulated import MemoryStore
 
 
 def boards(*ranks: int) -> list[Board]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.agreed import of_verdict
-from tests.support.ranks import LIBRARY, TIMEOUT_S, Rank, drive, job_of, measured
+from tests.support.ranks.simulated import LIBRARY, TIMEOUT_S, Rank, drive, job_of, measured
 
 PROBLEMS = [f"problem{number}" for number in range(6)]
 
@@ -239,9 +239,9 @@ def test_a_decision_that_nobody_measures_is_the_jobs_too() -> None:
     assert ranks[0].share.look_up("mm/fusion") is None
     taken = [rank.share.decide("mm/fusion", own[rank.number]).winner for rank in ranks]
     assert taken == ["unfused", "unfused"]
-    found = ranks[1].share.look_up("mm/fusion")
-    assert found is not None
-    assert found.winner == "unfused"
+    decision = ranks[1].share.look_up("mm/fusion")
+    assert decision is not None
+    assert decision.winner == "unfused"
 
 
 def test_ranks_of_other_groups_decide_apart() -> None:

@@ -43,34 +43,34 @@ def stores(kind: str, folder: Path) -> Any:
 @pytest.mark.parametrize("kind", ["tcp", "file", "hash"])
 def test_operations_are_the_same_on_all_stores(kind: str, tmp_path: Path) -> None:
     shared = stores(kind, tmp_path)
-    one, other = (C10dStore(shared, "prefix/", 10.0) for _ in range(2))
-    assert one.get("a") is None
-    assert one.put_once("a", "first") == "first"
+    left, other = (C10dStore(shared, "prefix/", 10.0) for _ in range(2))
+    assert left.get("a") is None
+    assert left.put_once("a", "first") == "first"
     assert other.put_once("a", "second") == "first"
     assert other.get("a") == "first"
     assert other.exchange("a", "another", "third") == "first"
     assert other.exchange("a", "first", "third") == "third"
-    assert one.get("a") == "third"
-    one.put("b", "x" * 100_000)
+    assert left.get("a") == "third"
+    left.put("b", "x" * 100_000)
     assert len(other.get("b") or "") == 100_000
-    assert [one.count("n", 2), other.count("n", 1), one.count("n")] == [2, 3, 3]
+    assert [left.count("n", 2), other.count("n", 1), left.count("n")] == [2, 3, 3]
     assert C10dStore(shared, "other/", 10.0).get("a") is None
 
 
 def test_only_one_of_many_threads_sets_a_key_first() -> None:
     shared = stores("tcp", Path())
-    found: list[str] = []
+    result: list[str] = []
 
     def claim(number: int) -> None:
-        found.append(C10dStore(shared, "", 10.0).put_once("claim", str(number)))
+        result.append(C10dStore(shared, "", 10.0).put_once("claim", str(number)))
 
     threads = [threading.Thread(target=claim, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8
-    assert len(set(found)) == 1
+    assert len(result) == 8
+    assert len(set(result)) == 1
 
 
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])

@@ -12,7 +12,7 @@ from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.ledger import Ledger
 from inductor_plugin.tuning.ranks.verify import RankReport, compare, verify_ranks
-from tests.support.ranks import MemoryStore, Rank
+from tests.support.ranks.simulated import MemoryStore, Rank
 
 CODE = "a = 1\nextern_kernels.mm(x, y, out=buf0)\n"
 
@@ -30,18 +30,18 @@ def compiled(rank: int, world: int, change: Callable[[int, Ledger], None]) -> Le
 def reports(
     world: int, change: Callable[[int, Ledger], None], present: range | None = None
 ) -> list[RankReport]:
-    store, found = MemoryStore(), dict[int, RankReport]()
+    store, gathered = MemoryStore(), dict[int, RankReport]()
     ledgers = [compiled(rank, world, change) for rank in range(world)]
 
     def meet(rank: int) -> None:
-        found[rank] = compare(Job(rank, world, store), ledgers[rank], 1.0)
+        gathered[rank] = compare(Job(rank, world, store), ledgers[rank], 1.0)
 
     threads = [threading.Thread(target=meet, args=(rank,)) for rank in present or range(world)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30.0)
-    return [found[rank] for rank in sorted(found)]
+    return [gathered[rank] for rank in sorted(gathered)]
 
 
 def nothing(_rank: int, _ledger: Ledger) -> None:
@@ -88,9 +88,9 @@ def test_graphs_in_another_order_and_graphs_of_one_rank_are_no_difference() -> N
 
 @pytest.mark.parametrize(("present", "missing"), [(range(2), (2,)), (range(1, 3), (0,))])
 def test_a_rank_that_does_not_come_is_named(present: range, missing: tuple[int, ...]) -> None:
-    found = reports(3, nothing, present)
-    assert {report.missing for report in found} == {missing}
-    assert not any(report.agree for report in found)
+    results = reports(3, nothing, present)
+    assert {report.missing for report in results} == {missing}
+    assert not any(report.agree for report in results)
 
 
 def test_without_a_job_there_is_nothing_to_compare() -> None:

@@ -11,7 +11,7 @@ from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.worker.jobs import Compiled, Outcome
-from tests.support.fakes import cpp_build, entry, problem, task
+from tests.support.fakes.tasks import cpp_build, entry, problem, task
 
 
 def test_a_count_is_for_the_problem_and_for_the_process() -> None:
@@ -45,13 +45,13 @@ def test_what_fails_is_logged_with_its_problem_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    journal, one = Journal(Counters(), Trace()), task([])
-    journal.measured(one, "a", Outcome("a-1", "ok", elapsed_s=0.5))
-    journal.measured(one, "b", Outcome("b-1", "wrong", "error 2", elapsed_s=0.5, check_s=0.25))
+    journal, pending = Journal(Counters(), Trace()), task([])
+    journal.measured(pending, "a", Outcome("a-1", "ok", elapsed_s=0.5))
+    journal.measured(pending, "b", Outcome("b-1", "wrong", "error 2", elapsed_s=0.5, check_s=0.25))
     assert caplog.messages == ["b for mm(64x32, 32x48): wrong: error 2"]
-    assert one.spent.snapshot().benchmarked == 2
-    assert one.spent.snapshot().benchmark_s == 1.0
-    assert one.spent.snapshot().check_s == 0.25
+    assert pending.spent.snapshot().benchmarked == 2
+    assert pending.spent.snapshot().benchmark_s == 1.0
+    assert pending.spent.snapshot().check_s == 0.25
 
 
 def test_what_was_not_compared_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import pytest
 from inductor_plugin.cache import Store, digest_of, open_store
 from inductor_plugin.tuning.report.miss import Miss, explained
 from inductor_plugin.tuning.validity import NOT_CHECKED
-from tests.support.cache import ENVIRONMENT, measured, record
+from tests.support.cache.records import ENVIRONMENT, measured, record
 
 NAMED = {"op": "mm", "size": [1, 512], "strides": {"a": [512, 1]}}
 

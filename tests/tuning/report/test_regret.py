@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inductor_plugin.tuning.report.regret import interval, regret, rivals, row, summary, text
-from tests.support.cache import decision, measured, record
+from tests.support.cache.records import decision, measured, record
 
 
 def test_rivals_are_the_other_candidates_that_may_be_faster() -> None:

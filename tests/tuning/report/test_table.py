@@ -10,7 +10,7 @@ from inductor_plugin.tuning.counters import Stats
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.selection import TuningTicket
-from tests.support.fakes import entry, problem, task
+from tests.support.fakes.tasks import entry, problem, task
 
 
 def measured(name: str, median_ms: float | None, status: str = "ok") -> Measured:
@@ -23,7 +23,7 @@ def measured(name: str, median_ms: float | None, status: str = "ok") -> Measured
 
 def ticket(*known: Measured, winner: str | None = None, hit: bool = False) -> TuningTicket:
     verdict = Verdict(winner, None, "fastest") if winner else None
-    by_id = {one.candidate: one for one in known}
+    by_id = {known_name.candidate: known_name for known_name in known}
     selection: Any = None
     return TuningTicket(selection, problem(), "digest", (), by_id, {}, verdict=verdict, hit=hit)
 
@@ -52,10 +52,10 @@ def test_failures_are_listed_with_their_reason() -> None:
 
 
 def test_the_verdict_says_whether_it_was_known() -> None:
-    one = ticket(measured("fast", 0.25), winner="fast-1", hit=True)
-    assert table(one).splitlines()[-1] == "  -> fast-1 (known): fastest"
-    one.hit = False
-    assert table(one).splitlines()[-1] == "  -> fast-1 (measured): fastest"
+    submitted = ticket(measured("fast", 0.25), winner="fast-1", hit=True)
+    assert table(submitted).splitlines()[-1] == "  -> fast-1 (known): fastest"
+    submitted.hit = False
+    assert table(submitted).splitlines()[-1] == "  -> fast-1 (measured): fastest"
 
 
 def test_a_long_list_is_cut() -> None:
@@ -75,12 +75,14 @@ def test_the_summary_says_what_was_left_out() -> None:
         "inductor-plugin: 1 problem, 0 known; 1 kernel compiled, 1 candidate measured, 0 failed, "
         "1 in quarantine, 1 not reached; "
     )
-    one = ticket(*rows)
-    one.task = task([entry("bad"), entry("late")])
-    one.task.entries[0].identity = replace(one.task.entries[0].identity, candidate_id="bad-1")
-    assert "in quarantine" not in summary([one], Stats())  # it failed now
-    one.task.measured = False  # nothing is to be reached
-    assert "not reached" not in summary([one], Stats())
+    submitted = ticket(*rows)
+    submitted.task = task([entry("bad"), entry("late")])
+    submitted.task.entries[0].identity = replace(
+        submitted.task.entries[0].identity, candidate_id="bad-1"
+    )
+    assert "in quarantine" not in summary([submitted], Stats())  # it failed now
+    submitted.task.measured = False  # nothing is to be reached
+    assert "not reached" not in summary([submitted], Stats())
 
 
 def test_the_summary_counts_what_was_counted_for_its_problems() -> None:

@@ -28,15 +28,15 @@ def spec(*size: int, dtype: str = "float32", seed: int = 1) -> TensorSpec:
     ("below", "values"), [(1, {0}), (2, {1}), (3, {1, 2}), (1000, {*range(1, 8)})]
 )
 def test_integers_are_in_bounds_and_divide(below: int, values: set[int]) -> None:
-    made = built(GraphTensor(spec(1000, dtype="int64"), below=below), {})
-    assert {int(each) for each in made} == values
+    tensor = built(GraphTensor(spec(1000, dtype="int64"), below=below), {})
+    assert {int(each) for each in tensor} == values
 
 
 def test_values_that_matter_are_those_of_the_user() -> None:
     whole = torch.arange(12, dtype=torch.int32)
     view = TensorSpec((2, 3), (4, 1), "int32", "cpu", offset=1)
-    made = built(GraphTensor(view, data=whole.numpy().tobytes()), {})
-    assert torch.equal(made, whole.as_strided((2, 3), (4, 1), 1))
+    tensor = built(GraphTensor(view, data=whole.numpy().tobytes()), {})
+    assert torch.equal(tensor, whole.as_strided((2, 3), (4, 1), 1))
     assert built(GraphTensor(spec(0), data=b""), {}).numel() == 0
 
 
@@ -61,9 +61,9 @@ def test_weights_are_packed_as_those_of_the_user(
 ) -> None:
     if packing == "mkl_linear" and not torch.backends.mkl.is_available():
         pytest.skip("this torch has no MKL")
-    made = built(GraphTensor(spec(*size), packing=packing, packing_arguments=arguments), {})
-    assert made.layout is not torch.strided
-    assert packing == "mkl_linear" or tuple(made.size()) == size
+    tensor = built(GraphTensor(spec(*size), packing=packing, packing_arguments=arguments), {})
+    assert tensor.layout is not torch.strided
+    assert packing == "mkl_linear" or tuple(tensor.size()) == size
 
 
 SOURCE = """

@@ -20,8 +20,8 @@ from inductor_plugin.tuning.report.page.gather import cache_source, read_json
 from inductor_plugin.tuning.report.page.model import page_model
 from inductor_plugin.tuning.report.page.source import CacheSource
 from tests.support.browser import Page, browser_path, opened_browser
-from tests.support.cache import ENVIRONMENT, decision, measured, record
-from tests.support.measured_gpu import H100, gpu_records
+from tests.support.cache.measured_gpu import H100, gpu_records
+from tests.support.cache.records import ENVIRONMENT, decision, measured, record
 from tests.support.repository import REPOSITORY
 
 pytestmark = pytest.mark.slow
@@ -218,10 +218,10 @@ def test_a_page_has_no_wider_content_than_its_window(
     page: Page, many: Path, tmp_path: Path
 ) -> None:
     long = "kernel_" + "x" * 400
-    one = record(measured(long, name=long, description=long), decision=decision(long))
-    named = replace(one, describe=f"mm({'8192x' * 60}1)")
+    kept = record(measured(long, name=long, description=long), decision=decision(long))
+    named = replace(kept, describe=f"mm({'8192x' * 60}1)")
     file = tmp_path / "page.html"
-    source = CacheSource(f"/tmp/{long}", [named], {one.environment: ENVIRONMENT})
+    source = CacheSource(f"/tmp/{long}", [named], {kept.environment: ENVIRONMENT})
     file.write_text(document(page_model([source]), source.name), encoding="utf-8")
     for width, height, phone in SIZES.values():
         page.size(width, height, phone=phone)

@@ -13,7 +13,7 @@ import pytest
 from inductor_plugin.tuning.report.page.document import data_text, document
 from inductor_plugin.tuning.report.page.model import page_model
 from inductor_plugin.tuning.report.page.source import CacheSource
-from tests.support.cache import measured, record
+from tests.support.cache.records import measured, record
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

@@ -18,8 +18,8 @@ from inductor_plugin.tuning.report.page.source import (
     PinSource,
 )
 from inductor_plugin.tuning.report.page.summary import Summary, summary_of_records
-from tests.support.cache import ENVIRONMENT, decision, measured, record
-from tests.support.measured_gpu import H100, gpu_records
+from tests.support.cache.measured_gpu import H100, gpu_records
+from tests.support.cache.records import ENVIRONMENT, decision, measured, record
 
 HERE = digest_of(ENVIRONMENT)
 

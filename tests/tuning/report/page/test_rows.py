@@ -18,8 +18,8 @@ from inductor_plugin.tuning.report.page.rows import (
     record_row,
 )
 from inductor_plugin.tuning.report.page.work import peak_of
-from tests.support.cache import decision, measured, record
-from tests.support.measured_gpu import H100, gpu_records
+from tests.support.cache.measured_gpu import H100, gpu_records
+from tests.support.cache.records import decision, measured, record
 
 EVERYTHING = Detail()
 

@@ -15,7 +15,7 @@ import inductor_plugin
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.tuning.report.page import run
 from inductor_plugin.tuning.report.page.run import Decided, RunPage
-from tests.support.cache import decision, measured, record
+from tests.support.cache.records import decision, measured, record
 from tests.support.candidates.fast_templates import rivals_offered
 
 

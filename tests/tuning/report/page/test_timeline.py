@@ -60,10 +60,10 @@ def test_of_too_many_spans_the_longest_stay(
 
 
 def test_several_processes_keep_their_lanes_apart(tmp_path: Path) -> None:
-    one = written(tmp_path)
-    other = [{**event, "pid": event["pid"] + 1} for event in one["traceEvents"]]
+    source = written(tmp_path)
+    other = [{**event, "pid": event["pid"] + 1} for event in source["traceEvents"]]
     texts = Texts()
-    known = timeline({"traceEvents": [*one["traceEvents"], *other]}, texts)
+    known = timeline({"traceEvents": [*source["traceEvents"], *other]}, texts)
     assert len(known["lanes"]) == 8
     assert all(" · " in texts.values[lane["name"]] for lane in known["lanes"])
 

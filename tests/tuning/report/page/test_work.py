@@ -7,7 +7,7 @@ import pytest
 from inductor_plugin.problem.attention import Mask, arguments
 from inductor_plugin.problem.definition import Operand, Problem, SizeClass
 from inductor_plugin.tuning.report.page.work import Work, peak_of, work_of
-from tests.support.measured_gpu import H100
+from tests.support.cache.measured_gpu import H100
 
 
 def tensor(*size: int, dtype: str = "bfloat16", layout: str = "strided") -> Operand:

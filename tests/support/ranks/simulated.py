@@ -17,7 +17,7 @@ from inductor_plugin.tuning.ranks.share import Share
 from inductor_plugin.tuning.ranks.store import StoreLostError
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket, record_of
-from tests.support.fakes import offer, problem, task
+from tests.support.fakes.tasks import offer, problem, task
 
 LIBRARY = "library"
 TIMEOUT_S = 10.0

@@ -15,8 +15,8 @@ from typing import Any
 
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
-from tests.support.cache import decision, kernel_key, measured, record
-from tests.support.command import filled
+from tests.support.cache.records import decision, kernel_key, measured, record
+from tests.support.cli.command import filled
 from tests.support.repository import REPOSITORY
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -152,7 +152,7 @@ def text_of(examples: Sequence[Any], name: str) -> str:
 
 
 def renew() -> None:
-    """Write the schemas again: python -m tests.support.schemas."""
+    """Write the schemas again: python -m tests.support.cli.schemas."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for name, said in outputs(Path(folder)).items():

@@ -10,7 +10,7 @@ import pytest
 
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
+from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 
 OTHER = {"device": {"name": "cpu"}, "software": {"torch": "2.15.0"}}
 
@@ -51,7 +51,7 @@ def run(store: Store, *arguments: object, status: int = 0) -> int:
     return ended
 
 
-def told(
+def answer_of(
     store: Store, capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0
 ) -> Any:
     """Run a verb on a cache, and return what it says with ``--json``."""

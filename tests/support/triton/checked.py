@@ -27,9 +27,9 @@ from inductor_plugin.problem.tolerance import product_tolerance
 from inductor_plugin.worker.child import bench
 from inductor_plugin.worker.child.operands import build
 from inductor_plugin.worker.jobs import BenchCandidate, Outcome, Sampling, ScreenJob
-from tests.support import triton_interpreter
 from tests.support.repository import REPOSITORY
-from tests.support.triton import Case, as_float
+from tests.support.triton import interpreter
+from tests.support.triton.lowering import Case, as_float
 
 ONCE = Sampling(warmup=0, samples=1, min_sample_ms=0.0, max_total_s=60.0, cold_cache=False)
 _LIBRARY: Any = torch.library.Library("interpreted", "FRAGMENT")
@@ -44,10 +44,10 @@ def outcomes(codes: Sequence[str], module: str, cases: str) -> list[Outcome]:
         cases: Name of the list there; an element's last part is the `Case`.
     """
     with tempfile.TemporaryDirectory() as folder:
-        given, answer = Path(folder) / "given", Path(folder) / "answer"
-        given.write_bytes(pickle.dumps((list(codes), module, cases)))
+        operands, answer = Path(folder) / "given", Path(folder) / "answer"
+        operands.write_bytes(pickle.dumps((list(codes), module, cases)))
         environment = os.environ | {"TRITON_INTERPRET": "1", "TORCHINDUCTOR_CACHE_DIR": folder}
-        command = [sys.executable, "-m", __name__, str(given), str(answer)]
+        command = [sys.executable, "-m", __name__, str(operands), str(answer)]
         subprocess.run(command, cwd=REPOSITORY, env=environment, timeout=500, check=True)
         return pickle.loads(answer.read_bytes())
 
@@ -65,7 +65,7 @@ def outcome(name: str, code: str, case: Case, folder: Path) -> Outcome:
         for index, each in enumerate(case.arguments)
     )
     reference = case.reference or case.function
-    run = triton_interpreter.loaded(code, folder)
+    run = interpreter.loaded(code, folder)
 
     def expected(*tensors: torch.Tensor) -> torch.Tensor:
         (result,) = reference(*map(as_float, tensors))
@@ -97,15 +97,15 @@ def _operator(name: str, compute: Callable[..., torch.Tensor], operands: int) ->
 
 def main() -> None:
     """Check all modules of a file."""
-    triton_interpreter.prepare()
-    given, answer = map(Path, sys.argv[1:])
-    codes, module, name = pickle.loads(given.read_bytes())
+    interpreter.prepare()
+    operands, answer = map(Path, sys.argv[1:])
+    codes, module, name = pickle.loads(operands.read_bytes())
     cases: list[Any] = getattr(importlib.import_module(module), name)
-    found: list[Outcome] = []
+    result: list[Outcome] = []
     for number, (code, case) in enumerate(zip(codes, cases, strict=True)):
         print(f"case {number}", flush=True)  # pytest shows it where the next line fails
-        found.append(outcome(f"case{number}", code, case[-1], given.parent))
-    answer.write_bytes(pickle.dumps(found))
+        result.append(outcome(f"case{number}", code, case[-1], operands.parent))
+    answer.write_bytes(pickle.dumps(result))
 
 
 if __name__ == "__main__":

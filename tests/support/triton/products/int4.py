@@ -20,7 +20,7 @@ from inductor_plugin.templates.triton.int4 import (
     weighted_of,
 )
 from tests.support.lowering import BF16, Arg
-from tests.support.triton import H100, Case, Contract, Graph, epilogues, matrix
+from tests.support.triton.lowering import H100, Case, Contract, Graph, epilogues, matrix
 
 TEMPLATE = TritonInt4()
 

@@ -1,25 +1,18 @@
-"""Fakes of the workers, the clock and the progress bar, and factories of their arguments."""
+"""Fakes of the benchmark worker, the builder, the compile workers and the measurement in this process."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inductor_plugin.cache import KernelKey, Resources
-from inductor_plugin.kernels.call import OpKernel, TensorSpec
+from inductor_plugin.cache import Resources
 from inductor_plugin.kernels.unit import CppSource
-from inductor_plugin.problem import Operand, Problem
-from inductor_plugin.tuning.budget import Budget
-from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.offer import CandidateOffer
-from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
-from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.tuning.task import Task, TaskCandidate
 from inductor_plugin.worker.jobs import (
-    BenchCandidate,
     Compiled,
     CompileJob,
     CppCompileJob,
@@ -28,107 +21,8 @@ from inductor_plugin.worker.jobs import (
     Sampling,
     ScreenJob,
     Status,
-    TritonCompileJob,
 )
-
-LIMIT_S = 10.0
-"""Longest wait of a test; an event that has not happened by then is assumed never to happen."""
-
-
-def problem(*, device: str = "cuda", rows: int = 64, op: str = "mm") -> Problem:
-    """Return a matrix product."""
-    a = Operand((rows, 32), (32, 1), "float32", device)
-    b = Operand((32, 48), (48, 1), "float32", device)
-    return Problem(op, (a, b), Operand((rows, 48), (48, 1), "float32", device))
-
-
-def bench_candidate(name: str) -> BenchCandidate:
-    """Return a benchmark candidate that fakes identify by its name alone."""
-    output = TensorSpec((2, 2), (2, 1), "float32", "cpu")
-    return BenchCandidate(name, OpKernel(f"fake::{name}"), (), output, 5.0)
-
-
-def triton_job(name: str, folder: Path | None = None) -> TritonCompileJob:
-    """Return the job of a Triton kernel that has to be compiled; with a folder, it is kept."""
-    return TritonCompileJob(
-        key=name,
-        kernel_name=name,
-        source="",
-        environment=(("TRITON_CACHE_DIR", str(folder)),) if folder else (),
-        timeout_s=LIMIT_S,
-        kernel=KernelKey("triton", name, name, "cuda:90", "toolchain", "") if folder else None,
-    )
-
-
-def cpp_build(name: str, command: tuple[str, ...] = ("c++",)) -> CppBuild:
-    """Return a C++ kernel that has to be compiled."""
-    key = KernelKey("cpp", name, "config", "target", "toolchain", "flags")
-    return CppBuild(key, CppSource(key.digest, f"// {name}", "kernel"), command)
-
-
-def entry(
-    name: str,
-    *,
-    library: bool = False,
-    build: CppBuild | TritonCompileJob | None = None,
-    in_process: Callable[[], object] | None = None,
-) -> TaskCandidate:
-    """Return a candidate; with ``in_process`` it is not sent to a worker."""
-    kind = "extern" if library else "template"
-    identity = CandidateId(name, name, kind, f"how {name} is made", library)
-    entry = TaskCandidate(identity, build=build, in_process=in_process)
-    if in_process is None:
-        entry.bench = lambda _library, _symbol: bench_candidate(name)
-    return entry
-
-
-def offer(name: str, kind: str = "", family: str = "", *, library: bool = False) -> CandidateOffer:
-    """Return an offer; ``name`` is its identity."""
-    kind = kind or ("extern" if library else "template")
-    identity = CandidateId(name, family or name, kind, "", library)
-    return CandidateOffer(identity, lambda own: entry(own.candidate_id, library=library))
-
-
-def task(
-    entries: Sequence[TaskCandidate],
-    *,
-    exclusive: bool = False,
-    budget: Budget | None = None,
-    digest: str = "digest",
-    refresh: Callable[[Task], int] | None = None,
-    finish: Callable[[Task], None] | None = None,
-) -> Task:
-    """Return a task whose hooks do nothing unless they are given."""
-    return Task(
-        problem=problem(device="cpu" if exclusive else "cuda"),
-        digest=digest,
-        entries=list(entries),
-        check=None,
-        budget=budget,
-        exclusive=exclusive,
-        refresh=refresh or (lambda _task: 0),
-        finish=finish or (lambda _task: None),
-    )
-
-
-def budget(total_s: float) -> Budget:
-    """Return a budget that runs."""
-    started = Budget(total_s)
-    started.start()
-    return started
-
-
-class FakeClock:
-    """A clock that moves only when a test advances it; replaces ``time``."""
-
-    def __init__(self, now: float = 1000.0) -> None:
-        self.now = now
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def perf_counter_ns(self) -> int:
-        return int(self.now * 1e9)
+from tests.support.fakes.waiting import LIMIT_S
 
 
 @dataclass
@@ -363,39 +257,3 @@ class FakeMeasurement:
         self.measured.append(candidate_id)
         samples = spread(self.took_ms, 5) if self.status == "ok" else ()
         return Outcome(candidate_id, self.status, samples_ms=samples)
-
-
-class FakeLocks:
-    """Locks among processes, of which a test may hold some."""
-
-    def __init__(self) -> None:
-        self.elsewhere: set[str] = set()
-        self.held: list[str] = []
-        self.touched: list[str] = []
-        self.tried = 0
-
-    def __call__(self, task: Task) -> Callable[[], None] | None:
-        self.tried += 1
-        if task.digest in self.elsewhere:
-            return None
-        self.held.append(task.digest)
-        return lambda: self.held.remove(task.digest)
-
-    def touch(self, task: Task) -> None:
-        self.touched.append(task.digest)
-
-
-def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-    """Wait for a condition that another thread is about to fulfil; fail after a limit."""
-    ends = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < ends, "it did not happen in time"
-        time.sleep(0.002)
-
-
-def wait_idle(pool: CompilePool, limit_s: float) -> bool:
-    """Wait until nothing is queued or running; False if that took too long."""
-    ends = time.monotonic() + limit_s
-    while pool._active and time.monotonic() < ends:  # pyright: ignore[reportPrivateUsage]
-        time.sleep(0.002)
-    return not pool._active  # pyright: ignore[reportPrivateUsage]

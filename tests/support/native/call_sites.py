@@ -36,12 +36,12 @@ _OPERATORS = {
 def compiled() -> Path:
     """Return the library's file, made by the compiler call the product makes."""
     folder = Path(tempfile.mkdtemp(prefix="call-sites-"))
-    text, made = folder / "sites.cpp", folder / "sites.so"
+    text, created = folder / "sites.cpp", folder / "sites.so"
     text.write_text(with_unique_name(source.unit(), source.text()), encoding="utf-8")
-    words = {"{source}": str(text), "{output}": str(made)}
+    words = {"{source}": str(text), "{output}": str(created)}
     command = source.command("g++", sysconfig.get_paths()["include"])
     subprocess.run([words.get(word, word) for word in command], check=True)
-    return made
+    return created
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """The pytest options of `make test`, `make test-slow` and `make durations`.
 
-    --tier fast         what `tests.support.selection` chooses, as `make test` does; a line at the end says what
+    --tier fast         what `tests.support.tiers.selection` chooses, as `make test` does; a line at the end says what
                         was left out. It chooses nothing where -m or -k is given, or a file or folder: those run
                         as they are named, whatever their duration, and so do cases marked slow.
     --tier rest         the others, less those outside the named files
@@ -26,9 +26,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import selection
 from tests.support.repository import REPOSITORY
-from tests.support.selection import Case, Durations
+from tests.support.tiers import selection
+from tests.support.tiers.selection import Case, Durations
 
 DURATIONS = REPOSITORY / "tests" / "durations.json"
 _MOST_WORKERS = 8  # a worker and its children take about 2 GB

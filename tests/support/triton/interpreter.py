@@ -67,7 +67,7 @@ def outputs(cases: Sequence[tuple[str, Sequence[torch.Tensor]]]) -> list[tuple[t
             [
                 sys.executable,
                 "-m",
-                "tests.support.triton_interpreter",
+                "tests.support.triton.interpreter",
                 str(cases_path),
                 str(results_path),
             ],

@@ -16,8 +16,8 @@ from inductor_plugin.problem import Operand, Problem, SizeClass
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates.triton.fp8 import Scaled, TritonFp8, candidate, scaled_of, tiles_of
 from tests.support.lowering import BF16, Arg
-from tests.support.triton import H100, Case, Contract, Graph, epilogues, matrix
-from tests.support.triton_interpreter import Usage
+from tests.support.triton.interpreter import Usage
+from tests.support.triton.lowering import H100, Case, Contract, Graph, epilogues, matrix
 
 FP8, F32 = torch.float8_e4m3fn, torch.float32
 

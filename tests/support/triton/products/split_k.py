@@ -14,7 +14,8 @@ from inductor_plugin.problem import Problem, SizeClass
 from inductor_plugin.templates.triton.product import Product, product_of
 from inductor_plugin.templates.triton.split_k import TritonSplitK, candidate, tiles_of
 from tests.support.lowering import Arg
-from tests.support.triton import (
+from tests.support.triton.interpreter import Usage
+from tests.support.triton.lowering import (
     F16,
     Case,
     Contract,
@@ -26,7 +27,6 @@ from tests.support.triton import (
     mm,
     problem,
 )
-from tests.support.triton_interpreter import Usage
 
 TEMPLATE = TritonSplitK()
 

@@ -13,7 +13,17 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.templates.triton.decode import TritonDecode, candidate, dots_of, vectors_of
 from inductor_plugin.templates.triton.product import Product, product_of
 from tests.support.lowering import Arg
-from tests.support.triton import F16, Case, Contract, Graph, bmm, epilogues, matrix, mm, problem
+from tests.support.triton.lowering import (
+    F16,
+    Case,
+    Contract,
+    Graph,
+    bmm,
+    epilogues,
+    matrix,
+    mm,
+    problem,
+)
 
 TEMPLATE = TritonDecode()
 

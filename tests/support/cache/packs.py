@@ -15,7 +15,7 @@ import pytest
 from inductor_plugin.cache import Pack, open_store
 from inductor_plugin.cache.transfer.archive import export_archive
 from inductor_plugin.cache.transfer.wheel import ENTRY_POINTS, write_wheel
-from tests.support.cache import kernel_key
+from tests.support.cache.records import kernel_key
 
 
 def pack_file(

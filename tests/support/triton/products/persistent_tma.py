@@ -15,7 +15,8 @@ from inductor_plugin.problem.target import target
 from inductor_plugin.templates.triton.persistent_tma import TritonPersistentTma, candidate, tiles_of
 from inductor_plugin.templates.triton.product import Product, product_of
 from tests.support.lowering import Arg
-from tests.support.triton import (
+from tests.support.triton.interpreter import Usage
+from tests.support.triton.lowering import (
     F16,
     SMALLEST_OF,
     Case,
@@ -28,7 +29,6 @@ from tests.support.triton import (
     mm,
     problem,
 )
-from tests.support.triton_interpreter import Usage
 
 TEMPLATE = TritonPersistentTma()
 

@@ -18,12 +18,12 @@ def operators_for_sites(code: str) -> str:
         reads = counts.get("reads", 0)
 
         def operator(
-            found: re.Match[str],
+            match: re.Match[str],
             op: str = op,
             constants: list[str] = constants,
             reads: int = reads,
         ) -> str:
-            call = _call(found[2])
+            call = _call(match[2])
             *operands, workspace = map(ast.unparse, call.args)
             arguments = [*operands, *constants]
             if "epilogue" in op:
@@ -36,7 +36,7 @@ def operators_for_sites(code: str) -> str:
                 ]
             named = [] if workspace == "None" else [f"workspace={workspace}"]
             named += [f"{word.arg}={ast.unparse(word.value)}" for word in call.keywords]
-            return f"{found[1]}torch.ops.{op.replace('::', '.')}({', '.join((*arguments, *named))})"
+            return f"{match[1]}torch.ops.{op.replace('::', '.')}({', '.join((*arguments, *named))})"
 
         code = re.sub(rf"^( *)({name}\(.*\))$", operator, code, flags=re.M)
     return code

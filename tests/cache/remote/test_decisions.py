@@ -18,10 +18,10 @@ from inductor_plugin.tuning.runtime import Runtime
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.task import CppBuild
 from inductor_plugin.worker.jobs import Outcome
-from tests.support.fakes import cpp_build, entry, offer
+from tests.support.fakes.selection import ENVIRONMENT, Rig, entries, offers, race, rig
+from tests.support.fakes.tasks import cpp_build, entry, offer
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 from tests.support.warned import forget
-from tests.tuning.test_selection import ENVIRONMENT, Rig, entries, offers, race, rig
 
 LIMIT_S = 5.0
 
@@ -59,15 +59,15 @@ class Fleet:
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     forget()
     monkeypatch.setattr("inductor_plugin.cache.remote.health.PAUSES_S", (0.05, 0.05))
-    made = Fleet(tmp_path)
-    yield made
-    made.close()
+    started = Fleet(tmp_path)
+    yield started
+    started.close()
 
 
-def settled(one: Rig, *names: str) -> TuningTicket:
+def settled(bench: Rig, *names: str) -> TuningTicket:
     """Plan a problem with a library kernel and templates, and wait for the remote."""
-    ticket = one.plan(offers(*names))
-    one.selection.settle(ticket)
+    ticket = bench.plan(offers(*names))
+    bench.selection.settle(ticket)
     return ticket
 
 

@@ -24,9 +24,9 @@ from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate, Template
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import BenchCandidate, TritonCompileJob
-from tests.support import triton_interpreter
 from tests.support.lowering import Arg, Lab
-from tests.support.triton_interpreter import Usage
+from tests.support.triton import interpreter
+from tests.support.triton.interpreter import Usage
 
 NEEDS_CUDA_BUILD = [
     pytest.mark.compat,
@@ -254,7 +254,7 @@ def codes(cases: Sequence[tuple[Template, str, Case]]) -> list[str]:
 def check_all(cases: Sequence[tuple[Template, str, Case]]) -> None:
     """Do as `check` for (template, name, case), all in one process, which takes seconds to start."""
     modules = [(code, case[-1].tensors) for code, case in zip(codes(cases), cases, strict=True)]
-    results = triton_interpreter.outputs(modules)
+    results = interpreter.outputs(modules)
     for (_, name, case), (_, tensors), (output,) in zip(cases, modules, results, strict=True):
         (expected,) = (case.reference or case.function)(*map(as_float, tensors))
         assert torch.isfinite(output).all(), name
@@ -357,7 +357,7 @@ def compiled(graph: Lowered, arch: int, indices: Sequence[int] | None = None) ->
     usages: list[Usage] = []
     for index in selected:
         what = f"{graph.entries[index].description} for sm_{arch}"
-        usage = triton_interpreter.compiled(graph.job(index).source, arch)
+        usage = interpreter.compiled(graph.job(index).source, arch)
         print(f"{what}: {usage.registers} registers, {usage.shared} bytes of shared memory")
         assert usage.spills == 0, f"{what}: {usage.spills} bytes spilled"
         assert usage.shared <= SMALLEST_OF[arch].shared_per_block, what

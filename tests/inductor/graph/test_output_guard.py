@@ -1,0 +1,301 @@
+"""Which kernels `check_outputs` surrounds with checks in generated code, and with which tensors."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false, reportPrivateUsage=false
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch._inductor.config as inductor_config
+from torch._inductor.utils import run_and_get_code
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import inductor_plugin
+from inductor_plugin.config import Config
+from inductor_plugin.errors import OptionError, OutputError
+from inductor_plugin.inductor.graph.output_guard import OutputGuard
+from inductor_plugin.inductor.hooks import compile_options
+from inductor_plugin.kernels.call import ExternKernel, OpKernel
+from inductor_plugin.worker.jobs import BenchCandidate
+from tests.support.attention.graphs import only
+from tests.support.candidates import wrong_in_process
+from tests.support.candidates.providers import offered
+from tests.support.checked_outputs import checked
+from tests.support.lowering import Arg, Lab, library_first
+
+pytestmark = pytest.mark.compat
+
+_FUSES_UNMEASURED = next(  # torch 2.15 has another name for it
+    name
+    for name in ("benchmark_template_fusion", "benchmark_epilogue_fusion")
+    if name in inductor_config._config
+)
+
+HUGE = 1e30
+"""Finite in float32, and no product of two is."""
+
+A, B = Arg((256, 128)), Arg((128, 512))
+
+
+@pytest.fixture(autouse=True)
+def fresh(inductor_cache: Path) -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with inductor_config.patch(fx_graph_cache=False):
+        yield
+    inductor_plugin.disable()
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_cpp_template_is_looked_at_behind_its_epilogue(cache_dir: Path, dynamic: bool) -> None:
+    layer = torch.nn.Linear(256, 320).eval()
+    model = torch.nn.Sequential(layer, torch.nn.GELU()).eval()
+    x = torch.randn(192, 256)
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        run = checked(model, cache_dir, dynamic=dynamic)
+        with Lab(only(r"cpp_\w+"), cache_dir).open():
+            answer, (code,) = run_and_get_code(run, x)
+        assert torch.allclose(answer, model(x), atol=1e-4)
+        with pytest.raises(OutputError, match=r"^cpp_\w*Gemm\w* wrote \S+ at \[0, 4\]") as caught:
+            run(torch.full((192, 256), 3e38))
+    assert "cpp_fused" in code
+    assert code.count("output_check.check(") == code.count("output_check.finite(") == 1
+    # The product itself is in no memory: what is looked at is what gelu made of it (buf1).
+    assert len(re.findall(r"\('buf\d+', ", code)) == 1
+    call = code[code.index("output_check.finite(") :]
+    kernel = next(line for line in call.splitlines() if "cpp_" in line and "(" in line)
+    assert "gelu" in kernel
+    assert "every input is finite" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (torch.bmm, [(3, 8, 16), (3, 16, 24)]),
+        (torch.addmm, [(24,), (8, 16), (16, 24)]),
+        (torch.baddbmm, [(3, 8, 24), (3, 8, 16), (3, 16, 24)]),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_every_product_is_looked_at(
+    cache_dir: Path, function: Callable[..., Any], shapes: list[tuple[int, ...]], dynamic: bool
+) -> None:
+    inputs = [torch.randn(shape) for shape in shapes]
+    with wrong_in_process.offered(), Lab(wrong_in_process.first, cache_dir).open():
+        run = checked(function, cache_dir, dynamic=dynamic)
+        answer, (code,) = run_and_get_code(run, *inputs)
+        assert torch.allclose(answer, function(*inputs), atol=1e-4)
+        assert "torch.ops.traitor" in code
+        with wrong_in_process.betraying(0, 0), pytest.raises(OutputError, match="traitor::"):
+            run(*inputs)
+
+
+def test_an_input_that_the_epilogue_writes_over_is_looked_at_before(cache_dir: Path) -> None:
+    layer = torch.nn.Linear(256, 320, bias=False).eval()
+
+    def update(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        return total.add_(layer(x))
+
+    x, total = torch.randn(192, 256), torch.zeros(192, 320)
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        run = checked(update, cache_dir)
+        with Lab(only(r"cpp_\w+"), cache_dir).open():
+            run(x, total)
+        total.zero_()
+        assert torch.allclose(run(x, total), layer(x), atol=1e-4)
+        total[2, 3] = torch.inf
+        assert run(x, total).isinf().sum() == 1
+        with pytest.raises(OutputError):
+            run(torch.full((192, 256), 3e38), torch.zeros(192, 320))
+
+
+@pytest.mark.parametrize("winner", [r"attention_math\.attention_math", "attention_cpu"])
+def test_attention_is_looked_at(cache_dir: Path, winner: str) -> None:
+    q, k, v = (torch.randn(1, 2, 64, 32) for _ in range(3))
+    with Lab(only(winner), cache_dir).open():
+        run = checked(sdpa, cache_dir)
+        answer, (code,) = run_and_get_code(run, q, k, v)
+    assert ("attention_math" in code.partition("check((")[0]) == ("math" in winner)
+    assert torch.allclose(answer, sdpa(q, k, v), atol=1e-4)
+    assert code.count("output_check.finite(") == 1
+    assert code.count("output_check.check(") >= 1
+    with pytest.raises(OutputError, match=winner.rpartition(".")[2]):
+        run(q.fill_(HUGE), k.fill_(HUGE), v)
+    q[0, 0, 0, 0] = torch.nan
+    assert run(q, k, v).isnan().any()
+
+
+def test_nothing_is_written_where_nothing_was_chosen_or_asked_for(cache_dir: Path) -> None:
+    a, b = torch.randn(24, 16), torch.randn(16, 32)
+    with offered("good"), Lab(library_first, cache_dir).open():
+        _, (code,) = run_and_get_code(checked(torch.mm, cache_dir, check_outputs="off"), a, b)
+    assert "output_check" not in code
+
+
+def test_code_in_cpp_is_refused_by_name(cache_dir: Path) -> None:
+    config = Config.load({"cache_dir": str(cache_dir), "check_outputs": "nan"}, {})
+    with pytest.raises(OptionError, match=r"check_outputs .* cpp_wrapper"):
+        compile_options(None, config, {"cpp_wrapper": True})
+    with (
+        inductor_config.patch(cpp_wrapper=True),
+        offered("good"),
+        Lab(library_first, cache_dir).open(),
+        pytest.raises(Exception, match=r"check_outputs .* cpp_wrapper"),
+    ):
+        checked(torch.mm, cache_dir)(torch.randn(8, 8), torch.randn(8, 8))
+
+
+def test_cuda_graphs_are_off_and_that_is_said(
+    cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config.load({"cache_dir": str(cache_dir), "check_outputs": "nan"}, {})
+    assert compile_options("max-autotune", config, {})["triton.cudagraphs"] is False
+    assert "CUDA graphs" in caplog.text
+
+
+@pytest.mark.usefixtures("fake_gpu")
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+@pytest.mark.parametrize("winner", ["library", "triton", "operator"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_on_a_gpu_the_same_code_runs_with_looks_around_the_kernel(
+    cache_dir: Path, winner: str, dynamic: bool
+) -> None:
+    def milliseconds(candidate: BenchCandidate) -> float:
+        kinds: dict[type, str] = {ExternKernel: "library", OpKernel: "operator"}
+        return 1.0 if kinds.get(type(candidate.kernel), "triton") == winner else 10.0
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product = torch.mm(a, b)
+        return (torch.relu(product),) if winner != "operator" else (product, torch.relu(product))
+
+    codes: dict[str, str] = {}
+    for mode in ("off", "nan"):
+        with (
+            inductor_config.patch({_FUSES_UNMEASURED: False}),
+            wrong_in_process.offered(),
+            Lab(milliseconds, cache_dir / mode).open() as lab,
+        ):
+            lower = lab.lower_dynamic if dynamic else lab.lower
+            codes[mode] = lower(function, A, B, check_outputs=mode)
+    looks = [line for line in codes["nan"].splitlines() if "output_check" in line]
+    rest = [line for line in codes["nan"].splitlines() if "output_check" not in line]
+    assert _calls(rest) == _calls(codes["off"].splitlines())
+    assert [line.strip().partition("(")[0] for line in looks] == [
+        "import inductor_plugin.ops.output_check",
+        "finite_buf0 = inductor_plugin.ops.output_check.finite",
+        "inductor_plugin.ops.output_check.check",
+    ]
+    fused = winner == "triton"  # relu is the epilogue: the product itself is never in memory
+    assert f"check((('buf{int(fused)}', buf{int(fused)}), )" in looks[2]
+    named = {"library": "mm", "triton": "triton_", "operator": "traitor::mm"}[winner]
+    assert re.search(f"kernel=['\"]{named}", looks[2])
+    between = codes["nan"].partition(looks[1])[2].partition(looks[2])[0]
+    called = {"library": "extern_kernels.mm(", "triton": ".run(", "operator": "torch.ops.traitor"}
+    assert called[winner] in between
+
+
+def _calls(lines: list[str]) -> list[str]:
+    """Return the lines that call kernels or move memory, without what differs from graph to graph."""
+    results = [
+        line.strip()
+        for line in lines
+        if re.search(r"\.run\(|kernels\.|torch\.ops|empty_|del ", line)
+    ]
+    return [line for line in results if not line.startswith(("#", "from", "import"))]
+
+
+class Backend:
+    """A backend that writes a line for a template."""
+
+    def codegen_template(self, *_nodes: Any, only_gen_src_code: bool = False) -> str:
+        return "a source to measure" if only_gen_src_code else "a call"
+
+
+@dataclass
+class Scheduler:
+    """What `OutputGuard.watch` surrounds."""
+
+    backend: Backend = field(default_factory=Backend)
+    freed: list[str] = field(default_factory=list[str])
+    mutation_real_name: dict[str, str] = field(default_factory=dict[str, str])
+
+    def free_buffers(self) -> None:
+        self.freed.append("free")
+
+    def codegen_extern_call(self, node: Any) -> str:
+        return "an extern call"
+
+    def get_backend(self, device: Any) -> Backend:
+        return self.backend
+
+
+def watched() -> Any:
+    """Return a scheduler whose calls are surrounded by the checks of a graph without choices."""
+    graph: Any = SimpleNamespace(cpp_wrapper=False, scheduler=Scheduler())
+    OutputGuard(graph, "nan").watch(graph)
+    return graph.scheduler
+
+
+def test_a_source_that_is_written_to_be_measured_has_no_checks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[int] = []
+
+    def before(_guard: Any, _scheduler: Any, nodes: Any, _pending: Any) -> None:
+        looked_at.append(len(nodes))
+
+    monkeypatch.setattr(OutputGuard, "_before", before)
+    backend = watched().get_backend(None)
+    assert backend.codegen_template("node", [], [], only_gen_src_code=True) == "a source to measure"
+    assert looked_at == []
+    assert backend.codegen_template("node", ["relu"], ["cast", "scale"]) == "a call"
+    assert looked_at == [4]
+
+
+def test_a_backend_is_surrounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kernel asks for its backend; with checks around checks a kernel would be judged twice."""
+    looked_at: list[Any] = []
+    monkeypatch.setattr(OutputGuard, "_before", lambda *arguments: looked_at.append(arguments[2]))
+    scheduler = watched()
+    scheduler.get_backend(None)
+    scheduler.get_backend(None).codegen_template("node", [], [])
+    assert looked_at == [["node"]]
+    assert scheduler.codegen_extern_call("mm") == "an extern call"
+    assert looked_at == [["node"], ["mm"]]
+
+
+def test_outputs_are_checked_before_buffers_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffers of a template are freed inside of its code generation."""
+    graph: Any = SimpleNamespace(cpp_wrapper=False, scheduler=Scheduler())
+    scheduler = graph.scheduler
+
+    def before(_guard: Any, _scheduler: Any, _nodes: Any, pending: Any) -> None:
+        pending.append(lambda: scheduler.freed.append("check"))
+
+    def freeing(_backend: Backend, *_nodes: Any) -> str:
+        scheduler.free_buffers()
+        return "a call"
+
+    monkeypatch.setattr(OutputGuard, "_before", before)
+    monkeypatch.setattr(Backend, "codegen_template", freeing)
+    OutputGuard(graph, "nan").watch(graph)
+    scheduler.get_backend(None).codegen_template("node", [], [])
+    assert scheduler.freed == ["check", "free"]
+
+
+def test_a_graph_compiled_to_cpp_has_no_guard() -> None:
+    graph: Any = SimpleNamespace(cpp_wrapper=True)
+    with pytest.raises(OptionError, match="check_outputs"):
+        OutputGuard(graph, "nan")
