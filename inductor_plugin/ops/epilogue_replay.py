@@ -69,7 +69,10 @@ def replay(
         reads = [_seen(read, given[read.operand], product) for read in views.reads]
         if views.shape:
             reads = [read.expand_as(product).view_as(whole) for read in reads]
-        written = _replayed(epilogue, steps, (whole, *reads), wide)
+        # An output may be an operand alone, with fewer values.
+        written = [
+            value.expand_as(whole) for value in _replayed(epilogue, steps, (whole, *reads), wide)
+        ]
         results = [
             value if views.shape and write.size == views.shape else _stored(write, value, product)
             for write, value in zip(views.writes, written, strict=True)
