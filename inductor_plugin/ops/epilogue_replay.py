@@ -69,10 +69,7 @@ def replay(
         reads = [_seen(read, given[read.operand], product) for read in views.reads]
         if views.shape:
             reads = [read.expand_as(product).view_as(whole) for read in reads]
-        # An output may be an operand alone, with fewer values.
-        written = [
-            value.expand_as(whole) for value in _replayed(epilogue, steps, (whole, *reads), wide)
-        ]
+        written = _replayed(epilogue, steps, (whole, *reads), wide)
         results = [
             value if views.shape and write.size == views.shape else _stored(write, value, product)
             for write, value in zip(views.writes, written, strict=True)
@@ -110,6 +107,10 @@ def _seen(read: Read, operand: torch.Tensor, product: torch.Tensor) -> torch.Ten
 
 
 def _stored(write: Write, value: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+    if value.numel() != product.numel():  # an operand alone
+        if not (write.order or write.size):
+            return value
+        value = value.expand_as(product)
     value = value.view_as(product) if value.dim() != product.dim() else value
     value = value.permute(write.order).contiguous() if write.order else value
     return value.view(-1, *write.size[1:]) if write.size else value
