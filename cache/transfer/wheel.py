@@ -18,6 +18,7 @@ from pathlib import Path
 from inductor_plugin.cache import Pack, open_store
 from inductor_plugin.cache.transfer.archive import import_archive
 from inductor_plugin.cache.transfer.draft import draft_of
+from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.errors import PackError
 
 ENTRY_POINTS = "inductor_plugin.packs"
@@ -101,15 +102,21 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
     return Wheel(file, name, version, len(contents.kernels))
 
 
-def read_pack(file: Path) -> Pack:
-    """Return the pack in a file, after checking every checksum.
+def read_pack(file: Path, trust: Trust | None = None) -> Pack:
+    """Return the pack in a file, after checking every checksum. Nothing of it is loaded.
+
+    Args:
+        file: The file.
+        trust: Whose signature the kernels must have; None if they need none.
 
     Raises:
+        TrustError: A kernel has no such signature.
         PackError: The file holds no pack, or several.
         ArchiveError: The file is missing or damaged.
     """
     with tempfile.TemporaryDirectory(prefix="inductor-plugin-pack-") as folder:
-        imported = import_archive(open_store(Path(folder) / "cache"), file)
+        store = open_store(Path(folder) / "cache", trust=trust)
+        imported = import_archive(store, file, trusted=trust is None)
     if len(imported.packs) != 1:
         raise PackError(
             f"{file} holds {len(imported.packs)} packs; name a file that `precompile` wrote"

@@ -128,7 +128,7 @@ def test_another_process_takes_the_pack_and_compiles_nothing(
     assert made.pack.software["torch"] == torch.__version__
     assert made.bytes == request_.out.stat().st_size > 10_000
     other = str(tmp_path / "other")
-    taken = command("import", str(request_.out), "--cache-dir", other)
+    taken = command("import", str(request_.out), "--trust", "--cache-dir", other)
     assert taken["kernels"] == 6
     again = command(
         *("precompile", "--target", "H200", "--model", HALF, "--cache-dir", other),
@@ -156,7 +156,7 @@ def test_cutlass_kernels_come_with_it_and_need_no_compiler(
             assert kernel.registers <= 168
     assert made.bytes < 200_000 * made.count("cutlass")
     other = str(tmp_path / "other")
-    command("import", str(request_.out), "--cache-dir", other)
+    command("import", str(request_.out), "--trust", "--cache-dir", other)
     arguments = ("precompile", "--target", "H200", "--model", HALF, "--backends", "ATEN,CUTLASS")
     again = command(
         *(*arguments, "--max-candidates", "3", "--nvcc", "/nowhere", "--cache-dir", other),

@@ -19,7 +19,7 @@ from inductor_plugin.errors import CacheRefusedError
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.problem.target import Target, target
 from tests.support.cache import give_away
-from tests.support.packs import install, pack_file, stale
+from tests.support.packs import TRUST, install, pack_file, stale
 
 
 @pytest.fixture
@@ -316,7 +316,7 @@ def test_packs_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert doctor.packs(tmp_path / "nowhere").detail.startswith("none")
     folder = tmp_path / "cache"
     store = open_store(folder)
-    import_archive(store, pack_file(tmp_path, "H200", "sm_90a"))
+    import_archive(store, pack_file(tmp_path, "H200", "sm_90a"), trusted=True)
     found = doctor.packs(folder)
     assert (found.state, found.detail) == ("ok", "H200 (1 kernels)")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -356,7 +356,7 @@ def test_a_pack_made_otherwise_is_off(
     for folder, how, state in (("fit", {}, "ok"), ("other", made, "off")):
         (tmp_path / folder).mkdir()
         file = pack_file(tmp_path / folder, "H200", "sm_90a", **how)
-        import_archive(open_store(tmp_path / folder / "cache"), file)
+        import_archive(open_store(tmp_path / folder / "cache"), file, trusted=True)
         found = doctor.packs(tmp_path / folder / "cache")
         assert (found.state, said in found.detail) == (state, state == "off")
 
@@ -381,7 +381,7 @@ def test_an_installed_pack_that_lost_kernels_is_nothing_to_repair(
     site: Path,
     tmp_path: Path,
 ) -> None:
-    store = open_store(tmp_path / "cache")
+    store = open_store(tmp_path / "cache", trust=TRUST)
     assert take_installed(store) == []
     assert doctor.packs(tmp_path / "cache").detail == "RTX 4090 (1 kernels)"
     store.prune(max_bytes=0)

@@ -101,7 +101,7 @@ SCENARIOS: Mapping[str, Sequence[Sequence[str]]] = {
     "verify": (["verify"],),
     "prune": (["prune", "--max-bytes", "1", "--dry-run"], ["prune", "--older-than", "1d"]),
     "export": (["export", "{folder}/x.tar.gz"],),
-    "import": (["import", "{folder}/x.tar.gz"],),
+    "import": (["import", "--trust", "{folder}/x.tar.gz"],),
     "merge_caches": (["merge", "{folder}/merged", "{cache}", "{other}"],),
     "merge_pins": (["merge", "{folder}/merged.json", "{pins}"],),
     "pin": (["pin", "{folder}/new.json"],),

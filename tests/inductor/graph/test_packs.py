@@ -29,7 +29,7 @@ from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.tuning.task import CppBuild
 from tests.support import gpu
 from tests.support.lowering import Arg, Lab, library_first
-from tests.support.packs import install, pack_file, stale
+from tests.support.packs import SIGNER, install, pack_file, stale
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
 
@@ -43,7 +43,8 @@ def toolkit(version: str) -> Toolkit:
 
 @pytest.fixture
 def config(cache_dir: Path) -> Config:
-    return Config.load({"cache_dir": str(cache_dir)}, environ={})
+    keys = {"trusted_keys": SIGNER.public}
+    return Config.load({"cache_dir": str(cache_dir), **keys}, environ={})
 
 
 @pytest.fixture
