@@ -224,7 +224,7 @@ class Exchange:
         if hit:
             self._store.add_record(record)
             self._count(saved_ms=saved_ms(before, record))
-        return Answer(chain, hit, chain.damaged, chain.error)
+        return Answer(chain, hit, chain.damaged, error=chain.error)
 
     def _fetch_kernels(self, answers: dict[Place, Answer], timeout_s: float) -> None:
         """Fetch the winners' kernels that the cache lacks, all files together."""

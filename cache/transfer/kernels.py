@@ -18,6 +18,8 @@ WAY_OUT = (
     "import it with --trust"
 )
 
+_LONGEST_SOURCE = 1024
+
 
 @dataclass(frozen=True)
 class Copied:
@@ -73,16 +75,18 @@ def admitted(
     Raises:
         TrustError: A kernel may not run here.
     """
+    # A name of a file may have bytes that are no text; documents have none.
+    named = source.encode(errors="replace").decode()[:_LONGEST_SOURCE]
     taken: list[KernelEntry] = []
     refused: dict[str, list[KernelEntry]] = {}
     for entry in entries:
         verdict = vouched(entry, store.trust)
         if verdict.voucher is not None:
-            taken.append(replace(entry, taken=Taken("signature", source)))
+            taken.append(replace(entry, taken=Taken("signature", named)))
         elif verdict.is_forged or not (trusted or _is_known(store, entry)):
             refused.setdefault(verdict.reason, []).append(entry)
         else:
-            taken.append(replace(entry, taken=Taken("operator", source)))
+            taken.append(replace(entry, taken=Taken("operator", named)))
     if refused:
         raise TrustError(_refusal(refused, source))
     return taken

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inductor_plugin.cache import Pack, open_store
+from inductor_plugin.cache.transfer import bill
 from inductor_plugin.cache.transfer.archive import import_archive
 from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.cache.trust.policy import Trust
@@ -82,9 +83,10 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
             "Requires-Dist": "inductor-plugin",
         }
     )
+    packed = pack.read_bytes()
     members: dict[str, bytes] = {
         f"{package}/__init__.py": b'"""Kernels compiled ahead of time for inductor-plugin."""\n',
-        f"{package}/{PACK_FILE}": pack.read_bytes(),
+        f"{package}/{PACK_FILE}": packed,
         f"{stem}.dist-info/METADATA": metadata.encode(),
         f"{stem}.dist-info/WHEEL": (
             f"Wheel-Version: 1.0\nGenerator: inductor-plugin\nRoot-Is-Purelib: false\nTag: {tag}\n"
@@ -92,6 +94,7 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
         f"{stem}.dist-info/entry_points.txt": (
             f"[{ENTRY_POINTS}]\n{_slug(name)} = {package}\n"
         ).encode(),
+        f"{stem}.dist-info/{bill.NAME}": bill.bill(contents, packed, name, version),
     }
     file = folder / f"{stem}-{tag}.whl"
     if file.exists() and not _holds(file, f"{stem}.dist-info/METADATA", metadata.encode()):

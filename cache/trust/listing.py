@@ -57,8 +57,7 @@ class Vouchers:
 
     def fields(self) -> dict[str, Any]:
         """Return them as plain JSON values."""
-        fields = asdict(self)
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()}
+        return asdict(self)
 
     def text(self) -> str:
         """Return one line."""

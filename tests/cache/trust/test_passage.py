@@ -145,6 +145,15 @@ def test_a_wheel_carries_the_signature_of_its_pack(tmp_path: Path) -> None:
     assert import_archive(open_store(tmp_path / "b", trust=TRUST), tmp_path / "y").signed == 1
 
 
+@pytest.mark.parametrize("name", ["z\udcff.pack", "é.pack"])
+def test_a_file_may_have_any_name(name: str, tmp_path: Path) -> None:
+    export_archive(built(tmp_path / "first"), tmp_path / name)
+    store = open_store(tmp_path / "second")
+    import_archive(store, tmp_path / name, trusted=True)
+    assert open_store(store.root).kernel(DIGEST) is not None
+    assert store.verify() == []
+
+
 def test_a_cache_says_who_vouches_for_what(tmp_path: Path) -> None:
     export_archive(built(tmp_path / "first"), tmp_path / "x", signer=FRIEND)
     store = open_store(tmp_path / "second", trust=TRUST)
