@@ -31,11 +31,11 @@ class Refused:
     """A kernel that is not loaded.
 
     Attributes:
-        kernel: Its digest.
+        digest: The kernel.
         reason: Why nobody vouches for it.
     """
 
-    kernel: str
+    digest: str
     reason: str
 
 
@@ -66,7 +66,7 @@ class Vouchers:
         parts += [f"{self.operator} taken with --trust"] if self.operator else []
         if self.refused:
             first = self.refused[0]
-            parts += [f"{len(self.refused)} refused ({first.kernel[:12]}: {first.reason})"]
+            parts += [f"{len(self.refused)} refused ({first.digest[:12]}: {first.reason})"]
         return ", ".join(parts)
 
 

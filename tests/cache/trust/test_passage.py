@@ -168,7 +168,7 @@ def test_a_cache_says_who_vouches_for_what(tmp_path: Path) -> None:
     ((signed),) = vouching.signed
     assert (signed.key, signed.name, signed.kernels) == (FRIEND.public, "a friend", 1)
     refused = vouchers(store.iter_kernels(), Trust())
-    assert [each.kernel for each in refused.refused] == [DIGEST]
+    assert [each.digest for each in refused.refused] == [DIGEST]
     assert f"1 refused ({DIGEST[:12]}: it is signed by {FRIEND.public}" in refused.text()
 
 
