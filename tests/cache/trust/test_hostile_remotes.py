@@ -15,8 +15,12 @@ from inductor_plugin.cache.remote.edition import Edition, edition_of, united
 from inductor_plugin.cache.remote.exchange import Answer, Exchange
 from inductor_plugin.cache.remote.files import LocalFiles
 from inductor_plugin.cache.remote.name import Place, edition_name, file_name
+from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
 from inductor_plugin.cache.remote.transfer import pull
-from tests.support.cache import ENVIRONMENT, decision, measured, record
+from inductor_plugin.cache.trust.keys import new_key
+from inductor_plugin.cache.trust.policy import Trust
+from inductor_plugin.errors import forget
+from tests.support.cache import ENVIRONMENT, decision, measured, put_library, record
 from tests.support.remote.files import MemoryFiles
 from tests.support.trust.payload import (
     FRIEND,
@@ -30,6 +34,11 @@ from tests.support.trust.payload import (
 )
 
 PLACE = Place(record().environment, record().op, record().digest)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    forget()
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +215,51 @@ def test_pull_says_what_it_refused_and_takes_the_records(kernel: Kernel, tmp_pat
     assert load_all(store) == 0
     chain = read_chains(lambda n, m: LocalFiles(tmp_path / "remote").read(n, m, 1.0), [PLACE])
     assert chain[PLACE].edition is not None
+
+
+def tier(store: Store, files: MemoryFiles, **options: Any) -> RemoteTier:
+    return RemoteTier(store, RemoteOptions("memory://x", 5.0, **options), lambda _: files)
+
+
+def test_a_compile_is_told_once_that_kernels_of_the_remote_are_refused(
+    kernel: Kernel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path / "cache", trust=TRUST)
+    remote = tier(store, holding(kernel), kernels=True)
+    question = remote.look_up(*PLACE)
+    assert question is not None
+    assert remote.wait(question, 5.0)
+    remote.close()
+    assert caplog.text.count("memory://x holds native code that is not trusted") == 1
+    assert store.counters()["remote_refused"] == 1
+    assert load_all(store) == 0
+
+
+def test_what_a_machine_writes_behind_its_compiles_is_signed(tmp_path: Path) -> None:
+    signer, files = new_key(tmp_path / "key"), MemoryFiles()
+    store = open_store(tmp_path / "cache")
+    row = measured("a", kernel=put_library(store).digest)
+    store.put_record(record(row, decision=decision("a")))
+    remote = tier(store, files, kernels=True, signing_key=str(tmp_path / "key"))
+    remote.send(*PLACE)
+    remote.close()
+    there = open_store(tmp_path / "there", trust=Trust({signer.public: ""}))
+    Exchange(files, there, kernels=True).fetch([PLACE], 1.0)
+    assert [set(entry.signatures) for entry in there.iter_kernels()] == [{signer.public}]
+
+
+def test_a_signing_key_that_others_may_read_writes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    new_key(tmp_path / "key")
+    (tmp_path / "key").chmod(0o644)
+    files, store = MemoryFiles(), open_store(tmp_path / "cache")
+    store.put_record(record(measured("a"), decision=decision("a")))
+    remote = tier(store, files, kernels=True, signing_key=str(tmp_path / "key"))
+    remote.send(*PLACE)
+    remote.close()
+    assert "the remote cache is not used: the signing key" in caplog.text
+    assert files.objects == {}
 
 
 def test_a_signed_kernel_is_fetched_and_says_who_vouches_for_it(
