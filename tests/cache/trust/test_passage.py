@@ -14,6 +14,7 @@ from inductor_plugin.cache.entry import ENTRY
 from inductor_plugin.cache.remote.files import LocalFiles
 from inductor_plugin.cache.remote.transfer import pull, push
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive, merge_stores
+from inductor_plugin.cache.transfer.tape import contents
 from inductor_plugin.cache.transfer.wheel import PACK_FILE, write_wheel
 from inductor_plugin.cache.trust.listing import vouchers
 from inductor_plugin.cache.trust.policy import Trust
@@ -77,9 +78,15 @@ def test_trust_does_not_travel(tmp_path: Path) -> None:
     import_archive(second, tmp_path / "x", trusted=True)
     assert by(second) == ("operator", set())
     export_archive(second, tmp_path / "y", signer=FRIEND)  # nobody signs the code of others
+    sent = contents((tmp_path / "y").read_bytes(), tmp_path / "y")
+    (described,) = (text for name, text in sent.items() if name.endswith(ENTRY))
+    assert b"taken" not in described
+    assert b"signatures" not in described
     with pytest.raises(TrustError, match="nobody has signed it"):
         import_archive(open_store(tmp_path / "third", trust=TRUST), tmp_path / "y")
     push(second, LocalFiles(tmp_path / "remote"), kernels=True, signer=FRIEND)
+    (edition,) = (tmp_path / "remote").rglob("0000.json")
+    assert b"taken" not in edition.read_bytes()
     done = pull(
         open_store(tmp_path / "fourth", trust=TRUST), LocalFiles(tmp_path / "remote"), kernels=True
     )

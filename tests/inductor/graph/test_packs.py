@@ -29,7 +29,7 @@ from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.tuning.task import CppBuild
 from tests.support import gpu
 from tests.support.lowering import Arg, Lab, library_first
-from tests.support.packs import SIGNER, install, pack_file, stale
+from tests.support.packs import SIGNER, TRUST, install, pack_file, stale
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
 
@@ -180,7 +180,7 @@ def test_a_compile_takes_what_is_installed(
     inductor_cache: Path,
 ) -> None:
     lower(cache_dir)
-    store = open_store(cache_dir)
+    store = open_store(cache_dir, trust=TRUST)
     (pack,) = store.packs()
     assert pack.target == "RTX 4090"
     assert store.kernel(pack.kernels[0]) is not None
