@@ -1,6 +1,6 @@
 """The bill of materials in the wheel: `*.dist-info/sboms/inductor-plugin.cdx.json` (PEP 770, CycloneDX 1.6).
 
-setuptools (85) writes none, and a generator among the build's requirements would be fetched, with what it needs itself, by every
+setuptools (84) writes none, and a generator among the build's requirements would be fetched, with what it needs itself, by every
 `pip install` of a checkout. So the fields are written here, from the metadata of the wheel, and the tests validate
 them with cyclonedx-python-lib against the official schema.
 """
