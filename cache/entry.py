@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from inductor_plugin.cache import document
 from inductor_plugin.cache.document import (
@@ -25,6 +25,7 @@ from inductor_plugin.cache.guard import MISSING, exists, open_regular, read
 from inductor_plugin.cache.key import SCHEMA, KernelKey
 
 ENTRY = "entry.json"
+MAX_SIGNATURES = 16
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,20 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """Why a kernel that was built elsewhere is in this cache.
+
+    Attributes:
+        by: ``signature`` of a key in ``trusted_keys``, checked again at each load; or the ``operator``, who said
+            ``--trust``, or loaded artifacts of ``torch.compiler``.
+        source: The file or URL it came from.
+    """
+
+    by: Literal["signature", "operator"]
+    source: str
+
+
+@dataclass(frozen=True)
 class KernelEntry:
     """A kernel in the cache.
 
@@ -65,6 +80,8 @@ class KernelEntry:
         created: Time of publication, in seconds since 1970.
         folder: The folder of its files.
         extra: Fields of a newer version, as in `Resources`.
+        signatures: Signatures of its statement (`cache.trust.statement`) by public key; they travel with it.
+        taken: Why it is in this cache; None if it was built here. It does not travel.
     """
 
     digest: str
@@ -75,6 +92,15 @@ class KernelEntry:
     created: float
     folder: Path = field(compare=False)
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    signatures: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    taken: Taken | None = field(default=None, compare=False)
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """The fields of ``entry.json`` that a copy keeps, beside key, files and resources."""
+        signatures = {"signatures": dict(self.signatures)} if self.signatures else {}
+        taken = {"taken": asdict(self.taken)} if self.taken is not None else {}
+        return {**self.extra, **signatures, **taken}
 
     def path(self, name: str) -> Path:
         """Return the path of one of the files.
@@ -129,6 +155,12 @@ def parse_entry(data: bytes, folder: Path) -> KernelEntry:
         resources = typed(values["resources"], _RESOURCES)
     except ValueError as error:
         raise ValueError(f"it is not a kernel entry: {error}") from error
+    try:
+        provenance = {
+            name: reader(fields[name]) for name, reader in _PROVENANCE.items() if name in fields
+        }
+    except ValueError as error:
+        raise ValueError(f"its origin: {error}") from error
     names = unknown(values["key"], _KEY)
     if names:
         raise document.ForeignError(f"its key has the unknown fields {sorted(names)}")
@@ -140,7 +172,8 @@ def parse_entry(data: bytes, folder: Path) -> KernelEntry:
         resources=Resources(**resources, extra=unknown(values["resources"], _RESOURCES)),
         created=values["created"],
         folder=folder,
-        extra=unknown(fields, {"format", *_ENTRY}),
+        extra=unknown(fields, {"format", *_ENTRY, *_PROVENANCE}),
+        **provenance,
     )
     if key.digest != entry.digest:
         raise ValueError(f"its digest {entry.digest[:12]} is not that of its key {key.digest[:12]}")
@@ -228,6 +261,24 @@ def file_sha256(path: Path, limit_bytes: int | None = None) -> str:
     return sha256.hexdigest()
 
 
+def _signatures(value: Any) -> dict[str, str]:
+    signatures: dict[str, str] = table_of(text)(value)
+    if len(signatures) > MAX_SIGNATURES or any(
+        len(s) > 128 for s in [*signatures, *signatures.values()]
+    ):
+        raise ValueError(f"it has more than {MAX_SIGNATURES} signatures, or one that is none")
+    return signatures
+
+
+def _taken(value: Any) -> Taken:
+    fields = typed(value, {"by": text, "source": text})
+    if fields["by"] not in ("signature", "operator"):
+        raise ValueError(f"it was taken by {fields['by']!r}, which is no way to take a kernel")
+    return Taken(**fields)
+
+
+_PROVENANCE: dict[str, Callable[[Any], Any]] = {"signatures": _signatures, "taken": _taken}
+"""Fields that only kernels have that somebody vouches for."""
 _KEY: dict[str, Callable[[Any], Any]] = dict.fromkeys(
     ("template", "source", "config", "target", "toolchain", "flags"), text
 )

@@ -18,6 +18,7 @@ from inductor_plugin.cache.guard import MISSING, read
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.lock import Held, LockTable
+from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)
@@ -56,11 +57,13 @@ class Folder:
 
     Attributes:
         layout: Its paths.
+        trust: Whose kernels from elsewhere may be loaded.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, trust: Trust | None = None) -> None:
         """Use the directory of ``layout``."""
         self.layout = layout
+        self.trust = trust or Trust()
         self._reason: str | None = None
         self._retry_at = math.inf
         self._warned = False

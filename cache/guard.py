@@ -104,6 +104,15 @@ def kernel_refusal(root: Path, folder: Path, names: Iterable[str]) -> Refusal | 
     return None
 
 
+def file_refusal(path: Path) -> Refusal | None:
+    """Return why a file that says whom to trust cannot be trusted itself; None if it can. The rule is that of folders.
+
+    Raises:
+        OSError: It does not exist or cannot be read.
+    """
+    return _refusal(path, path.stat(), content="keys")
+
+
 def read(path: Path | str, limit_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
     """Return the content of a file.
 
@@ -170,22 +179,25 @@ def is_folder(path: Path | str) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises PermissionError
 
 
-def _refusal(path: Path, status: os.stat_result, *, is_open: bool = True) -> Refusal | None:
-    """Return why a file or folder cannot be trusted, which others may reach if ``is_open``."""
+def _refusal(
+    path: Path, status: os.stat_result, *, is_open: bool = True, content: str = "kernels"
+) -> Refusal | None:
+    """Return why a file or folder cannot be trusted, which others may reach if ``is_open``: the one rule."""
     user = os.geteuid()
+    elsewhere = "choose another cache directory" if content == "kernels" else "name another file"
     if status.st_uid not in (user, 0):  # root could replace this program as well
         return Refusal(
             f"{path} belongs to user {status.st_uid}, not to user {user}, who could replace the "
-            "kernels in it",
-            "choose another cache directory, or copy it and own the copy",
+            f"{content} in it",
+            f"{elsewhere}, or copy it and own the copy",
         )
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o022 and is_open and not stat.S_ISLNK(status.st_mode):
         writers = "everyone" if mode & 0o002 else "its group"
         shared = status.st_uid != user or mode & stat.S_ISVTX  # /tmp: others need its mode
         return Refusal(
-            f"{path} may be written by {writers} (mode {mode:04o}), who could replace the kernels in it",
-            "choose another cache directory"
+            f"{path} may be written by {writers} (mode {mode:04o}), who could replace the {content} in it",
+            elsewhere
             if shared
             else f"if you trust its content, run: chmod go-w {shlex.quote(str(path))}",
         )

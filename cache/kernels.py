@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import atomic
+from inductor_plugin.cache import atomic, document
 from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.entry import (
     ENTRY,
+    MAX_SIGNATURES,
     KernelEntry,
     Resources,
     content_damage,
@@ -27,9 +28,11 @@ from inductor_plugin.cache.entry import (
     read_entry,
 )
 from inductor_plugin.cache.folder import TOUCH_S, Folder, Signature, is_damage, signature
-from inductor_plugin.cache.guard import MISSING, exists, is_folder, kernel_refusal
+from inductor_plugin.cache.guard import MISSING, exists, is_folder, kernel_refusal, read
 from inductor_plugin.cache.key import KernelKey
 from inductor_plugin.cache.layout import part
+from inductor_plugin.cache.trust.policy import refusal_to_load
+from inductor_plugin.cache.trust.statement import statement
 from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)
@@ -157,21 +160,33 @@ class KernelShelf:
         try:
             entry = read_entry(folder)
             reason = damage(entry) if entry.digest == digest else "it is another kernel's"
-            refusal = kernel_refusal(self._folder.layout.root, folder, (ENTRY, *entry.files))
+            distrust = self._distrust(folder, entry)
         except (OSError, ValueError) as error:
             self._unused(folder, digest, error)
             return None
         if reason is not None:
             self._unused(folder, digest, ValueError(reason))
             return None
-        if refusal is not None:
-            self._unused(folder, digest, PermissionError(f"it is not trusted: {refusal}"))
+        if distrust is not None:
+            self._unused(folder, digest, PermissionError(f"it is not trusted: {distrust}"))
             return None
         self._folder.touch(str(folder / ENTRY))
         self._remember(entry)
         return entry
 
+    def _distrust(self, folder: Path, entry: KernelEntry) -> str | None:
+        """Return why a kernel may not run in this process, with the way out; None if it may."""
+        refusal = kernel_refusal(self._folder.layout.root, folder, (ENTRY, *entry.files))
+        if refusal is not None:
+            return str(refusal)
+        reason = refusal_to_load(entry, self._folder.trust)
+        way_out = "add the signer to trusted_keys, or import it again with --trust"
+        return None if reason is None else f"{reason}; {way_out}"
+
     def _remember(self, entry: KernelEntry) -> None:
+        """Hand out a kernel from now on without reading it again, unless a merge brought it and nobody vouches for it."""
+        if refusal_to_load(entry, self._folder.trust) is not None:
+            return
         cached = _CachedKernel(_signatures(entry), entry, time.monotonic())
         with self._guard:
             if len(self._cached) >= _MEMO:
@@ -214,13 +229,27 @@ class KernelShelf:
                     return entry
                 existing = self._on_disk(digest)
                 if existing is not None:
-                    return existing
+                    return self._countersigned(existing, entry)
                 if _is_foreign(target):
                     return self._keep(built)
                 atomic.remove_folder(target, layout.private)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         raise OSError(f"{target} keeps coming back damaged")
+
+    def _countersigned(self, existing: KernelEntry, entry: KernelEntry) -> KernelEntry:
+        """Return a kernel of the cache with the signatures that the same files have elsewhere, too."""
+        both = {**existing.signatures, **entry.signatures}
+        is_same = statement(existing) == statement(entry)
+        if not is_same or both == existing.signatures or len(both) > MAX_SIGNATURES:
+            return existing
+        path = existing.folder / ENTRY
+        fields = document.load(read(path))
+        text = document.dump({**fields, "signatures": both})
+        atomic.write(path, text, self._folder.layout.private)
+        countersigned = parse_entry(text, existing.folder)
+        self._remember(countersigned)
+        return countersigned
 
     def _keep(self, built: _Built) -> KernelEntry:
         """Keep a kernel in a private folder that is removed when the process ends."""
@@ -229,7 +258,10 @@ class KernelShelf:
         if existing is not None:
             return existing
         folder = Path(tempfile.mkdtemp(dir=self._private_scratch()))
-        return self._memory.setdefault(digest, _fill(folder, folder, built))
+        entry = _fill(folder, folder, built)
+        if refusal_to_load(entry, self._folder.trust) is not None:
+            return entry
+        return self._memory.setdefault(digest, entry)
 
     def _private_scratch(self) -> Path:
         with self._guard:

@@ -25,6 +25,7 @@ from inductor_plugin.cache.records import RecordShelf
 from inductor_plugin.cache.size import evict
 from inductor_plugin.cache.size.evict import Pruned, SizeLimit
 from inductor_plugin.cache.size.usage import Usage, leftovers, usage
+from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.cache.verify import Damage, set_aside, verify
 from inductor_plugin.errors import CacheError
 
@@ -42,6 +43,7 @@ def open_store(
     create: bool = True,
     second: Path | str = "",
     read_only: bool = False,
+    trust: Trust | None = None,
 ) -> Store:
     """Return the cache at a path, created with mode 0700 if it does not exist.
 
@@ -55,16 +57,15 @@ def open_store(
         memory_only: Do not access the disk.
         create: If False, neither the directory nor ``schema.json`` is created; the store of a missing
             directory is empty, and `Store.verify` reports a missing or damaged ``schema.json``.
-        second: Another cache directory, whose records and kernels are read where this one has none;
-            nothing in it is changed. Empty for none.
-        read_only: Change nothing on the disk: damaged entries stay, and nothing is counted. Implies
-            ``create=False``.
+        second: Another cache directory, which is read after this one and never changed; empty for none.
+        read_only: Change nothing on the disk, and count nothing; implies ``create=False``.
+        trust: Whose signed kernels may be taken over and loaded; nobody's by default.
 
     Raises:
         CacheRefusedError: Another user owns the directory or may write to it.
     """
     root = Path(path).expanduser().absolute()
-    folder = Folder(Layout(root))
+    folder = Folder(Layout(root), trust)
     create = create and not read_only
     if read_only:
         folder.close("it is only read")
@@ -75,7 +76,7 @@ def open_store(
         folder.close("it does not exist")
     else:
         prepare(folder, mend=create)
-    return Store(root, folder, limit_bytes, open_second(second))
+    return Store(root, folder, limit_bytes, open_second(second, trust))
 
 
 class Store:
@@ -87,6 +88,7 @@ class Store:
         """Use `open_store` instead, which checks the directory."""
         self._root = root
         self._folder = folder
+        self.trust = folder.trust
         self._size = SizeLimit(folder, limit_bytes)
         self._swept = False
         self._records = RecordShelf(folder)
@@ -138,7 +140,7 @@ class Store:
             key: What the kernel depends on.
             files: A path or the content of each file, by name.
             resources: What it takes on the device.
-            extra: `KernelEntry.extra` of the kernel in another cache.
+            extra: `KernelEntry.further` of the kernel in another cache.
 
         Raises:
             CacheError: A file does not exist, or neither the cache nor the temporary folder has room.
@@ -177,8 +179,7 @@ class Store:
     ) -> AbstractContextManager[None]:
         """Return the lock of a key. Acquire several in sorted order; a thread may acquire a lock twice.
 
-        Entering raises CacheError if the lock is not free within ``timeout_s`` seconds; 0 tries once.
-        Any thread may release it.
+        Entering raises CacheError if the lock is not free within ``timeout_s`` seconds; 0 tries once. Any thread may release it.
         """
         return self._folder.lock(digest, timeout_s)
 

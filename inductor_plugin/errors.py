@@ -12,7 +12,8 @@ InductorPluginError
 │   └── CallRefusedError   the kernel does not take the operands; nothing was launched
 ├── CacheError             the cache cannot do what was requested
 │   ├── CacheRefusedError  a directory that another user owns or may write to
-│   └── ArchiveError       an export file that is damaged or unsafe
+│   ├── ArchiveError       an export file that is damaged or unsafe
+│   └── TrustError         native code that nobody who is trusted vouches for, or a key that cannot be used
 └── WorkerError            a worker process
     ├── WorkerTimeoutError exceeded its time limit and was killed
     └── WorkerDiedError    died (crash, kill, out of memory)
@@ -91,6 +92,10 @@ class CacheRefusedError(CacheError):
 
 class ArchiveError(CacheError):
     """An export file that is damaged, of another format, or that would write outside the cache."""
+
+
+class TrustError(CacheError):
+    """Native code from outside that no trusted key has signed, or a key that cannot be used."""
 
 
 class WorkerError(InductorPluginError):

@@ -16,6 +16,7 @@ from inductor_plugin.cache.pack import Pack, PackShelf
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf
 from inductor_plugin.cache.size.usage import Usage, usage
+from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.cache.verify import check_schema
 from inductor_plugin.errors import warn_once
 
@@ -29,11 +30,11 @@ class SecondCache:
     read, since what is in it cannot be released.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, trust: Trust | None = None) -> None:
         """Use `open_second` instead, which checks the directory."""
         self.root = root
         self.layout = Layout(root)
-        folder = Folder(self.layout)
+        folder = Folder(self.layout, trust)
         folder.close("it is a second cache, which is only read")
         self._records = RecordShelf(folder)
         self._kernels = KernelShelf(folder, lambda _bytes: None)
@@ -73,18 +74,19 @@ class SecondCache:
         return usage(self.layout)
 
 
-def open_second(path: Path | str) -> SecondCache | None:
+def open_second(path: Path | str, trust: Trust | None = None) -> SecondCache | None:
     """Return the second cache at a path; None, after one warning, if it cannot be used.
 
     Args:
         path: Its directory; empty for none.
+        trust: Whose kernels it may have taken from elsewhere; nobody's by default.
     """
     if not str(path):
         return None
     root = Path(path).expanduser().absolute()
     reason = reason_not_to_read(root)
     if reason is None:
-        return SecondCache(root)
+        return SecondCache(root, trust)
     warn_once(logger, f"the second cache (option cache_read) is not used: {reason}")
     return None
 

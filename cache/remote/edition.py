@@ -103,7 +103,7 @@ def united(old: Edition | None, new: Edition) -> Edition:
         return new
     kernels = {**old.kernels, **new.kernels}
     for digest in old.kernels.keys() & new.kernels.keys():
-        kernels[digest] = min(old.kernels[digest], new.kernels[digest], key=_text)
+        kernels[digest] = min(old.kernels[digest], new.kernels[digest], key=_preferred)
     return Edition(combine(old.record, new.record), kernels)
 
 
@@ -116,8 +116,9 @@ def _content(edition: Edition) -> tuple[Record, Mapping[str, Any]]:
     return replace(edition.record, created=0.0, updated=0.0), edition.kernels
 
 
-def _text(fields: Mapping[str, Any]) -> str:
-    return json.dumps(fields, sort_keys=True)
+def _preferred(fields: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return what comes first of two descriptions of a kernel: a signed one, so that no unsigned one hides it."""
+    return not fields.get("signatures"), json.dumps(fields, sort_keys=True)
 
 
 _EDITION: dict[str, Callable[[Any], Any]] = {"record": table, "kernels": table_of(table)}

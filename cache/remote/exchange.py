@@ -26,7 +26,9 @@ from inductor_plugin.cache.remote.name import (
     file_name,
 )
 from inductor_plugin.cache.store import Store
-from inductor_plugin.errors import CacheError
+from inductor_plugin.cache.transfer.kernels import admitted, outgoing_fields
+from inductor_plugin.cache.trust.keys import Signer
+from inductor_plugin.errors import CacheError, TrustError
 
 _RATE_BYTES_S = 1 << 20
 """A file may take a second more for each of these: it is uploaded, or fetched, behind a compile."""
@@ -40,6 +42,7 @@ class Amounts:
         asked: Records that were asked for.
         hits: Those of which the remote knew more than the cache.
         kernels: Kernels that were fetched.
+        refused: Kernels that were not fetched, since no trusted key has signed them.
         sent: Editions that were written.
         bytes_read: Bytes read.
         bytes_written: Bytes written.
@@ -53,6 +56,7 @@ class Amounts:
     asked: int = 0
     hits: int = 0
     kernels: int = 0
+    refused: int = 0
     sent: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
@@ -81,23 +85,46 @@ class Answer:
         chain: Its editions.
         hit: Whether it knew more than the cache.
         damage: Damaged objects, and why.
+        refused: Why its winner's kernel may not run here, empty if it may.
         error: Why something could not be read; None if it could.
     """
 
     chain: Chain
     hit: bool = False
     damage: tuple[str, ...] = ()
+    refused: str = ""
     error: OSError | None = None
 
 
 class Exchange:
     """Carries records and kernels between a cache and a remote."""
 
-    def __init__(self, files: Files, store: Store, *, kernels: bool) -> None:
-        """Carry kernels, too, if asked: they are code that this process would run."""
+    def __init__(
+        self,
+        files: Files,
+        store: Store,
+        *,
+        kernels: bool,
+        trusted: bool = False,
+        signer: Signer | None = None,
+        source: str = "a remote",
+    ) -> None:
+        """Carry kernels, too, if asked: they are code that this process would run.
+
+        Args:
+            files: The remote.
+            store: The cache; its trust says whose signatures count.
+            kernels: Whether winners' kernels travel.
+            trusted: Whether kernels that nobody has signed are fetched, too.
+            signer: Signs kernels that were built in the cache.
+            source: The remote's URL, kept with each kernel that comes from it.
+        """
         self._files = files
         self._store = store
         self._kernels = kernels
+        self._trusted = trusted
+        self._signer = signer
+        self._source = source
         self._guard = threading.Lock()
         self._amounts = Amounts()
 
@@ -140,7 +167,8 @@ class Exchange:
         place = Place(record.environment, record.op, record.digest)
         chain = known if known is not None else self._chain(place, Chain(), timeout_s)
         entry = self._winner(record, chain.edition) if self._kernels else None
-        mine = edition_of(record, {} if entry is None else {entry.digest: _fields(entry)})
+        fields = {} if entry is None else {entry.digest: self._outgoing(entry)}
+        mine = edition_of(record, fields)
         if is_news(chain.edition, united(chain.edition, mine)):
             self._publish_environment(record.environment, timeout_s)
             if entry is not None:
@@ -196,7 +224,7 @@ class Exchange:
         if hit:
             self._store.add_record(record)
             self._count(saved_ms=saved_ms(before, record))
-        return Answer(chain, hit, chain.damaged, chain.error)
+        return Answer(chain, hit, chain.damaged, error=chain.error)
 
     def _fetch_kernels(self, answers: dict[Place, Answer], timeout_s: float) -> None:
         """Fetch the winners' kernels that the cache lacks, all files together."""
@@ -205,6 +233,13 @@ class Exchange:
             edition = answer.chain.edition
             try:
                 entry = self._missing(edition) if edition is not None else None
+                if entry is not None:
+                    # Before its files are fetched: their checksums are a part of what is signed.
+                    (entry,) = admitted(self._store, [entry], self._source, trusted=self._trusted)
+            except TrustError as error:
+                answers[place] = replace(answer, refused=str(error))
+                self._count(refused=1)
+                continue
             except (ValueError, RecursionError) as error:
                 damage = (*answer.damage, f"{edition_name(place, 0)}: {error}")
                 answers[place] = replace(answer, damage=damage)
@@ -248,7 +283,7 @@ class Exchange:
                 return replace(answer, damage=(*answer.damage, what))
             files[name] = content
         try:
-            self._store.put_kernel(entry.key, files, entry.resources, entry.extra)
+            self._store.put_kernel(entry.key, files, entry.resources, entry.further)
         except CacheError as error:
             return replace(answer, error=OSError(str(error)))
         self._count(kernels=1, bytes_read=sum(map(len, files.values())))
@@ -264,9 +299,17 @@ class Exchange:
     def _winner(self, record: Record, edition: Edition | None) -> KernelEntry | None:
         """Return the kernel of a record's winner that the remote lacks, None if it lacks none."""
         digest = _winners_kernel(record)
-        if digest is None or (edition is not None and digest in edition.kernels):
+        if digest is None:
+            return None
+        there = edition.kernels.get(digest) if edition is not None else None
+        # What lies there without any signature serves fewer machines than one that is signed.
+        if there is not None and (self._signer is None or there.get("signatures")):
             return None
         return self._store.kernel(digest)
+
+    def _outgoing(self, entry: KernelEntry) -> dict[str, Any]:
+        """Return the fields of a kernel that an edition has."""
+        return outgoing_fields(document.load(read(entry.folder / ENTRY)), entry, self._signer)
 
     def _publish_environment(self, digest: str, timeout_s: float) -> None:
         fields = self._store.environment(digest)
@@ -336,7 +379,3 @@ def _winners_kernel(record: Record) -> str | None:
     decision = record.valid_decision
     winner = record.candidates.get(decision.winner) if decision is not None else None
     return winner.kernel if winner is not None else None
-
-
-def _fields(entry: KernelEntry) -> dict[str, Any]:
-    return document.load(read(entry.folder / ENTRY))

@@ -20,6 +20,7 @@ from inductor_plugin.cache.remote.health import LOCAL_ONLY_S, PAUSES_S, Health, 
 from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.cache.remote.name import Place
 from inductor_plugin.cache.store import Store
+from inductor_plugin.cache.trust.keys import open_signer
 from inductor_plugin.errors import CacheError, warn_once
 
 logger = logging.getLogger(__name__)
@@ -39,13 +40,15 @@ class RemoteOptions:
         url: Where it is, as fsspec understands it.
         timeout_s: Longest time a request may take, and a compile or the end of the process may wait.
         writes: Whether records are written to it.
-        kernels: Whether winners' kernels travel, too: native code.
+        kernels: Whether winners' kernels travel, too: native code, fetched only if a trusted key has signed it.
+        signing_key: File of the private key that signs kernels that are written; empty for none.
     """
 
     url: str
     timeout_s: float
     writes: bool = True
     kernels: bool = False
+    signing_key: str = ""
 
 
 class RemoteTier:
@@ -234,6 +237,7 @@ class RemoteTier:
         if self._exchange is None:
             try:
                 files = self._opener(self._options.url)
+                signer = open_signer(self._options.signing_key) if self._options.kernels else None
             except CacheError as error:
                 warn_once(logger, f"the remote cache is not used: {error}")
                 with self._changed:
@@ -241,7 +245,13 @@ class RemoteTier:
                     self._health = Health(1, math.inf, str(error))
                     self._unsent.clear()
                 raise
-            self._exchange = Exchange(files, self._store, kernels=self._options.kernels)
+            self._exchange = Exchange(
+                files,
+                self._store,
+                kernels=self._options.kernels,
+                signer=signer,
+                source=shown(self._options.url),
+            )
         return self._exchange
 
     def _answer(self, batch: list[Lookup]) -> None:
@@ -256,6 +266,8 @@ class RemoteTier:
             logger.warning(
                 "inductor-plugin: damaged object in the remote cache: %s; it is ignored", text
             )
+        for reason in filter(None, (answer.refused for answer in answers.values())):
+            warn_once(logger, reason, f"refused kernels of {shown(self._options.url)}")
         with self._changed:
             for each in batch:
                 self._questions.pop(each.place, None)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from inductor_plugin.cache.record import Record
-from inductor_plugin.cache.remote.exchange import Amounts, Exchange, is_worth_sending
+from inductor_plugin.cache.remote.exchange import Amounts, Answer, Exchange, is_worth_sending
 from inductor_plugin.cache.remote.files import Files
 from inductor_plugin.cache.remote.name import Place, environment_of, place_of, prefix
 from inductor_plugin.cache.store import Store
+from inductor_plugin.cache.trust.keys import Signer
 from inductor_plugin.errors import CacheError
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class Transferred:
         changed: Those of which the other side knew less.
         failed: Those that could not be written or read.
         reason: The first reason, empty if none failed.
+        refused: Why the first kernel that may not run here was left there, empty if there is none.
         amounts: What has gone over the line.
     """
 
@@ -39,6 +41,7 @@ class Transferred:
     changed: int = 0
     failed: int = 0
     reason: str = ""
+    refused: str = ""
     amounts: Amounts = field(default_factory=Amounts)
 
 
@@ -61,7 +64,13 @@ class Part:
         return entry.environment.startswith(self.environment) and self.op in (None, entry.op)
 
 
-def push(store: Store, files: Files, part: Part, limit_s: float = LIMIT_S) -> Transferred:
+def push(
+    store: Store,
+    files: Files,
+    part: Part,
+    limit_s: float = LIMIT_S,
+    signer: Signer | None = None,
+) -> Transferred:
     """Write the records of a cache to a remote, unless it knows what they say.
 
     Args:
@@ -69,8 +78,9 @@ def push(store: Store, files: Files, part: Part, limit_s: float = LIMIT_S) -> Tr
         files: The remote.
         part: Which of them.
         limit_s: Limit of one request.
+        signer: Signs kernels that were built in this cache.
     """
-    exchange = Exchange(files, store, kernels=part.kernels)
+    exchange = Exchange(files, store, kernels=part.kernels, signer=signer)
     chosen = (
         record for record in store.iter_records() if part.has(record) and is_worth_sending(record)
     )
@@ -88,13 +98,29 @@ def push(store: Store, files: Files, part: Part, limit_s: float = LIMIT_S) -> Tr
     return _transferred(reasons, amounts.sent, amounts)
 
 
-def pull(store: Store, files: Files, part: Part, limit_s: float = LIMIT_S) -> Transferred:
-    """Take over what a remote knows; the arguments are those of `push`. It is listed, which a compile never does.
+def pull(
+    store: Store,
+    files: Files,
+    part: Part,
+    limit_s: float = LIMIT_S,
+    *,
+    trusted: bool = False,
+    source: str = "a remote",
+) -> Transferred:
+    """Take over what a remote knows. It is listed, which a compile never does.
+
+    Args:
+        store: The cache; its trust says whose kernels are taken.
+        files: The remote.
+        part: Which records are taken.
+        limit_s: Limit of one request.
+        trusted: Take kernels that nobody has signed, too.
+        source: The remote's URL.
 
     Raises:
         CacheError: It cannot be listed.
     """
-    exchange = Exchange(files, store, kernels=part.kernels)
+    exchange = Exchange(files, store, kernels=part.kernels, trusted=trusted, source=source)
     try:
         names = files.names(prefix(), limit_s)
     except OSError as error:
@@ -103,11 +129,13 @@ def pull(store: Store, files: Files, part: Part, limit_s: float = LIMIT_S) -> Tr
         if digest.startswith(part.environment):
             _take_environment(exchange, digest, limit_s)
     places = dict.fromkeys(filter(None, map(place_of, names)))
-    reasons: list[str] = []
+    answers: list[Answer] = []
     for batch in _batches([place for place in places if part.has(place)]):
-        reasons += _taken(exchange, batch, limit_s)
+        answers += exchange.fetch(batch, limit_s).values()
+    reasons = [_text(a.error) if a.error is not None else "; ".join(a.damage) for a in answers]
     amounts = exchange.take_amounts()
-    return _transferred(reasons, amounts.hits, amounts)
+    refused = next((answer.refused for answer in answers if answer.refused), "")
+    return replace(_transferred(reasons, amounts.hits, amounts), refused=refused)
 
 
 def _take_environment(exchange: Exchange, digest: str, limit_s: float) -> None:
@@ -116,18 +144,6 @@ def _take_environment(exchange: Exchange, digest: str, limit_s: float) -> None:
         exchange.fetch_environment(digest, limit_s)
     except (OSError, ValueError, RecursionError):
         return
-
-
-def _taken(exchange: Exchange, places: Sequence[Place], limit_s: float) -> list[str]:
-    """Take over records; return a reason for each that could not be read, empty for others."""
-    answers = exchange.fetch(places, limit_s)
-    texts: list[str] = []
-    for answer in answers.values():
-        if answer.error is not None:
-            texts.append(_text(answer.error))
-        else:
-            texts.append("; ".join(answer.damage))
-    return texts
 
 
 def _transferred(reasons: Sequence[str], changed: int, amounts: Amounts) -> Transferred:

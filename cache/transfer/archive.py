@@ -27,6 +27,8 @@ from inductor_plugin.cache.records import (
 from inductor_plugin.cache.store import Store
 from inductor_plugin.cache.transfer import tape
 from inductor_plugin.cache.transfer.draft import draft_of
+from inductor_plugin.cache.transfer.kernels import admitted, copy_kernels, outgoing
+from inductor_plugin.cache.trust.keys import Signer
 from inductor_plugin.cache.verify import unlisted
 from inductor_plugin.errors import ArchiveError, CacheError
 
@@ -45,6 +47,7 @@ class Imported:
         packs: The imported packs, also those that existed before.
         libraries: Different native libraries that the source holds, also those that existed before.
             Processes load them: whoever wrote them runs code in these processes.
+        signed: New kernels that were taken over because a key in ``trusted_keys`` has signed them.
     """
 
     records: int = 0
@@ -55,6 +58,7 @@ class Imported:
     unchanged: int = 0
     packs: tuple[Pack, ...] = ()
     libraries: int = 0
+    signed: int = 0
 
 
 def total(parts: Sequence[Imported]) -> Imported:
@@ -71,6 +75,7 @@ def export_archive(
     environment: str | None = None,
     op: str | None = None,
     pack: Pack | None = None,
+    signer: Signer | None = None,
 ) -> dict[str, int]:
     """Write all valid entries of a cache to one file, and return their number by kind.
 
@@ -80,6 +85,7 @@ def export_archive(
         environment: Only environments with this prefix of their digest, and the kernels their records name.
         op: Only records of this operator, and the kernels they name.
         pack: Only this pack and its kernels, which the cache must hold.
+        signer: Signs the kernels that were built in this cache; signatures of others travel in any case.
 
     Raises:
         ArchiveError: The folder does not exist, or the file cannot be written.
@@ -97,7 +103,7 @@ def export_archive(
             draft.open("wb") as raw,
             gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
         ):
-            tape.write({name: layout.root / name for name in names}, packed)
+            tape.write({name: outgoing(layout.root / name, signer) for name in names}, packed)
     except OSError as error:
         raise ArchiveError(f"cannot write {file}: {error}; name another file") from error
     return {
@@ -111,27 +117,34 @@ def export_archive(
     }
 
 
-def import_archive(store: Store, file: Path) -> Imported:
+def import_archive(store: Store, file: Path, *, trusted: bool = False) -> Imported:
     """Import an archive. Everything is checked before anything is written.
 
     Records are combined candidate by candidate, keeping the measurement with more samples; existing kernels,
     environments and quarantine entries stay.
 
+    Args:
+        store: The cache; its trust says whose signatures count.
+        file: The archive.
+        trusted: Take kernels that nobody has signed, too: the operator would run the author's code.
+
     Raises:
         ArchiveError: The file is missing, damaged, of another format, or unsafe.
+        TrustError: It holds a kernel that no trusted key has signed.
         CacheError: The cache cannot be written.
     """
     if store.degraded is not None:
         raise CacheError(f"cannot import into {store.root}: {store.degraded}")
-    imported = _imported(store, file, None)
+    imported = _imported(store, file, None, trusted=trusted)
     _refuse_part(store)
     return imported
 
 
 def import_bytes(store: Store, data: bytes, name: str) -> Imported:
-    """Import an archive that is no file, as `import_archive` does.
+    """Import an archive that is no file, as `import_archive` does, with the kernels that nobody has signed.
 
-    A cache that cannot be written to keeps the entries in memory: the process that passes them uses them.
+    It is among artifacts of ``torch.compiler``, from which torch itself runs code: pickles, Python, libraries. A cache that
+    cannot be written to keeps the entries in memory: the process that passes them uses them.
 
     Args:
         store: The cache.
@@ -142,10 +155,10 @@ def import_bytes(store: Store, data: bytes, name: str) -> Imported:
         ArchiveError: The archive is damaged, of another format, or unsafe.
         CacheError: Neither the cache nor the folder for temporary files can be written.
     """
-    return _imported(store, Path(name), data)
+    return _imported(store, Path(name), data, trusted=True)
 
 
-def _imported(store: Store, file: Path, data: bytes | None) -> Imported:
+def _imported(store: Store, file: Path, data: bytes | None, *, trusted: bool) -> Imported:
     try:
         staging = _staging(store)
     except OSError as error:
@@ -154,7 +167,8 @@ def _imported(store: Store, file: Path, data: bytes | None) -> Imported:
         hashes = tape.unpack(file, staging, data)
         staged = Layout(staging)
         _check(staged, str(file), hashes)
-        return _copy_entries(store, staged, _staged_kernels(staged))
+        kernels = admitted(store, _staged_kernels(staged), str(file), trusted=trusted)
+        return _copy_entries(store, staged, kernels)
     except OSError as error:
         raise CacheError(f"cannot import {file} into {store.root}: {error}") from error
     finally:
@@ -319,7 +333,7 @@ def _copy_entries(store: Store, source: Layout, entries: Iterable[KernelEntry]) 
         for path in record_files(source.records)
         if (record := _sound_record(path)) is not None
     ]
-    kernels, kernels_unchanged, libraries = _copy_kernels(store, entries)
+    copied = copy_kernels(store, entries)
     quarantined = [store.add_quarantined(entry) for entry in _sound_quarantine(source)]
     packs = [pack for path in pack_files(source.packs) if (pack := _sound_pack(path)) is not None]
     new_packs = [store.put_pack(pack) for pack in packs]
@@ -331,13 +345,14 @@ def _copy_entries(store: Store, source: Layout, entries: Iterable[KernelEntry]) 
     )
     return Imported(
         records=records.count("new"),
-        kernels=kernels,
+        kernels=copied.new,
         quarantined=quarantined.count(True),
         environments=environments.count(True),
         merged=records.count("merged"),
-        unchanged=kernels_unchanged + sum(unchanged),
+        unchanged=copied.existing + sum(unchanged),
         packs=tuple(packs),
-        libraries=libraries,
+        libraries=copied.libraries,
+        signed=copied.signed,
     )
 
 
@@ -354,26 +369,6 @@ def _placed(store: Store, record: Record) -> Literal["new", "merged", "unchanged
     if before is None:
         return "new"
     return "unchanged" if after == before else "merged"
-
-
-def _copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> tuple[int, int, int]:
-    """Publish kernels; return the numbers of new and of existing ones, and of different libraries."""
-    new = existing = 0
-    libraries: set[str] = set()
-    published: dict[str, Path] = {}
-    for entry in entries:
-        folder = entry.folder
-        libraries.update(sha256 for name, sha256 in entry.files.items() if name.endswith(".so"))
-        if store.kernel(entry.digest) is not None:
-            existing += 1
-            continue
-        files: dict[str, Path | bytes] = {
-            name: published.get(sha256, folder / name) for name, sha256 in entry.files.items()
-        }
-        stored = store.put_kernel(entry.key, files, entry.resources, entry.extra)
-        published.update((sha256, stored.path(name)) for name, sha256 in stored.files.items())
-        new += 1
-    return new, existing, len(libraries)
 
 
 def _sound_quarantine(source: Layout) -> Iterator[Quarantined]:

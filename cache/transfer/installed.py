@@ -84,6 +84,8 @@ def installed_packs() -> Installed:
 def take_installed(store: Store) -> list[str]:
     """Import installed packs that the cache lacks, in whole or in part; return the problems.
 
+    pip asks nobody whom to trust: a pack that no trusted key has signed is taken only after `import --trust` with its file.
+
     A marker named by size and time of the file contains the names of its packs, so that the next
     process need not open the file. Damaged kernels are detected when they are loaded, and are removed.
     """
@@ -166,9 +168,12 @@ def _triton_mismatch(packs: Sequence[Pack], host: Host, *, others: str) -> Misma
 def _file_of(package: str) -> Path | str:
     """Return the file of a pack in a package, or why there is none."""
     advice = "install its wheel again, or uninstall it"
+    # To find `a.b` imports `a`: code of the wheel would run before anybody has vouched for it.
+    if not package.isidentifier():
+        return f"{package[:80]!r} is no package at the top, as a wheel of `inductor-plugin wheel` has; {advice}"
     try:
         spec = importlib.util.find_spec(package)
-    except Exception as error:  # noqa: BLE001  it imports the parent packages, which may raise anything
+    except Exception as error:  # noqa: BLE001  finders of other packages may raise anything
         return f"{type(error).__name__}: {error}; {advice}"
     folders = spec.submodule_search_locations if spec else None
     if not folders:

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inductor_plugin.cache import Pack, open_store
+from inductor_plugin.cache.transfer import bill
 from inductor_plugin.cache.transfer.archive import import_archive
 from inductor_plugin.cache.transfer.draft import draft_of
+from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.errors import PackError
 
 ENTRY_POINTS = "inductor_plugin.packs"
@@ -81,9 +83,10 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
             "Requires-Dist": "inductor-plugin",
         }
     )
+    packed = pack.read_bytes()
     members: dict[str, bytes] = {
         f"{package}/__init__.py": b'"""Kernels compiled ahead of time for inductor-plugin."""\n',
-        f"{package}/{PACK_FILE}": pack.read_bytes(),
+        f"{package}/{PACK_FILE}": packed,
         f"{stem}.dist-info/METADATA": metadata.encode(),
         f"{stem}.dist-info/WHEEL": (
             f"Wheel-Version: 1.0\nGenerator: inductor-plugin\nRoot-Is-Purelib: false\nTag: {tag}\n"
@@ -91,6 +94,7 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
         f"{stem}.dist-info/entry_points.txt": (
             f"[{ENTRY_POINTS}]\n{_slug(name)} = {package}\n"
         ).encode(),
+        f"{stem}.dist-info/{bill.NAME}": bill.bill(contents, packed, name, version),
     }
     file = folder / f"{stem}-{tag}.whl"
     if file.exists() and not _holds(file, f"{stem}.dist-info/METADATA", metadata.encode()):
@@ -101,15 +105,21 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
     return Wheel(file, name, version, len(contents.kernels))
 
 
-def read_pack(file: Path) -> Pack:
-    """Return the pack in a file, after checking every checksum.
+def read_pack(file: Path, trust: Trust | None = None) -> Pack:
+    """Return the pack in a file, after checking every checksum. Nothing of it is loaded.
+
+    Args:
+        file: The file.
+        trust: Whose signature the kernels must have; None if they need none.
 
     Raises:
+        TrustError: A kernel has no such signature.
         PackError: The file holds no pack, or several.
         ArchiveError: The file is missing or damaged.
     """
     with tempfile.TemporaryDirectory(prefix="inductor-plugin-pack-") as folder:
-        imported = import_archive(open_store(Path(folder) / "cache"), file)
+        store = open_store(Path(folder) / "cache", trust=trust)
+        imported = import_archive(store, file, trusted=trust is None)
     if len(imported.packs) != 1:
         raise PackError(
             f"{file} holds {len(imported.packs)} packs; name a file that `precompile` wrote"

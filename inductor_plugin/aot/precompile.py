@@ -29,6 +29,7 @@ from inductor_plugin.cache import KernelEntry, Pack, Store, open_store
 from inductor_plugin.cache.report import printable
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive
 from inductor_plugin.cache.transfer.draft import draft_of
+from inductor_plugin.cache.trust.keys import Signer, open_signer
 from inductor_plugin.config import Config
 from inductor_plugin.errors import (
     ArchiveError,
@@ -170,6 +171,7 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
         raise OptionError(
             f"there is no folder {request.out.parent} for {request.out.name}; make it"
         )
+    signer = open_signer(request.config.signing_key)  # before minutes of compiling
     config = replace(request.config, policy="build", compile_timeout_s=_TIMEOUT_S)
     lowered = _lower(request, gpu, config, say)
     store = RUNTIME.store(config)
@@ -185,7 +187,7 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
         problems=tuple(sorted({entry.problem for entry in lowered})),
         kernels=tuple(digests),
     )
-    kernels = _write_pack(store, pack, request.out)
+    kernels = _write_pack(store, pack, request.out, signer)
     return PackReport(
         file=str(request.out),
         bytes=request.out.stat().st_size,
@@ -211,11 +213,13 @@ def _gpu(name: str) -> Target:
     return here
 
 
-def _write_pack(store: Store, pack: Pack, file: Path) -> tuple[PackedKernel, ...]:
+def _write_pack(
+    store: Store, pack: Pack, file: Path, signer: Signer | None
+) -> tuple[PackedKernel, ...]:
     """Write a pack and return its kernels; an existing file is replaced only after the check."""
     try:
         with draft_of(file) as draft:
-            export_archive(store, draft, pack=pack)
+            export_archive(store, draft, pack=pack, signer=signer)
             return check(draft)
     except OSError as error:
         raise ArchiveError(f"cannot write {file}: {error}; name another file") from error
@@ -230,7 +234,7 @@ def check(file: Path) -> tuple[PackedKernel, ...]:
     """
     with tempfile.TemporaryDirectory(prefix="inductor-plugin-pack-") as folder:
         store = open_store(Path(folder) / "cache")
-        imported = import_archive(store, file)
+        imported = import_archive(store, file, trusted=True)  # it is read, not loaded
         if not imported.packs:
             raise PackError(f"{file} holds no pack; write one with `inductor-plugin precompile`")
         damaged = store.verify()

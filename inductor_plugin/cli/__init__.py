@@ -23,6 +23,7 @@ from inductor_plugin.cli import (
 )
 from inductor_plugin.cli.again import bench, repro
 from inductor_plugin.cli.output import completion, page, versions
+from inductor_plugin.cli.trust import key
 from inductor_plugin.cli.verb import Verb
 from inductor_plugin.errors import InductorPluginError, OptionError
 
@@ -39,6 +40,7 @@ VERBS: tuple[Verb, ...] = (
     *remote.VERBS,
     *pins.VERBS,
     *pack.VERBS,
+    *key.VERBS,
     *completion.VERBS,
 )
 """Every verb. A verb imports heavy packages only when it runs."""

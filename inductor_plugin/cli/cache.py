@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -181,7 +182,10 @@ def _fields(match: Match) -> dict[str, Any]:
         if match.kind == "environment":
             return parse_environment(read(match.path), match.name)
         entry = read_entry(match.path)
-        return {**load(read(match.path / ENTRY)), "folder": str(entry.folder)}
+        fields = load(read(match.path / ENTRY))
+        taken = asdict(entry.taken) if entry.taken else {"by": "built here", "source": ""}
+        origin = {**taken, "signers": sorted(fields.pop("signatures", {}))}
+        return {**fields, "taken": origin, "folder": str(entry.folder)}
 
 
 VERBS = (

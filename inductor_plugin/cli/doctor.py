@@ -21,12 +21,15 @@ from inductor_plugin.cache import Pack, open_store
 from inductor_plugin.cache.remote.files import open_files, shown
 from inductor_plugin.cache.transfer.installed import Mismatch, installed_packs, mismatch
 from inductor_plugin.cache.transfer.wheel import read_pack
+from inductor_plugin.cache.trust.policy import trust_or_nobody
 from inductor_plugin.cli.disk import cache, second_cache
 from inductor_plugin.cli.finding import Finding, State
+from inductor_plugin.cli.trust.finding import distrust, trust
 from inductor_plugin.config import (
     Config,
     default_cache_dir,
     default_cache_read,
+    default_trusted_keys,
     enabled_by_environment,
     process_environment,
     unknown_variables,
@@ -67,6 +70,7 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         launches(cache_dir or default_cache_dir()),
         numpy(),
         packs(cache_dir or default_cache_dir()),
+        trust(cache_dir or default_cache_dir(), default_trusted_keys(), _option("signing_key")),
         cache(cache_dir or default_cache_dir()),
         second_cache(default_cache_read()),
         remote(_option("remote_url")),
@@ -305,9 +309,12 @@ def packs(folder: Path) -> Finding:
     """Check the packs of precompiled kernels: complete, and for the GPU of this machine."""
     name = "packs"
     installed = installed_packs()
-    results = [_read(entry_point, file) for entry_point, file in installed.files.items()]
-    sound = [pack for pack in results if isinstance(pack, Pack)]
-    broken = [*installed.problems, *(reason for reason in results if isinstance(reason, str))]
+    results = {name: _read(name, file) for name, file in installed.files.items()}
+    sound = [pack for pack in results.values() if isinstance(pack, Pack)]
+    broken = [
+        *installed.problems,
+        *(reason for reason in results.values() if isinstance(reason, str)),
+    ]
     try:
         store = open_store(folder, read_only=True)
         cached = store.packs()
@@ -316,12 +323,18 @@ def packs(folder: Path) -> Finding:
         return Finding(name, "off", f"the cache cannot be read: {error}", "see the finding `cache`")
     # Kernels of an installed pack that are missing from the cache are imported again.
     broken += [line for line in incomplete if not any(pack.name in line for pack in sound)]
+    in_cache = {pack.name for pack in cached if not any(pack.name in line for line in incomplete)}
+    known = trust_or_nobody(default_trusted_keys())
+    refused = [
+        distrust(entry_point, installed.files[entry_point], known)
+        for entry_point, pack in results.items()
+        if isinstance(pack, Pack) and pack.name not in in_cache
+    ]
+    broken += filter(None, refused)
     if broken:
         remedy = "import the pack again, or install its wheel again, or uninstall it"
         return Finding(name, "broken", "; ".join(broken), remedy)
-    ready = {
-        pack.name: pack for pack in cached if not any(pack.name in line for line in incomplete)
-    }
+    ready = {pack.name: pack for pack in cached if pack.name in in_cache}
     pending = {pack.name: pack for pack in sound if pack.name not in ready}
     listed = [f"{pack.target} ({len(pack.kernels)} kernels)" for pack in ready.values()]
     listed += [

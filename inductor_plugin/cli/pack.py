@@ -96,12 +96,13 @@ def _precompile(arguments: Namespace) -> int:
         standard=arguments.standard or "",
     )
     packed = precompile(request, say=lines_to(arguments))
-    say(arguments, packed.to_dict(), _text(packed))
+    say(arguments, packed.to_dict(), _text(packed, signed=bool(config.signing_key)))
     return 0
 
 
-def _text(packed: PackReport) -> str:
+def _text(packed: PackReport, *, signed: bool) -> str:
     """Return the report as text."""
+    trust = "" if signed else "--trust "
     counts = packed.to_dict()["counts"]
     lines = [
         f"{problem.problem}: {len(problem.kernels)} kernels"
@@ -117,7 +118,7 @@ def _text(packed: PackReport) -> str:
         f"{packed.stats.compiled} compiled now, {len(packed.kernels) - packed.stats.compiled} were in the "
         f"cache; {packed.seconds:.0f} s",
         *(f"warning: {warning}" for warning in packed.warnings),
-        f"Next:  inductor-plugin import {packed.file}    on the machine with the {packed.pack.target}",
+        f"Next:  inductor-plugin import {trust}{packed.file}    on the machine with the {packed.pack.target}",
         f"       inductor-plugin wheel {packed.file}     to install it with pip",
     ]
     return "\n".join(lines)

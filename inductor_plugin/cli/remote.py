@@ -15,9 +15,12 @@ from inductor_plugin.cli.verb import (
     cache_dir,
     check_op,
     check_target,
+    check_trusted_keys,
     open_cache,
     open_to_write,
+    process_signer,
     say,
+    trust_argument,
 )
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
@@ -37,9 +40,14 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--kernels",
         action="store_true",
-        help="winners' compiled kernels, too. Your processes will load what `pull` takes over: name only a remote "
-        "where nobody writes whose code you would not run",
+        help="winners' compiled kernels, too. Your processes will load what `pull` takes over, so it has to be signed by one "
+        "of INDUCTOR_PLUGIN_TRUSTED_KEYS, or taken with --trust; `push` signs with INDUCTOR_PLUGIN_SIGNING_KEY",
     )
+
+
+def _pull_arguments(parser: ArgumentParser) -> None:
+    _arguments(parser)
+    trust_argument(parser)
 
 
 def _files(arguments: Namespace) -> tuple[Files, str]:
@@ -64,7 +72,8 @@ def _push(arguments: Namespace) -> int:
     store = open_cache(arguments)
     check_op(store, arguments.op)
     files, url = _files(arguments)
-    done = push(store, files, _part(arguments))
+    signer = process_signer() if arguments.kernels else None
+    done = push(store, files, _part(arguments), signer=signer)
     text = (
         f"{url}: {done.records} records, {done.changed} written, {_known(done)} known there, "
         f"{size_text(done.amounts.bytes_written)}"
@@ -73,11 +82,12 @@ def _push(arguments: Namespace) -> int:
 
 
 def _pull(arguments: Namespace) -> int:
+    check_trusted_keys()
     files, url = _files(arguments)
     path = cache_dir(arguments)
     is_new = check_target(path, named=bool(arguments.cache_dir))
     store = open_to_write(arguments, create=True)
-    done = pull(store, files, _part(arguments))
+    done = pull(store, files, _part(arguments), trusted=arguments.trust, source=url)
     text = (
         f"{url}: {done.records} records, {done.changed} new or changed here, {done.amounts.kernels} kernels, "
         f"{size_text(done.amounts.bytes_read)}"
@@ -91,10 +101,14 @@ def _known(done: Transferred) -> int:
 
 def _said(arguments: Namespace, done: Transferred, url: str, text: str) -> int:
     """Print what was done; return 1 if a part of it was not."""
+    if done.refused:
+        text += (
+            f"\n{done.amounts.refused} kernels were refused, the first: {printable(done.refused)}"
+        )
     if done.failed:
         text += f"\n{done.failed} records failed, the first: {printable(done.reason)}; run it again"
     say(arguments, {"url": url, **asdict(done)}, printable_lines(text))
-    return int(done.failed > 0)
+    return int(done.failed > 0 or bool(done.refused))
 
 
 def printable_lines(text: str) -> str:
@@ -112,9 +126,10 @@ def lines(fields: Mapping[str, int]) -> dict[str, str]:
         return counts.get(name, 0)
 
     asked, hits = count("asked"), count("hits")
+    refused = f" ({count('refused')} refused)" if count("refused") else ""
     share = f"{hits} of {asked} ({hits / asked:.1%})" if asked else "0"
     return {
-        "Remote": f"hits {share}, {count('kernels')} kernels, {size_text(count('bytes_read'))} read; "
+        "Remote": f"hits {share}, {count('kernels')} kernels{refused}, {size_text(count('bytes_read'))} read; "
         f"{count('sent')} written, {size_text(count('bytes_written'))}",
         "": f"{count('saved_ms') / 1e3:.1f} s of compiling and measuring saved, {count('waited_ms') / 1e3:.1f} s waited; "
         f"{count('failures')} failures, {count('corrupt')} damaged, {count('unsent')} not written",
@@ -123,5 +138,5 @@ def lines(fields: Mapping[str, int]) -> dict[str, str]:
 
 VERBS = (
     Verb("push", "write the cache's records to a remote (option remote_url)", _arguments, _push),
-    Verb("pull", "take over what a remote knows, checked first", _arguments, _pull),
+    Verb("pull", "take over what a remote knows, checked first", _pull_arguments, _pull),
 )

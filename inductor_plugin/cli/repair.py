@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 
 from inductor_plugin.cache import Store
+from inductor_plugin.cache.trust.listing import vouchers
 from inductor_plugin.cache.verify import Damage
 from inductor_plugin.cli.verb import Verb, open_cache, open_to_write, say
 from inductor_plugin.errors import CacheError
@@ -25,6 +26,7 @@ def _verify(arguments: Namespace) -> int:
     done = {damage.path: _repaired(store, damage) for damage in damaged if arguments.repair}
     left = store.verify() if done else damaged
     usage = store.usage()
+    vouching = vouchers(store.iter_kernels(), store.trust)
     fields = {
         "damaged": [
             {**asdict(damage), "path": str(damage.path)}
@@ -32,6 +34,7 @@ def _verify(arguments: Namespace) -> int:
             for damage in damaged
         ],
         "left": len(left),
+        "vouchers": vouching.fields(),
         **{n: v for n, v in usage.fields().items() if n != "damaged"},
     }
     lines = [
@@ -43,10 +46,12 @@ def _verify(arguments: Namespace) -> int:
         f"{usage.records} records, {usage.kernels} kernels, {usage.quarantined} in quarantine: "
         f"{len(left)} damaged; {usage.leftovers} leftovers of killed processes"
     )
+    if usage.kernels:
+        lines.append(f"kernels: {vouching.text()}")
     if left and not arguments.repair:
         lines.append("`inductor-plugin verify --repair` sets damaged entries aside")
     say(arguments, fields, "\n".join(lines))
-    return 1 if left else 0
+    return 1 if left or vouching.refused else 0
 
 
 def _repaired(store: Store, damage: Damage) -> str:

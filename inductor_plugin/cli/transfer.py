@@ -21,6 +21,7 @@ from inductor_plugin.cache.transfer.archive import (
 )
 from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.cache.transfer.tape import check_start
+from inductor_plugin.cache.trust.policy import trust_or_nobody
 from inductor_plugin.cli.source import names_pins, read_source, row_of, rows_text
 from inductor_plugin.cli.verb import (
     Verb,
@@ -29,13 +30,17 @@ from inductor_plugin.cli.verb import (
     check_op,
     check_source,
     check_target,
+    check_trusted_keys,
     counted,
     force_argument,
     open_cache,
     open_to_write,
     output_file,
+    process_signer,
     say,
+    trust_argument,
 )
+from inductor_plugin.config import default_trusted_keys
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.pins.document import dump
 from inductor_plugin.tuning.pins.merge import compare, merge
@@ -55,8 +60,17 @@ def _export_arguments(parser: ArgumentParser) -> None:
 def _export(arguments: Namespace) -> int:
     store, file = open_cache(arguments), output_file(arguments.file, force=arguments.force)
     check_op(store, arguments.op)
-    counts = export_archive(store, file, environment=arguments.environment, op=arguments.op)
-    say(arguments, {"file": str(file), **counts}, f"{printable(str(file))}: {counted(counts)}")
+    signer = process_signer()
+    counts = export_archive(
+        store, file, environment=arguments.environment, op=arguments.op, signer=signer
+    )
+    text = f"{printable(str(file))}: {counted(counts)}"
+    if counts["kernels"]:
+        text += (
+            f"; signed by {signer.public}" if signer else "; not signed (signing_key names no key)"
+        )
+    fields = {"file": str(file), **counts, "signed_by": signer.public if signer else ""}
+    say(arguments, fields, text)
     return 0
 
 
@@ -65,18 +79,20 @@ def _import_arguments(parser: ArgumentParser) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="written by `export` or `precompile`. Your processes will load the compiled kernels in it: "
-        "name only files from someone whose code you would run",
+        help="written by `export` or `precompile`. Your processes will load the compiled kernels in it, so they have to be "
+        "signed by one of INDUCTOR_PLUGIN_TRUSTED_KEYS, or taken with --trust",
     )
+    trust_argument(parser)
 
 
 def _import(arguments: Namespace) -> int:
+    check_trusted_keys()
     check_start(arguments.file)  # before a cache directory is created for it
     path = cache_dir(arguments)
     is_new, is_missing = check_target(path, named=bool(arguments.cache_dir)), not path.exists()
     store = open_to_write(arguments, create=True)
     try:
-        imported = import_archive(store, arguments.file)
+        imported = import_archive(store, arguments.file, trusted=arguments.trust)
     except CacheError:
         if is_missing:
             _remove_empty(store)
@@ -110,7 +126,7 @@ def _remove_empty(store: Store) -> None:
 
 
 def _imported_text(imported: Imported) -> str:
-    separate = ("merged", "unchanged", "packs", "libraries")
+    separate = ("merged", "unchanged", "packs", "libraries", "signed")
     new = {name: n for name, n in asdict(imported).items() if name not in separate}
     lines = [
         f"new: {counted(new)}; records that were there and changed: {imported.merged}; "
@@ -123,7 +139,8 @@ def _imported_text(imported: Imported) -> str:
     ]
     if imported.libraries:
         lines.append(
-            f"It holds {imported.libraries} libraries of native code, which your processes will load."
+            f"It holds {imported.libraries} libraries of native code, which your processes will load; of its new kernels "
+            f"trusted keys have signed {imported.signed}."
         )
     return "\n".join(lines)
 
@@ -158,7 +175,7 @@ def _merge(arguments: Namespace) -> int:
     if len({path.resolve() for path in everyone}) < len(everyone):
         raise CacheError(f"{target} and {sources[0]} are the same cache; name two")
     conflicts = _conflicts(everyone)
-    store = open_store(target)
+    store = open_store(target, trust=trust_or_nobody(default_trusted_keys()))
     taken = [merge_stores(store, open_store(source, read_only=True)) for source in sources]
     for conflict in conflicts:
         record = store.record(conflict["environment"], conflict["op"], conflict["digest"])

@@ -17,7 +17,9 @@ from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.layout import Layout, part
 from inductor_plugin.cache.lookup.find import Match, find
 from inductor_plugin.cache.records import parse_record
-from inductor_plugin.config import default_cache_dir
+from inductor_plugin.cache.trust.keys import Signer, open_signer
+from inductor_plugin.cache.trust.policy import parse_trust, trust_or_nobody
+from inductor_plugin.config import Config, default_cache_dir, default_trusted_keys
 from inductor_plugin.config.value import PARSERS
 from inductor_plugin.errors import CacheError, OptionError
 
@@ -89,7 +91,7 @@ def open_cache(arguments: Namespace, *, must_exist: bool = True) -> Store:
     if not path.is_dir() and (must_exist or arguments.cache_dir or path.exists()):
         what = "is no directory" if path.exists() else "does not exist"
         raise CacheError(f"there is no cache at {path}, which {what}; name one with --cache-dir")
-    return open_store(path, read_only=True)
+    return open_store(path, read_only=True, trust=trust_or_nobody(default_trusted_keys()))
 
 
 def open_to_write(arguments: Namespace, *, create: bool = False) -> Store:
@@ -102,7 +104,7 @@ def open_to_write(arguments: Namespace, *, create: bool = False) -> Store:
     path = cache_dir(arguments)
     if not create:
         open_cache(arguments)
-    store = open_store(path, create=create)
+    store = open_store(path, create=create, trust=trust_or_nobody(default_trusted_keys()))
     if store.degraded is not None:
         raise CacheError(f"{path} cannot be changed: {store.degraded}")
     return store
@@ -188,6 +190,30 @@ def output_file(file: Path, *, force: bool) -> Path:
     if path.exists() and not force:
         raise CacheError(f"{path} is there already; replace it with --force, or name another file")
     return path
+
+
+def trust_argument(parser: ArgumentParser) -> None:
+    """Add ``--trust``."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="take native code that no key of trusted_keys has signed, too: your processes will run it, so name only what comes "
+        "from someone whose code you would run",
+    )
+
+
+def check_trusted_keys() -> None:
+    """Raise TrustError if ``INDUCTOR_PLUGIN_TRUSTED_KEYS`` cannot be used: nothing would be trusted that should be."""
+    parse_trust(default_trusted_keys())
+
+
+def process_signer() -> Signer | None:
+    """Return the key that ``INDUCTOR_PLUGIN_SIGNING_KEY`` names, None if it names none.
+
+    Raises:
+        TrustError: It cannot be used.
+    """
+    return open_signer(Config.load().signing_key)
 
 
 def check_op(store: Store, op: str | None) -> None:

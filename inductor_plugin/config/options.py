@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 _NONE: Mapping[str, object] = {}  # never written to
 
-
 _AUTO = ("auto", "on", "off")
 _GEMM_BACKENDS = ("ATEN", "TRITON", "CPP", "CUTLASS", "CUTEDSL", "NVGEMM", "CK", "CKTILE", "FLYDSL")
 
@@ -77,6 +76,21 @@ class Config:
     remote_timeout_s: float = field(
         default=5.0,
         metadata=how("number", "Time limit of a request to `remote_url`, and of waits.", unit="s"),
+    )
+    trusted_keys: str = field(
+        default="",
+        metadata=how(
+            "keys",
+            "Keys (`ed25519:...`) and files of keys whose signed kernels are taken from packs, wheels and `remote_url` (docs/trust.md).",
+            code=True,
+        ),
+    )
+    signing_key: str = field(
+        default="",
+        metadata=how(
+            "text",
+            "File of a private key (`inductor-plugin key new`) that signs the kernels built here when they leave the cache.",
+        ),
     )
     gemm_backends: str = field(
         default="",

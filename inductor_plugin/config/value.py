@@ -13,7 +13,17 @@ from typing import Any, Literal
 from inductor_plugin.errors import OptionError
 
 Kind = Literal[
-    "text", "list", "folder", "choice", "on/off", "whole number", "number", "size", "limits", "url"
+    "text",
+    "list",
+    "folder",
+    "choice",
+    "on/off",
+    "whole number",
+    "number",
+    "size",
+    "limits",
+    "url",
+    "keys",
 ]
 
 _SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
@@ -21,6 +31,7 @@ _SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "o
 _LIMIT = re.compile(r"(?:([a-z]\w*)=)?(\d{1,18})")
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(?!.*::)[^\s\x00-\x1f]+")
 """fsspec's chains (``simplecache::s3://...``) keep files of their own, which nothing checks."""
+_KEY = re.compile(r"ed25519:[\w-]{43}( [^,\x00-\x1f]{1,80})?", re.ASCII)
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -153,6 +164,17 @@ def _url(value: object, origin: str) -> str:
     return text
 
 
+def _keys(value: object, origin: str) -> str:
+    words = [word.strip() for word in _text(value, origin).split(",")]
+    for word in filter(None, words):
+        if not _KEY.fullmatch(word) and "/" not in word:
+            raise OptionError(
+                f"{origin} has {word[:80]!r}; use a key (`inductor-plugin key show FILE`), with a name behind a blank if "
+                "wanted, or the path of a file of keys, with a slash in it"
+            )
+    return ",".join(filter(None, words))
+
+
 def _protocols() -> frozenset[str]:
     """Return the protocols that fsspec knows, installed or not; none if it is not installed itself, which is told later."""
     try:
@@ -173,6 +195,7 @@ PARSERS: Mapping[Kind, Callable[[object, str], object]] = {
     "size": _bytes,
     "limits": _limits,
     "url": _url,
+    "keys": _keys,
 }
 """Parser of each kind; takes the value, and its origin for error messages."""
 

@@ -27,6 +27,11 @@ def default_cache_read(environ: Mapping[str, str] | None = None) -> Path | None:
     return Path(named).expanduser() if named else None
 
 
+def default_trusted_keys(environ: Mapping[str, str] | None = None) -> str:
+    """Return the option ``trusted_keys`` as the variables have it, not checked; empty if they do not."""
+    return (os.environ if environ is None else environ).get(PREFIX + "TRUSTED_KEYS", "")
+
+
 def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether ``INDUCTOR_PLUGIN_ENABLE`` switches the plugin on.
 

@@ -198,8 +198,9 @@ def _add_kernel_folders(config: Config) -> None:
     if _as_inductor(config, {}).cache == "off":
         return
     if config.cache_read:
-        add_kernel_folder(Path(config.cache_read).expanduser(), read_only=True)
-    add_kernel_folder(config.cache_dir)
+        second = Path(config.cache_read).expanduser()
+        add_kernel_folder(second, read_only=True, trusted_keys=config.trusted_keys)
+    add_kernel_folder(config.cache_dir, trusted_keys=config.trusted_keys)
 
 
 def _carried(patches: Mapping[str, Any]) -> bool:

@@ -30,7 +30,8 @@ import torch
 
 from inductor_plugin.cache import SecondCache, Store, open_second, open_store
 from inductor_plugin.cache.guard import is_folder
-from inductor_plugin.config import default_cache_dir, default_cache_read
+from inductor_plugin.cache.trust.policy import trust_or_nobody
+from inductor_plugin.config import default_cache_dir, default_cache_read, default_trusted_keys
 from inductor_plugin.errors import NAME, CacheError, CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops.abi import Abi, KernelFunction, TensorView
@@ -42,8 +43,8 @@ LIBRARY_FILE = "kernel.so"
 Call = TypeVar("Call", bound=ctypes.Structure)
 
 _LOG = logging.getLogger(__name__)
-_folders: list[tuple[Path, bool]] = []
-"""Cache directories, and whether each is only read."""
+_folders: list[tuple[Path, bool, str]] = []
+"""Cache directories, whether each is only read, and whose kernels may be loaded from it."""
 _stores: dict[Path, Store] = {}
 """Opened caches: those that are not on the disk keep libraries in temporary folders of this process."""
 
@@ -82,14 +83,15 @@ FAMILIES: dict[str, KernelFamily[Any]] = {}
 """The kernels each operator runs, by the operator's name; a module that defines operators adds its own."""
 
 
-def add_kernel_folder(folder: Path, *, read_only: bool = False) -> None:
+def add_kernel_folder(folder: Path, *, read_only: bool = False, trusted_keys: str = "") -> None:
     """Search libraries in this cache directory too; the latest is searched first.
 
     Args:
         folder: The directory.
         read_only: True for a second cache (option ``cache_read``), which may be root's.
+        trusted_keys: The option of this name.
     """
-    place = (folder, read_only)
+    place = (folder, read_only, trusted_keys)
     if place in _folders:
         _folders.remove(place)
     _folders.insert(0, place)
@@ -257,21 +259,23 @@ def library_path(digest: str) -> Path | None:
 
 def opened_caches() -> Iterator[Store | SecondCache]:
     """Yield the caches kernels are searched in, those of this process's compiles first; each is opened in its turn."""
-    places = [*_folders, (default_cache_dir(), False)]
+    trusted = default_trusted_keys()
+    places = [*_folders, (default_cache_dir(), False, trusted)]
     if second := default_cache_read():
-        places.append((second, True))
-    for folder, read_only in places:
-        opened = _opened(folder, read_only=read_only)
+        places.append((second, True, trusted))
+    for folder, read_only, trusted_keys in places:
+        opened = _opened(folder, trusted_keys, read_only=read_only)
         if opened is not None:
             yield opened
     yield from _stores.values()
 
 
-def _opened(folder: Path, *, read_only: bool) -> Store | SecondCache | None:
+def _opened(folder: Path, trusted_keys: str, *, read_only: bool) -> Store | SecondCache | None:
     if not is_folder(folder):  # opening would create it
         return None
     try:
-        return open_second(folder) if read_only else open_store(folder)
+        trust = trust_or_nobody(trusted_keys)
+        return open_second(folder, trust) if read_only else open_store(folder, trust=trust)
     except CacheError:
         return None
 

@@ -19,6 +19,7 @@ from inductor_plugin.cache import Store, digest_of, open_store
 from inductor_plugin.cache.directory import NOWHERE
 from inductor_plugin.cache.remote.records import RemoteRecords
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
+from inductor_plugin.cache.trust.policy import trust_or_nobody
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
 from inductor_plugin.ops.launch import add_kernel_store
@@ -226,7 +227,7 @@ class Runtime:
     def __init__(self) -> None:
         """Start with nothing."""
         self.lock = threading.RLock()
-        self._stores: dict[tuple[Path, str], Store] = {}
+        self._stores: dict[tuple[Path, str, str], Store] = {}
         self._remotes: dict[tuple[Store, RemoteOptions], RemoteTier] = {}
         self._contexts: dict[str, DeviceContext] = {}
         self._pools: dict[tuple[float, ...], CompilePool] = {}
@@ -244,20 +245,23 @@ class Runtime:
             path, second = Path(config.cache_dir), config.cache_read
             if config.cache == "off":
                 path, second = NOWHERE, ""
-            if (path, second) not in self._stores:
+            name = path, second, config.trusted_keys
+            if name not in self._stores:
+                options: dict[str, Any] = {
+                    "second": second,
+                    "trust": trust_or_nobody(config.trusted_keys),
+                }
                 try:
-                    limit = config.cache_limit_bytes
-                    opened = open_store(
-                        path, limit_bytes=limit, memory_only=path == NOWHERE, second=second
-                    )
+                    limit, off = config.cache_limit_bytes, path == NOWHERE
+                    opened = open_store(path, limit_bytes=limit, memory_only=off, **options)
                 except CacheError as error:
                     logger.warning(
                         "inductor-plugin: %s; nothing is remembered by this process", error
                     )
-                    opened = open_store(path, memory_only=True, second=second)
-                self._stores[path, second] = opened
+                    opened = open_store(path, memory_only=True, **options)
+                self._stores[name] = opened
                 add_kernel_store(opened)
-            return self._stores[path, second]
+            return self._stores[name]
 
     def remote(self, config: Config) -> RemoteTier | None:
         """Return the remote behind the cache of a configuration, None if it has none."""
@@ -265,7 +269,11 @@ class Runtime:
             return None
         store = self.store(config)
         options = RemoteOptions(
-            config.remote_url, config.remote_timeout_s, config.remote_write, config.remote_kernels
+            config.remote_url,
+            config.remote_timeout_s,
+            config.remote_write,
+            config.remote_kernels,
+            config.signing_key,
         )
         with self.lock:
             if (store, options) not in self._remotes:
@@ -363,6 +371,7 @@ def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
         reduced_precision=(reduced["fp16"], reduced["bf16"]),
         switches=() if device == "cpu" else switches.differing(),
         kernel_folder="" if config.cache == "off" else str(config.cache_dir),
+        trusted_keys=config.trusted_keys,
     )
 
 

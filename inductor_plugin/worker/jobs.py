@@ -311,6 +311,7 @@ class WorkerSettings:
         nice: By how much it gives way to other processes (nice(2)): compiling, to what is measured on a GPU meanwhile.
         cache_dir: The parent's Inductor cache directory.
         kernel_folder: The parent's cache of kernels, which has the library of call sites; empty for none.
+        trusted_keys: Whose signed kernels may be loaded from it.
     """
 
     sys_path: tuple[str, ...]
@@ -329,3 +330,4 @@ class WorkerSettings:
     nice: int = 0
     cache_dir: str = ""
     kernel_folder: str = ""
+    trusted_keys: str = ""

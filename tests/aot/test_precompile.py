@@ -132,7 +132,7 @@ def test_another_process_takes_the_pack_and_compiles_nothing(
     assert finished.pack.software["torch"] == torch.__version__
     assert finished.bytes == request_.out.stat().st_size > 10_000
     other = str(tmp_path / "other")
-    taken = command("import", str(request_.out), "--cache-dir", other)
+    taken = command("import", str(request_.out), "--trust", "--cache-dir", other)
     assert taken["kernels"] == 6
     again = command(
         *("precompile", "--target", "H200", "--model", HALF, "--cache-dir", other),
@@ -160,7 +160,7 @@ def test_cutlass_kernels_come_with_it_and_need_no_compiler(
             assert kernel.registers <= 168
     assert finished.bytes < 200_000 * finished.count("cutlass")
     other = str(tmp_path / "other")
-    command("import", str(request_.out), "--cache-dir", other)
+    command("import", str(request_.out), "--trust", "--cache-dir", other)
     arguments = ("precompile", "--target", "H200", "--model", HALF, "--backends", "ATEN,CUTLASS")
     again = command(
         *(*arguments, "--max-candidates", "3", "--nvcc", "/nowhere", "--cache-dir", other),

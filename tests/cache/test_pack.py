@@ -80,7 +80,7 @@ def test_an_archive_holds_a_shared_library_once_and_gives_it_back_shared(tmp_pat
     assert (counts["kernels"], counts["packs"]) == (2, 1)
     assert file.stat().st_size < 1.2 * len(LIBRARY)
     other = open_store(tmp_path / "other")
-    taken = import_archive(other, file)
+    taken = import_archive(other, file, trusted=True)
     assert taken.kernels == 2
     assert taken.packs == (pack,)
     first, second = (other.kernel(digest) for digest in digests)
@@ -90,14 +90,14 @@ def test_an_archive_holds_a_shared_library_once_and_gives_it_back_shared(tmp_pat
     assert first.path("kernel.so").samefile(second.path("kernel.so"))
     assert other.verify() == []
     assert other.packed() == frozenset(digests)
-    assert import_archive(other, file).unchanged == 3
+    assert import_archive(other, file, trusted=True).unchanged == 3
 
 
 def test_a_pack_is_exported_alone(tmp_path: Path) -> None:
     store, digests = two_in_one_library(tmp_path)
     export_archive(store, tmp_path / "x.pack", pack=pack_of(digests[0]))
     other = open_store(tmp_path / "other")
-    import_archive(other, tmp_path / "x.pack")
+    import_archive(other, tmp_path / "x.pack", trusted=True)
     assert other.kernel(digests[0]) is not None
     assert other.kernel(digests[1]) is None
 
@@ -114,7 +114,7 @@ def test_everything_exported_holds_the_packs_too(tmp_path: Path) -> None:
     store.put_pack(pack_of(*digests))
     export_archive(store, tmp_path / "x")
     other = open_store(tmp_path / "other")
-    assert import_archive(other, tmp_path / "x").packs == (pack_of(*digests),)
+    assert import_archive(other, tmp_path / "x", trusted=True).packs == (pack_of(*digests),)
 
 
 def test_an_archive_that_lacks_kernels_of_its_pack_is_refused(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_an_archive_that_lacks_kernels_of_its_pack_is_refused(tmp_path: Path) ->
         tape.write({f"packs/{pack.name}.json": store.layout.pack(pack.name)}, file)
     other = open_store(tmp_path / "other")
     with pytest.raises(ArchiveError, match="lacks 3 of its 3 kernels"):
-        import_archive(other, tmp_path / "x")
+        import_archive(other, tmp_path / "x", trusted=True)
     assert other.kernel(digests[0]) is None
 
 
@@ -133,7 +133,7 @@ def test_a_pack_that_lost_a_kernel_is_not_exported_with_the_rest(tmp_path: Path)
     store, digests = two_in_one_library(tmp_path)
     store.put_pack(pack_of(*digests, "0" * 64))
     export_archive(store, tmp_path / "x")
-    taken = import_archive(open_store(tmp_path / "other"), tmp_path / "x")
+    taken = import_archive(open_store(tmp_path / "other"), tmp_path / "x", trusted=True)
     assert (taken.kernels, taken.packs) == (2, ())
 
 
@@ -152,11 +152,13 @@ def test_a_damaged_note_is_written_again(tmp_path: Path) -> None:
     path = store.layout.pack(pack.name)
     path.write_bytes(b"{}")
     assert open_store(store.root).packs() == []
-    import_archive(open_store(store.root), tmp_path / "x")
+    import_archive(open_store(store.root), tmp_path / "x", trusted=True)
     assert open_store(store.root).packs() == [pack]
     path.write_bytes(b"{}")
     export_archive(open_store(store.root), tmp_path / "x", pack=pack)
-    assert import_archive(open_store(tmp_path / "other"), tmp_path / "x").packs == (pack,)
+    assert import_archive(open_store(tmp_path / "other"), tmp_path / "x", trusted=True).packs == (
+        pack,
+    )
 
 
 def test_a_damaged_note_of_a_pack_is_found_and_left_out(

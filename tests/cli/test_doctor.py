@@ -18,7 +18,7 @@ from inductor_plugin.cli import doctor
 from inductor_plugin.errors import CacheRefusedError
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.problem.target import Target, target
-from tests.support.cache.packs import install, pack_file, stale
+from tests.support.cache.packs import TRUST, install, pack_file, stale
 from tests.support.cache.records import give_away
 
 
@@ -320,7 +320,7 @@ def test_packs_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert doctor.packs(tmp_path / "nowhere").detail.startswith("none")
     folder = tmp_path / "cache"
     store = open_store(folder)
-    import_archive(store, pack_file(tmp_path, "H200", "sm_90a"))
+    import_archive(store, pack_file(tmp_path, "H200", "sm_90a"), trusted=True)
     packs = doctor.packs(folder)
     assert (packs.state, packs.detail) == ("ok", "H200 (1 kernels)")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -360,7 +360,7 @@ def test_a_pack_made_otherwise_is_off(
     for folder, how, state in (("fit", {}, "ok"), ("other", software, "off")):
         (tmp_path / folder).mkdir()
         file = pack_file(tmp_path / folder, "H200", "sm_90a", **how)
-        import_archive(open_store(tmp_path / folder / "cache"), file)
+        import_archive(open_store(tmp_path / folder / "cache"), file, trusted=True)
         packs = doctor.packs(tmp_path / folder / "cache")
         assert (packs.state, said in packs.detail) == (state, state == "off")
 
@@ -385,7 +385,7 @@ def test_an_installed_pack_that_lost_kernels_is_nothing_to_repair(
     site: Path,
     tmp_path: Path,
 ) -> None:
-    store = open_store(tmp_path / "cache")
+    store = open_store(tmp_path / "cache", trust=TRUST)
     assert take_installed(store) == []
     assert doctor.packs(tmp_path / "cache").detail == "RTX 4090 (1 kernels)"
     store.prune(max_bytes=0)

@@ -33,6 +33,7 @@ VERBS = [
     "clear",
     "unpin",
     "bench",
+    "key",
 ]
 
 
@@ -63,7 +64,7 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert "--json" in said
-    assert ("--cache-dir" in said) == (verb not in ("merge", "wheel", "completion"))
+    assert ("--cache-dir" in said) == (verb not in ("merge", "wheel", "completion", "key"))
 
 
 def test_help_is_shown_where_no_verb_is_given(capsys: pytest.CaptureFixture[str]):

@@ -91,6 +91,7 @@ FLAGS: tuple[tuple[str, ...], ...] = (
     ("--last",),
     *(("--version", text) for text in ("1", "one", "1\n2")),
     ("--reverse",),
+    ("--trust",),
 )
 CACHES = ("sound", "damaged", "odd", "newer", "empty", "none", "file", "foreign")
 

@@ -86,7 +86,11 @@ def test_kernels_go_along_only_if_they_are_asked_for(
     run("pull", url, "--cache-dir", tmp_path / "there")
     assert open_store(tmp_path / "there").kernel(kernel_key().digest) is None
     capsys.readouterr()
-    assert run("pull", url, "--kernels", "--cache-dir", tmp_path / "there") == 0
+    assert run("pull", url, "--kernels", "--cache-dir", tmp_path / "there") == 1
+    refused = capsys.readouterr().out
+    assert "1 kernels were refused" in refused
+    assert "--trust" in refused
+    assert run("pull", url, "--kernels", "--trust", "--cache-dir", tmp_path / "there") == 0
     assert "1 kernels" in capsys.readouterr().out
     assert open_store(tmp_path / "there").kernel(kernel_key().digest) is not None
 

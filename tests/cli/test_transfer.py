@@ -15,16 +15,17 @@ from tests.support.cli.command import answer_of, filled, run
 def test_export_import_and_merge(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert answer_of(store, capsys, "export", tmp_path / "x.tar.gz")["records"] == 3
     other = open_store(tmp_path / "other")
-    assert answer_of(other, capsys, "import", tmp_path / "x.tar.gz")["records"] == 3
+    assert answer_of(other, capsys, "import", "--trust", tmp_path / "x.tar.gz")["records"] == 3
     assert answer_of(other, capsys, "verify")["damaged"] == []
     assert main(["merge", str(tmp_path / "third"), str(store.root), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kernels"] == 1
     assert answer_of(open_store(tmp_path / "third"), capsys, "stats")["records"] == 3
-    run(other, "import", tmp_path / "x.tar.gz")
+    run(other, "import", "--trust", tmp_path / "x.tar.gz")
     assert capsys.readouterr().out == (
         "new: records 0, kernels 0, quarantined 0, environments 0; "
         "records that were there and changed: 0; there already and unchanged: 7\n"
-        "It holds 1 libraries of native code, which your processes will load.\n"
+        "It holds 1 libraries of native code, which your processes will load; of its new kernels "
+        "trusted keys have signed 0.\n"
     )
     run(store, "import", tmp_path / "nothing", status=2)
     capsys.readouterr()
@@ -66,7 +67,7 @@ def test_a_mistyped_target_is_refused_and_a_new_one_announced(
         return main(
             ["merge", str(into), str(store.root)]
             if verb == "merge"
-            else ["import", str(tmp_path / "file"), "--cache-dir", str(into)]
+            else ["import", str(tmp_path / "file"), "--trust", "--cache-dir", str(into)]
         )
 
     before = sorted(tmp_path.rglob("*"))

@@ -58,7 +58,7 @@ def environment_member(fields: dict[str, Any]) -> dict[str, bytes]:
 def imported(file: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """Import an archive into a cache, and return the exit status and what is said."""
     capsys.readouterr()
-    status = main(["import", str(file), "--cache-dir", str(cache_dir)])
+    status = main(["import", str(file), "--trust", "--cache-dir", str(cache_dir)])
     captured = capsys.readouterr()
     assert captured.err.count("\n") == (status != 0)
     return status, captured.out + captured.err
@@ -288,7 +288,7 @@ def test_of_two_exports_to_one_file_each_is_whole(tmp_path: Path) -> None:
     ]
     assert [export.wait(60) for export in exports] == [0, 0]
     store = open_store(tmp_path / "third")
-    run(store, "import", tmp_path / "x")
+    run(store, "import", "--trust", tmp_path / "x")
     names = {kernel.key.source for kernel in store.iter_kernels()}
     assert names in ({kernel_key().source, "first"}, {kernel_key().source, "second"})
     left = {path.name for path in tmp_path.iterdir()}
@@ -300,7 +300,7 @@ def test_what_killed_imports_left_goes_with_the_next_write(cache_dir: Path, tmp_
     source.put_kernel(kernel_key(), {"kernel.so": os.urandom(24 << 20)})
     run(source, "export", tmp_path / "x")
     private = cache_dir / "private"
-    words = command("import", tmp_path / "x", "--cache-dir", cache_dir)
+    words = command("import", "--trust", tmp_path / "x", "--cache-dir", cache_dir)
     with subprocess.Popen(words, cwd=REPOSITORY) as process:
         while not any(private.glob("*/*")) and process.poll() is None:
             time.sleep(0.001)
@@ -309,7 +309,7 @@ def test_what_killed_imports_left_goes_with_the_next_write(cache_dir: Path, tmp_
     assert any(private.iterdir())
     small = filled(tmp_path / "small")
     run(small, "export", tmp_path / "y")
-    run(open_store(cache_dir), "import", tmp_path / "y")
+    run(open_store(cache_dir), "import", "--trust", tmp_path / "y")
     assert list(private.iterdir()) == []
 
 
@@ -323,7 +323,16 @@ def test_a_disk_that_is_full_is_not_called_a_damaged_archive(
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
         "from inductor_plugin.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    words = [sys.executable, "-c", limited, "import", tmp_path / "x", "--cache-dir", cache_dir]
+    words = [
+        sys.executable,
+        "-c",
+        limited,
+        "import",
+        "--trust",
+        tmp_path / "x",
+        "--cache-dir",
+        cache_dir,
+    ]
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "File too large" in done.stderr

@@ -275,9 +275,9 @@ def test_nor_from_an_archive_of_such_records(
         assert refused(
             product, ran(here, product)
         )  # refuses it, and an archive is imported afterwards
-        import_archive(open_store(here), file)
+        import_archive(open_store(here), file, trusted=True)
         assert refused(product, ran(here, product))
         elsewhere = tmp_path / "elsewhere"
-        import_archive(open_store(elsewhere), file)
+        import_archive(open_store(elsewhere), file, trusted=True)
         for _ in range(2):
             assert refused(product, ran(elsewhere, product))

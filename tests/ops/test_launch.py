@@ -147,7 +147,7 @@ def test_the_folder_that_was_added_last_is_looked_into_first(library: Path, tmp_
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second, first):
         launch.add_kernel_folder(folder)
-    assert launch._folders == [(first, False), (second, False)]
+    assert launch._folders == [(first, False, ""), (second, False, "")]
     kernel = host_kernels.stored(second, library, "ones")
     assert torch.equal(run(kernel), ONES)
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import ast
+import email
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -12,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 import inductor_plugin
 from docs.generate import results_table, with_options, with_results
@@ -63,7 +67,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("repository")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(repository / name, copy / name)
-    for folder in ("inductor_plugin", *FOLDERS):
+    for folder in ("inductor_plugin", "release", *FOLDERS):
         ignored = FOLDERS if folder == "inductor_plugin" else ()
         shutil.copytree(
             repository / folder,
@@ -71,7 +75,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ignore=shutil.ignore_patterns(*ignored, "__pycache__"),
         )
     code = "from setuptools import build_meta; build_meta.build_wheel('dist')"
-    subprocess.run([sys.executable, "-c", code], cwd=copy, check=True, capture_output=True)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=copy, check=True, capture_output=True, env=environment
+    )
     (built,) = (copy / "dist").glob("*.whl")
     return built
 
@@ -90,6 +97,51 @@ def test_the_wheel_announces_the_command_and_the_entry_points(wheel: Path):
     assert "inductor-plugin = inductor_plugin.cli:main" in text
     assert "[torch_dynamo_backends]\ninductor_plugin = inductor_plugin.backend:induct" in text
     assert "[torch.backends]\ninductor_plugin = inductor_plugin.autoload:autoload" in text
+
+
+def test_the_wheel_holds_a_bill_of_materials_that_its_record_lists(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (one for one in archive.namelist() if "/sboms/" in one)
+        text = archive.read(name).decode()
+        (record,) = (one for one in archive.namelist() if one.endswith("dist-info/RECORD"))
+        assert f"\n{name},sha256=" in archive.read(record).decode()
+    assert name.endswith(".dist-info/sboms/inductor-plugin.cdx.json")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    content = json.loads(text)
+    assert content["metadata"]["component"]["version"] == inductor_plugin.__version__
+    assert content["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
+    scopes = {each["name"]: each["scope"] for each in content["components"]}
+    assert {name for name, scope in scopes.items() if scope == "required"} == {
+        "filelock",
+        "rich",
+        "torch",
+    }
+    assert scopes["cryptography"] == "optional"
+
+
+def test_a_bill_of_materials_names_the_commit_and_whether_files_differ(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("sbom", REPOSITORY / "release" / "sbom.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sbom = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sbom)
+    who = ("-c", "user.name=n", "-c", "user.email=e")
+    (tmp_path / "x").write_text("x")
+    for words in (("init", "-q"), ("add", "x"), (*who, "commit", "-q", "-m", "x")):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    facts = sbom.provenance(tmp_path)
+    assert re.fullmatch(r"[0-9a-f]{40}", facts["commit"])
+    assert facts["changed"] == "false"
+    (tmp_path / "x").write_text("y")
+    assert sbom.provenance(tmp_path) == {**facts, "changed": "true"}
+    metadata = email.message_from_string(
+        "Name: a\nVersion: 1\nSummary: s\nLicense-Expression: MIT\nRequires-Dist: torch>=2.11\n"
+    )
+    content = sbom.bill(metadata, facts)
+    assert content["metadata"]["component"]["pedigree"]["commits"] == [{"uid": facts["commit"]}]
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(content)) is None
+    assert sbom.bill(metadata, facts) == content
+    assert sbom.provenance(tmp_path / "nowhere") == {}
 
 
 def test_the_version_is_the_same_in_code_and_metadata(repository: Path):

@@ -249,7 +249,7 @@ def test_the_note_goes_where_the_record_goes(
         lab.lower(activated, A, B, C)
     record, other = fused_record(cache_dir), tmp_path / "other"
     assert main(["export", str(tmp_path / "all.tar.gz"), "--cache-dir", str(cache_dir)]) == 0
-    assert main(["import", str(tmp_path / "all.tar.gz"), "--cache-dir", str(other)]) == 0
+    assert main(["import", str(tmp_path / "all.tar.gz"), "--trust", "--cache-dir", str(other)]) == 0
     assert fused_record(other) == record
     assert main(["verify", "--cache-dir", str(other)]) == 0
     capsys.readouterr()

@@ -83,7 +83,7 @@ def _apply_torch_settings(settings: Any) -> None:
         if settings.kernel_folder:
             from inductor_plugin.ops.launch import add_kernel_folder  # the library of call sites
 
-            add_kernel_folder(Path(settings.kernel_folder))
+            add_kernel_folder(Path(settings.kernel_folder), trusted_keys=settings.trusted_keys)
     if settings.threads > 0:
         torch.set_num_threads(settings.threads)
     torch.set_float32_matmul_precision(settings.float32_precision)

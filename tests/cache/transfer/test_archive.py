@@ -61,7 +61,7 @@ def test_fields_of_a_newer_version_are_imported_too(tmp_path: Path):
     source.put_kernel(kernel_key(), {"kernel.so": b"library"}, None, {"newer": [1]})
     export_archive(source, tmp_path / "x.tar.gz")
     target = open_store(tmp_path / "b")
-    import_archive(target, tmp_path / "x.tar.gz")
+    import_archive(target, tmp_path / "x.tar.gz", trusted=True)
     (kernel,) = target.iter_kernels()
     assert kernel.extra == {"newer": [1]}
 
@@ -71,7 +71,7 @@ def test_what_is_exported_comes_back_byte_for_byte(tmp_path: Path):
     counts = export_archive(source, tmp_path / "x.tar.gz")
     assert counts == {"records": 2, "kernels": 2, "environments": 1, "quarantined": 1, "packs": 0}
     target = open_store(tmp_path / "b")
-    taken = import_archive(target, tmp_path / "x.tar.gz")
+    taken = import_archive(target, tmp_path / "x.tar.gz", trusted=True)
     assert (taken.records, taken.kernels, taken.quarantined, taken.environments) == (2, 2, 1, 1)
     mine, theirs = contents(source), contents(target)
     entries = {
@@ -83,7 +83,7 @@ def test_what_is_exported_comes_back_byte_for_byte(tmp_path: Path):
     }
     assert target.verify() == []
     assert list((tmp_path / "b" / "private").iterdir()) == []
-    again = import_archive(target, tmp_path / "x.tar.gz")
+    again = import_archive(target, tmp_path / "x.tar.gz", trusted=True)
     assert again == Imported(unchanged=2 + 2 + 1 + 1, libraries=2)
     assert contents(target) == theirs
 
@@ -93,7 +93,7 @@ def test_an_import_tells_new_from_merged_from_unchanged(tmp_path: Path):
     export_archive(source, tmp_path / "x")
     target.put_record(record(measured("c")))
     target.put_kernel(kernel_key("unused"), {"kernel.so": b"other"})
-    taken = import_archive(target, tmp_path / "x")
+    taken = import_archive(target, tmp_path / "x", trusted=True)
     assert taken == Imported(
         records=1, kernels=1, quarantined=1, environments=1, merged=1, unchanged=1, libraries=2
     )
@@ -133,7 +133,7 @@ def test_an_import_does_not_lose_newer_timings(tmp_path: Path):
     mine = record(measured("a", 7.0, measured_at=5000.0), measured("c", 3.0), updated=5000.0)
     target.put_record(mine)
     target.put_kernel(kernel_key(), {"kernel.so": b"mine"})
-    import_archive(target, tmp_path / "x")
+    import_archive(target, tmp_path / "x", trusted=True)
     stored = target.record(mine.environment, mine.op, mine.digest)
     assert stored is not None
     assert {n: candidate.median_ms for n, candidate in stored.candidates.items()} == {
@@ -163,7 +163,7 @@ def test_a_member_outside_the_cache_is_refused(tmp_path: Path, name: str):
     write_archive(tmp_path / "x", [(tarfile.TarInfo(name), b"evil")])
     store = open_store(tmp_path / "b")
     with pytest.raises(ArchiveError, match="no path of a cache"):
-        import_archive(store, tmp_path / "x")
+        import_archive(store, tmp_path / "x", trusted=True)
     assert not list(tmp_path.rglob("evil"))
     assert contents(store) == {}
 
@@ -176,21 +176,21 @@ def test_links_devices_and_folders_are_refused(tmp_path: Path, kind: bytes):
     info.type, info.linkname = kind, "/etc/passwd"
     write_archive(tmp_path / "x", [(info, b"")])
     with pytest.raises(ArchiveError, match="no plain file"):
-        import_archive(open_store(tmp_path / "b"), tmp_path / "x")
+        import_archive(open_store(tmp_path / "b"), tmp_path / "x", trusted=True)
 
 
 def test_a_member_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tape, "MAX_MEMBER_BYTES", 10)
     write_archive(tmp_path / "x", [(tarfile.TarInfo("records/e/mm/x.json"), b"x" * 11)])
     with pytest.raises(ArchiveError, match="limit is 10"):
-        import_archive(open_store(tmp_path / "b"), tmp_path / "x")
+        import_archive(open_store(tmp_path / "b"), tmp_path / "x", trusted=True)
 
 
 def test_a_member_that_is_not_in_the_manifest_is_refused(tmp_path: Path):
     members = [(tarfile.TarInfo("records/e/mm/x.json"), b"x")]
     write_archive(tmp_path / "x", members, listed=False)
     with pytest.raises(ArchiveError, match="outside its manifest"):
-        import_archive(open_store(tmp_path / "b"), tmp_path / "x")
+        import_archive(open_store(tmp_path / "b"), tmp_path / "x", trusted=True)
 
 
 def test_a_member_with_another_content_is_refused_and_nothing_is_placed(tmp_path: Path):
@@ -205,7 +205,7 @@ def test_a_member_with_another_content_is_refused_and_nothing_is_placed(tmp_path
             new.addfile(info, io.BytesIO(body))
     store = open_store(tmp_path / "b")
     with pytest.raises(ArchiveError, match="checksum"):
-        import_archive(store, tmp_path / "y")
+        import_archive(store, tmp_path / "y", trusted=True)
     assert contents(store) == {}
 
 
@@ -215,24 +215,24 @@ def test_a_cut_archive_is_refused(tmp_path: Path, length: int):
     (tmp_path / "y").write_bytes((tmp_path / "x").read_bytes()[:length])
     store = open_store(tmp_path / "b")
     with pytest.raises(ArchiveError):
-        import_archive(store, tmp_path / "y")
+        import_archive(store, tmp_path / "y", trusted=True)
     assert contents(store) == {}
 
 
 def test_a_consistent_archive_with_an_invalid_entry_is_refused(tmp_path: Path):
     write_archive(tmp_path / "x", [(tarfile.TarInfo("records/e/mm/x.json"), b"no record")])
     with pytest.raises(ArchiveError, match="damaged entry"):
-        import_archive(open_store(tmp_path / "b"), tmp_path / "x")
+        import_archive(open_store(tmp_path / "b"), tmp_path / "x", trusted=True)
     rest = b'  "format": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"\n}\n"
     deep = b'{\n  "sha256": "' + hashlib.sha256(rest).hexdigest().encode() + b'",\n' + rest
     write_archive(tmp_path / "x", [(tarfile.TarInfo("records/e/mm/x.json"), deep)])
     with pytest.raises(ArchiveError, match="damaged entry"):
-        import_archive(open_store(tmp_path / "b"), tmp_path / "x")
+        import_archive(open_store(tmp_path / "b"), tmp_path / "x", trusted=True)
 
 
 def test_an_archive_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(ArchiveError, match="there is no file"):
-        import_archive(open_store(tmp_path / "b"), tmp_path / "nothing")
+        import_archive(open_store(tmp_path / "b"), tmp_path / "nothing", trusted=True)
 
 
 def test_repeated_members_count_before_any_is_written(
@@ -269,7 +269,7 @@ def test_a_library_of_many_kernels_is_hashed_once_when_it_is_checked(
     with monkeypatch.context() as patched:
         patched.setattr("inductor_plugin.cache.entry.file_sha256", read)
         archive._check(Layout(staging), "x", hashes)  # pyright: ignore[reportPrivateUsage]
-    assert import_archive(open_store(tmp_path / "b"), tmp_path / "x").libraries == 1
+    assert import_archive(open_store(tmp_path / "b"), tmp_path / "x", trusted=True).libraries == 1
 
 
 def test_a_full_disk_is_not_the_fault_of_the_archive(
@@ -283,7 +283,7 @@ def test_a_full_disk_is_not_the_fault_of_the_archive(
 
     monkeypatch.setattr(tape, "_place", full)
     with pytest.raises(CacheError, match=r"cannot import .*No space left") as raised:
-        import_archive(store, tmp_path / "x")
+        import_archive(store, tmp_path / "x", trusted=True)
     assert not isinstance(raised.value, ArchiveError)
 
 

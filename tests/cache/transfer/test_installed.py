@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from inductor_plugin.cache import Pack, open_store
+from inductor_plugin.cache.transfer.archive import import_archive
 from inductor_plugin.cache.transfer.installed import (
     Host,
     installed_packs,
@@ -14,7 +16,7 @@ from inductor_plugin.cache.transfer.installed import (
     take_installed,
 )
 from inductor_plugin.cache.transfer.wheel import PACK_FILE
-from tests.support.cache.packs import install, pack_file, stale
+from tests.support.cache.packs import TRUST, install, pack_file, stale
 
 SOFTWARE = {"nvcc": "nvcc 13.0.88", "torch": "2.14.1", "triton": "3.8.0", "machine": "x86_64"}
 HOPPER = Pack("H200", "sm_90a", 1.0, SOFTWARE, ("m:f",), (), ())
@@ -31,7 +33,7 @@ def test_an_installed_pack_is_taken_once(site: Path, tmp_path: Path) -> None:
     (name,) = packs.files
     assert name.startswith("inductor_plugin_pack_rtx_4090_")
     assert packs.problems == ()
-    store = open_store(tmp_path / "cache")
+    store = open_store(tmp_path / "cache", trust=TRUST)
     assert take_installed(store) == []
     (pack,) = store.packs()
     assert store.kernel(pack.kernels[0]) is not None
@@ -42,11 +44,11 @@ def test_an_installed_pack_is_taken_once(site: Path, tmp_path: Path) -> None:
     import os
 
     os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    assert take_installed(open_store(tmp_path / "cache")) == []
+    assert take_installed(open_store(tmp_path / "cache", trust=TRUST)) == []
 
 
 def test_a_new_version_is_taken_too(site: Path, tmp_path: Path) -> None:
-    store = open_store(tmp_path / "cache")
+    store = open_store(tmp_path / "cache", trust=TRUST)
     assert take_installed(store) == []
     (file,) = site.glob(f"*/{PACK_FILE}")
     file.write_bytes(pack_file(tmp_path, "H200", "sm_90a").read_bytes())
@@ -57,7 +59,7 @@ def test_a_new_version_is_taken_too(site: Path, tmp_path: Path) -> None:
 def test_a_damaged_one_is_named_and_nothing_of_it_taken(site: Path, tmp_path: Path) -> None:
     (file,) = site.glob(f"*/{PACK_FILE}")
     file.write_bytes(file.read_bytes()[:-100])
-    store = open_store(tmp_path / "cache")
+    store = open_store(tmp_path / "cache", trust=TRUST)
     (problem,) = take_installed(store)
     assert "the installed pack inductor_plugin_pack_rtx_4090_" in problem
     assert "cannot be used" in problem
@@ -66,27 +68,27 @@ def test_a_damaged_one_is_named_and_nothing_of_it_taken(site: Path, tmp_path: Pa
 
 
 def test_a_cache_that_takes_nothing_is_a_reason(site: Path, tmp_path: Path) -> None:
-    store = open_store(tmp_path / "cache", memory_only=True)
+    store = open_store(tmp_path / "cache", memory_only=True, trust=TRUST)
     (problem,) = take_installed(store)
     assert "cannot import" in problem
 
 
 def test_kernels_that_were_evicted_come_back(site: Path, tmp_path: Path) -> None:
-    store = open_store(tmp_path / "cache")
+    store = open_store(tmp_path / "cache", trust=TRUST)
     assert take_installed(store) == []
     (pack,) = store.packs()
     assert store.prune(max_bytes=0).kernels == 1
     assert store.kernel(pack.kernels[0]) is None
-    again = open_store(tmp_path / "cache")
+    again = open_store(tmp_path / "cache", trust=TRUST)
     assert take_installed(again) == []
     assert again.kernel(pack.kernels[0]) is not None
 
 
 def test_a_pack_comes_back_whose_note_is_gone(site: Path, tmp_path: Path) -> None:
-    store = open_store(tmp_path / "cache")
+    store = open_store(tmp_path / "cache", trust=TRUST)
     assert take_installed(store) == []
     shutil.rmtree(store.layout.packs)
-    again = open_store(tmp_path / "cache")
+    again = open_store(tmp_path / "cache", trust=TRUST)
     assert take_installed(again) == []
     assert len(again.packs()) == 1
 
@@ -99,17 +101,33 @@ def test_an_entry_point_that_leads_nowhere_is_named_and_the_others_are_taken(
     (problem,) = installed_packs().problems
     assert problem.startswith("the installed pack stale cannot be used: ")
     assert "install its wheel again, or uninstall it" in problem
-    store = open_store(tmp_path / "cache")
+    store = open_store(tmp_path / "cache", trust=TRUST)
     assert take_installed(store) == [problem]
     assert [pack.target for pack in store.packs()] == ["RTX 4090"]
 
 
-def test_a_package_above_that_raises_is_a_problem(site: Path) -> None:
+def test_a_package_above_is_not_imported(site: Path) -> None:
     (site / "angry").mkdir()
-    (site / "angry" / "__init__.py").write_text("raise RuntimeError('not today')")
+    (site / "angry" / "__init__.py").write_text("raise RuntimeError('it ran')")
     stale(site, "angry.kernels")
     (problem,) = installed_packs().problems
-    assert "RuntimeError: not today" in problem
+    assert "no package at the top" in problem
+    assert "angry" not in sys.modules
+
+
+def test_a_pack_that_no_trusted_key_has_signed_is_refused_until_it_is_imported_with_trust(
+    site: Path, tmp_path: Path
+) -> None:
+    store = open_store(tmp_path / "cache")
+    (problem,) = take_installed(store)
+    assert "--trust" in problem
+    assert "trusted_keys" in problem
+    assert list(store.iter_kernels()) == []
+    assert store.packs() == []
+    (file,) = site.glob(f"*/{PACK_FILE}")
+    assert str(file) in problem
+    import_archive(store, file, trusted=True)
+    assert take_installed(store) == []
 
 
 def test_packs_for_another_gpu_are_named() -> None:

@@ -105,7 +105,7 @@ def test_a_cache_that_cannot_be_written_keeps_what_is_imported_in_memory(tmp_pat
 def test_the_bytes_are_an_archive_that_can_be_imported(tmp_path: Path) -> None:
     file = tmp_path / "x"
     file.write_bytes(packed(*filled(tmp_path / "a")))
-    taken = import_archive(open_store(tmp_path / "b"), file)
+    taken = import_archive(open_store(tmp_path / "b"), file, trusted=True)
     assert taken == Imported(records=1, quarantined=1, environments=1)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import json
 import platform
 import re
 import subprocess
@@ -8,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from inductor_plugin.cache import Pack, open_store
 from inductor_plugin.cache.transfer import wheel
@@ -40,6 +44,21 @@ def test_equal_packs_give_equal_wheels(tmp_path: Path) -> None:
     file = pack_file(tmp_path)
     first = write_wheel(file, tmp_path).file.read_bytes()
     assert write_wheel(file, tmp_path).file.read_bytes() == first
+
+
+def test_a_wheel_says_what_is_in_it_and_what_compiled_it(tmp_path: Path) -> None:
+    file = pack_file(tmp_path, **{"nvidia-cutlass": "4.2.0"})
+    made = write_wheel(file, tmp_path)
+    with zipfile.ZipFile(made.file) as zipped:
+        (name,) = (n for n in zipped.namelist() if n.endswith(".dist-info/sboms/kernels.cdx.json"))
+        text = zipped.read(name).decode()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    content = json.loads(text)
+    component = content["metadata"]["component"]
+    assert component["hashes"][0]["content"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    tools = {tool["name"]: tool["version"] for tool in content["metadata"]["tools"]["components"]}
+    assert tools == {"nvcc": "nvcc 13.0.88"}
+    assert [part["purl"] for part in content["components"]] == ["pkg:pypi/nvidia-cutlass@4.2.0"]
 
 
 def test_a_wheel_is_for_the_machine_its_pack_was_made_on(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from inductor_plugin.template import CudaSource, Failed
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.tuning.task import CppBuild
 from tests.support import gpu
-from tests.support.cache.packs import install, pack_file, stale
+from tests.support.cache.packs import SIGNER, TRUST, install, pack_file, stale
 from tests.support.lowering import Arg, Lab, library_first
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
@@ -43,7 +43,8 @@ def toolkit(version: str) -> Toolkit:
 
 @pytest.fixture
 def config(cache_dir: Path) -> Config:
-    return Config.load({"cache_dir": str(cache_dir)}, environ={})
+    keys = {"trusted_keys": SIGNER.public}
+    return Config.load({"cache_dir": str(cache_dir), **keys}, environ={})
 
 
 @pytest.fixture
@@ -179,7 +180,7 @@ def test_a_compile_takes_what_is_installed(
     inductor_cache: Path,
 ) -> None:
     lower(cache_dir)
-    store = open_store(cache_dir)
+    store = open_store(cache_dir, trust=TRUST)
     (pack,) = store.packs()
     assert pack.target == "RTX 4090"
     assert store.kernel(pack.kernels[0]) is not None

@@ -11,11 +11,18 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from inductor_plugin.cache import Pack, open_store
 from inductor_plugin.cache.transfer.archive import export_archive
 from inductor_plugin.cache.transfer.wheel import ENTRY_POINTS, write_wheel
+from inductor_plugin.cache.trust.keys import signer_of
+from inductor_plugin.cache.trust.policy import Trust
 from tests.support.cache.records import kernel_key
+
+SIGNER = signer_of(Ed25519PrivateKey.from_private_bytes(bytes(32)))
+"""Signs the packs of the tests."""
+TRUST = Trust({SIGNER.public: "tests"})
 
 
 def pack_file(
@@ -36,12 +43,13 @@ def _content(target: str, arch: str, source: str, software: tuple[tuple[str, str
         built_by = {"nvcc": "nvcc 13.0.88", "machine": platform.machine(), **dict(software)}
         pack = Pack(target, arch, 1000.0, built_by, ("m:f",), ("mm(1x2, 2x3)",), (kernel.digest,))
         file = Path(folder) / "x.pack"
-        export_archive(store, file, pack=pack)
+        export_archive(store, file, pack=pack, signer=SIGNER)
         return file.read_bytes()
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Install a pack as pip does, and return the folder, which is on the module search path."""
+    """Install a pack as pip does, and return the folder, which is on the module search path; its signer is trusted."""
+    monkeypatch.setenv("INDUCTOR_PLUGIN_TRUSTED_KEYS", f"{SIGNER.public} tests")
     site = folder / "site"
     with zipfile.ZipFile(write_wheel(pack_file(folder), folder).file) as wheel:
         wheel.extractall(site)

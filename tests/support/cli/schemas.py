@@ -13,11 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
 from tests.support.cache.records import decision, kernel_key, measured, record
 from tests.support.cli.command import filled
 from tests.support.repository import REPOSITORY
+from tests.support.trust.payload import FRIEND, STRANGER, Kernel
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 MAPS = frozenset(
@@ -94,14 +97,17 @@ SCENARIOS: Mapping[str, Sequence[Sequence[str]]] = {
     "ls_kernels": (["ls", "--kernels"],),
     "ls_quarantine": (["ls", "--quarantine"],),
     "show_record": (["show", PLACE],),
-    "show_kernel": (["show", kernel_key().digest[:12]],),
+    "show_kernel": (
+        ["show", kernel_key().digest[:12]],
+        ["show", kernel_key("signed").digest, "--cache-dir", "{signed}"],
+    ),
     "explain": (["explain", PLACE], ["explain", record(problem=2).digest[:12]]),
     "diff_keys": (["diff", PLACE, record(problem=2).digest[:12]],),
     "diff_sources": (["diff", "{cache}", "{pins}"], ["diff", "{cache}", "{other}"]),
-    "verify": (["verify"],),
+    "verify": (["verify"], ["verify", "--cache-dir", "{signed}"]),
     "prune": (["prune", "--max-bytes", "1", "--dry-run"], ["prune", "--older-than", "1d"]),
     "export": (["export", "{folder}/x.tar.gz"],),
-    "import": (["import", "{folder}/x.tar.gz"],),
+    "import": (["import", "--trust", "{folder}/x.tar.gz"],),
     "merge_caches": (["merge", "{folder}/merged", "{cache}", "{other}"],),
     "merge_pins": (["merge", "{folder}/merged.json", "{pins}"],),
     "pin": (["pin", "{folder}/new.json"],),
@@ -112,6 +118,7 @@ SCENARIOS: Mapping[str, Sequence[Sequence[str]]] = {
     "retune": (["retune", PLACE],),
     "rm": (["rm", record(problem=2).digest[:12]],),
     "clear": (["clear", "--force"],),
+    "key": (["key", "new", "{folder}/key"], ["key", "show", "{folder}/key"]),
 }
 """The calls whose JSON has a committed schema, in the order in which they run on one cache. Those that load torch have none."""
 
@@ -122,16 +129,29 @@ def outputs(folder: Path) -> dict[str, list[Any]]:
     other.put_record(record(measured("slow", 9.0), decision=decision("slow")))
     names = {
         "folder": folder,
+        "signed": _signed(folder).root,
         "cache": store.root,
         "other": other.root,
         "pins": folder / "pins.json",
     }
     _said(store, ["pin", str(folder / "pins.json")])
     (folder / "merged").mkdir()
-    return {
-        name: [_said(store, [word.format_map(names) for word in call]) for call in calls]
-        for name, calls in SCENARIOS.items()
-    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INDUCTOR_PLUGIN_TRUSTED_KEYS", f"{FRIEND.public} a friend")
+        return {
+            name: [_said(store, [word.format_map(names) for word in call]) for call in calls]
+            for name, calls in SCENARIOS.items()
+        }
+
+
+def _signed(folder: Path) -> Store:
+    """Return a cache with a kernel that a trusted key has signed, and one of a stranger."""
+    store = open_store(folder / "signed")
+    for name, signer in (("signed", FRIEND), ("refused", STRANGER)):
+        kernel = Kernel(folder / name / "files", {"kernel.so": b"library"}, name).signed(signer)
+        kernel.fields["taken"] = {"by": "signature", "source": "x.pack"}
+        kernel.place(store)
+    return store
 
 
 def _said(store: Store, call: Sequence[str]) -> Any:
@@ -139,6 +159,7 @@ def _said(store: Store, call: Sequence[str]) -> Any:
     cache = (
         ["--cache-dir", str(store.root)] if named or "/" not in call[1] or call[1] == PLACE else []
     )
+    cache = [] if call[0] == "key" else cache
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         status = main([call[0], *cache, *call[1:], "--json"])
     if status == 2:

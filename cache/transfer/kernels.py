@@ -1,0 +1,131 @@
+"""Kernels on their way from one cache to another: signed where they leave, judged where they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from inductor_plugin.cache import KernelEntry, Store, document
+from inductor_plugin.cache.entry import ENTRY, Taken, parse_entry
+from inductor_plugin.cache.guard import read
+from inductor_plugin.cache.trust.keys import Signer
+from inductor_plugin.cache.trust.policy import vouched
+from inductor_plugin.errors import TrustError
+
+WAY_OUT = (
+    "add the signer's key to trusted_keys (INDUCTOR_PLUGIN_TRUSTED_KEYS), or, if you would run the author's code, "
+    "import it with --trust"
+)
+
+_LONGEST_SOURCE = 1024
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Numbers of kernels that were copied.
+
+    Attributes:
+        new: Those that the cache lacked.
+        existing: Those that it had.
+        libraries: Different native libraries of all.
+        signed: New ones that a trusted key vouches for.
+    """
+
+    new: int
+    existing: int
+    libraries: int
+    signed: int
+
+
+def outgoing(path: Path, signer: Signer | None) -> Path | bytes:
+    """Return a file of a cache, or its content as it leaves: an ``entry.json`` signed, and without why it was taken."""
+    if path.name != ENTRY:
+        return path
+    data = read(path)
+    fields = document.load(data)
+    sent = outgoing_fields(fields, parse_entry(data, path.parent), signer)
+    return path if sent == fields else document.dump(sent)
+
+
+def outgoing_fields(
+    fields: dict[str, object], entry: KernelEntry, signer: Signer | None
+) -> dict[str, object]:
+    """Return the fields of an ``entry.json`` as they leave the cache.
+
+    Only kernels that were built here are signed: nobody vouches for the code of others by passing it on.
+    """
+    sent = {name: value for name, value in fields.items() if name != "taken"}
+    if signer is not None and entry.taken is None:
+        sent["signatures"] = {**entry.signatures, signer.public: signer.sign(entry)}
+    return sent
+
+
+def admitted(
+    store: Store, entries: Iterable[KernelEntry], source: str, *, trusted: bool
+) -> list[KernelEntry]:
+    """Return kernels from outside with the reason why they are taken over; all or none.
+
+    Args:
+        store: The cache. A kernel that it has already, with the same files, needs nobody's word.
+        entries: The kernels, whose checksums match.
+        source: The file they come from.
+        trusted: Whether the operator has said ``--trust``. A signature that a trusted key has not made is refused in any case.
+
+    Raises:
+        TrustError: A kernel may not run here.
+    """
+    # A name of a file may have bytes that are no text; documents have none.
+    named = source.encode(errors="replace").decode()[:_LONGEST_SOURCE]
+    taken: list[KernelEntry] = []
+    refused: dict[str, list[KernelEntry]] = {}
+    for entry in entries:
+        verdict = vouched(entry, store.trust)
+        if verdict.voucher is not None:
+            taken.append(replace(entry, taken=Taken("signature", named)))
+        elif verdict.is_forged or not (trusted or _is_known(store, entry)):
+            refused.setdefault(verdict.reason, []).append(entry)
+        else:
+            taken.append(replace(entry, taken=Taken("operator", named)))
+    if refused:
+        raise TrustError(_refusal(refused, source))
+    return taken
+
+
+def copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> Copied:
+    """Publish kernels that were admitted, or that lie in a directory of the operator's own."""
+    new = existing = signed = 0
+    libraries: set[str] = set()
+    published: dict[str, Path] = {}
+    for entry in entries:
+        folder = entry.folder
+        libraries.update(sha256 for name, sha256 in entry.files.items() if name.endswith(".so"))
+        known = store.kernel(entry.digest)
+        if known is not None and not entry.signatures.keys() - known.signatures.keys():
+            existing += 1
+            continue
+        files: dict[str, Path | bytes] = {
+            name: published.get(sha256, folder / name) for name, sha256 in entry.files.items()
+        }
+        stored = store.put_kernel(entry.key, files, entry.resources, entry.further)
+        published.update((sha256, stored.path(name)) for name, sha256 in stored.files.items())
+        existing += known is not None
+        new += known is None
+        signed += known is None and entry.taken is not None and entry.taken.by == "signature"
+    return Copied(new, existing, len(libraries), signed)
+
+
+def _is_known(store: Store, entry: KernelEntry) -> bool:
+    known = store.kernel(entry.digest)
+    return known is not None and known.files == entry.files
+
+
+def _refusal(refused: dict[str, list[KernelEntry]], source: str) -> str:
+    """Return one sentence on all refused kernels, with the way out."""
+    parts = [
+        f"{len(entries)} kernels, {entries[0].digest[:12]} first: {reason}"
+        for reason, entries in sorted(refused.items())
+    ]
+    is_forged = any("changed after it was signed" in reason for reason in refused)
+    way_out = "get it again from whoever signed it" if is_forged else WAY_OUT
+    return f"{source} holds native code that is not trusted ({'; '.join(parts)}); {way_out}"

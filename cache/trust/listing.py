@@ -1,0 +1,89 @@
+"""Who vouches for the kernels of a cache, for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from inductor_plugin.cache.entry import KernelEntry
+from inductor_plugin.cache.trust.policy import Trust, refusal_to_load, vouched
+
+
+@dataclass(frozen=True)
+class Signed:
+    """Kernels that one trusted key vouches for.
+
+    Attributes:
+        key: The public key.
+        name: Its name in ``trusted_keys``.
+        kernels: Their number.
+    """
+
+    key: str
+    name: str
+    kernels: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A kernel that is not loaded.
+
+    Attributes:
+        digest: The kernel.
+        reason: Why nobody vouches for it.
+    """
+
+    digest: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Vouchers:
+    """Who vouches for the kernels of a cache.
+
+    Attributes:
+        built: Kernels that were built in it, or by a version that kept no account.
+        operator: Kernels that were taken with ``--trust``, or from artifacts of ``torch.compiler``.
+        signed: Kernels that were taken by a signature, by key.
+        refused: Kernels that are not loaded.
+    """
+
+    built: int
+    operator: int
+    signed: tuple[Signed, ...]
+    refused: tuple[Refused, ...]
+
+    def fields(self) -> dict[str, Any]:
+        """Return them as plain JSON values."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """Return one line."""
+        parts = [f"{self.built} built here"]
+        parts += [f"{s.kernels} signed by {s.name or s.key}" for s in self.signed]
+        parts += [f"{self.operator} taken with --trust"] if self.operator else []
+        if self.refused:
+            first = self.refused[0]
+            parts += [f"{len(self.refused)} refused ({first.digest[:12]}: {first.reason})"]
+        return ", ".join(parts)
+
+
+def vouchers(entries: Iterable[KernelEntry], trust: Trust) -> Vouchers:
+    """Return who vouches for which kernels; their files' checksums are `verify`'s business."""
+    built = operator = 0
+    signed: Counter[str] = Counter()
+    refused: list[Refused] = []
+    for entry in entries:
+        reason = refusal_to_load(entry, trust)
+        if reason is not None:
+            refused.append(Refused(entry.digest, reason))
+        elif entry.taken is None:
+            built += 1
+        elif entry.taken.by == "operator":
+            operator += 1
+        else:
+            signed[vouched(entry, trust).voucher or ""] += 1
+    by_key = tuple(Signed(key, trust.keys.get(key, ""), n) for key, n in sorted(signed.items()))
+    return Vouchers(built, operator, by_key, tuple(refused))

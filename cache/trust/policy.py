@@ -1,0 +1,132 @@
+"""The decision whether a kernel may run in this process, with its reason."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inductor_plugin.cache.entry import KernelEntry
+from inductor_plugin.cache.guard import MISSING, file_refusal, read
+from inductor_plugin.cache.trust.keys import INSTALL, is_installed, is_signature, key_bytes
+from inductor_plugin.errors import TrustError, warn_once
+
+logger = logging.getLogger(__name__)
+
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Trust:
+    """The signers whose native code may run here.
+
+    Attributes:
+        keys: Their names by public key; a name may be empty.
+    """
+
+    keys: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def name(self, public: str) -> str:
+        """Return a key for people: its name, and its start."""
+        short = f"{public[:20]}..."
+        name = self.keys.get(public)
+        return f"{name} ({short})" if name else short
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a kernel may run here.
+
+    Attributes:
+        voucher: Public key of the signer who vouches for it; None if nobody does.
+        reason: Why nobody does; empty if somebody does.
+        is_forged: Whether a trusted key is said to have signed it, and has signed something else.
+    """
+
+    voucher: str | None = None
+    reason: str = ""
+    is_forged: bool = False
+
+
+def vouched(entry: KernelEntry, trust: Trust) -> Verdict:
+    """Return which trusted key has signed a kernel, as it is.
+
+    A signature of another key is not looked at: anybody can make one.
+    """
+    claimed = [key for key in entry.signatures if key in trust.keys]
+    if not entry.signatures:
+        return Verdict(reason="nobody has signed it")
+    if not claimed:
+        signers = ", ".join(sorted(entry.signatures))
+        return Verdict(reason=f"it is signed by {signers}, not by a key in trusted_keys")
+    if not is_installed():
+        return Verdict(reason=f"its signature cannot be checked without `cryptography`: {INSTALL}")
+    for key in claimed:
+        if is_signature(entry, key, entry.signatures[key]):
+            return Verdict(key)
+    signers = ", ".join(map(trust.name, claimed))
+    return Verdict(
+        reason=f"the signature of {signers} is of another content: it was changed after it was signed",
+        is_forged=True,
+    )
+
+
+def refusal_to_load(entry: KernelEntry, trust: Trust) -> str | None:
+    """Return why a kernel of a cache is not loaded, None if it may be.
+
+    The cache directory is its owner's (`guard`): what was built in it, and what the operator has taken over, needs nobody's
+    word. What came in by a signature needs it for as long as it is there, so that a key can be withdrawn.
+    """
+    if entry.taken is None or entry.taken.by != "signature":
+        return None
+    verdict = vouched(entry, trust)
+    return None if verdict.voucher is not None else verdict.reason
+
+
+def parse_trust(text: str) -> Trust:
+    """Return the signers that the option ``trusted_keys`` names.
+
+    Args:
+        text: Keys, each with a name behind a blank if wanted, and files of such lines, separated by commas.
+
+    Raises:
+        TrustError: A file is missing, may be changed by others, or has a line that is no key.
+    """
+    keys: dict[str, str] = {}
+    for word in filter(None, map(str.strip, text.split(","))):
+        lines = [word] if word.startswith("ed25519:") else _lines(Path(word).expanduser())
+        for line in lines:
+            public, _, name = line.partition(" ")
+            try:
+                key_bytes(public)
+            except ValueError as error:
+                where = "trusted_keys" if line is word else word
+                raise TrustError(f"{where}: {error}; correct or remove it") from error
+            keys[public] = name.strip() or keys.get(public, "")
+    return Trust(keys)
+
+
+def trust_or_nobody(text: str) -> Trust:
+    """Return the same; nobody, after one warning, where it cannot be used: a compile goes on without kernels of others."""
+    try:
+        return parse_trust(text)
+    except TrustError as error:
+        warn_once(logger, f"trusted_keys is not used: {error}")
+        return Trust()
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """Return the lines of a file of keys, without comments."""
+    try:
+        refusal = file_refusal(file)
+        content = read(file, _MOST_BYTES).decode("utf-8")
+    except (OSError, ValueError) as error:
+        what = "there is no such file" if isinstance(error, MISSING) else str(error)
+        raise TrustError(
+            f"the file {file} of trusted_keys cannot be read: {what}; correct or unset it"
+        ) from error
+    if refusal is not None:
+        raise TrustError(f"the file of trusted_keys is refused: {refusal}")
+    lines = (line.partition("#")[0].strip() for line in content.splitlines())
+    return (line for line in lines if line)

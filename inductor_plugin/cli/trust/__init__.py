@@ -1,0 +1,1 @@
+"""Keys of signers, and who vouches for the kernels of a cache."""

@@ -1,0 +1,57 @@
+"""What `doctor` finds of trust: the keys, and who vouches for what is in the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.cache.transfer.wheel import read_pack
+from inductor_plugin.cache.trust.keys import INSTALL, is_installed, open_signer
+from inductor_plugin.cache.trust.listing import vouchers
+from inductor_plugin.cache.trust.policy import Trust, parse_trust
+from inductor_plugin.cli.finding import Finding
+from inductor_plugin.errors import CacheError, TrustError
+
+_NAME = "trust"
+
+
+def trust(folder: Path, trusted_keys: str, signing_key: str) -> Finding:
+    """Check the keys, and say who vouches for the kernels of a cache.
+
+    Args:
+        folder: The cache directory.
+        trusted_keys: The option of this name.
+        signing_key: The option of this name.
+    """
+    if (trusted_keys or signing_key) and not is_installed():
+        return Finding(
+            _NAME, "broken", "`cryptography` is missing: no signature can be checked", INSTALL
+        )
+    try:
+        known = parse_trust(trusted_keys)
+        signer = open_signer(signing_key)
+    except TrustError as error:
+        what, _, remedy = str(error).rpartition("; ")
+        return Finding(_NAME, "broken", what or str(error), remedy)
+    names = ", ".join(map(known.name, known.keys)) or "nobody's key"
+    detail = f"trusted: {names}" + (f"; kernels are signed by {signer.public}" if signer else "")
+    try:
+        vouching = vouchers(open_store(folder, read_only=True, trust=known).iter_kernels(), known)
+    except CacheError as error:
+        return Finding(
+            _NAME, "off", f"{detail}; the cache cannot be read: {error}", "see the finding `cache`"
+        )
+    detail += f"; kernels: {vouching.text()}"
+    if vouching.refused:
+        remedy = "add the signer to INDUCTOR_PLUGIN_TRUSTED_KEYS, or remove them with `inductor-plugin rm`"
+        return Finding(_NAME, "broken", detail, remedy)
+    return Finding(_NAME, "ok", detail)
+
+
+def distrust(name: str, file: Path, known: Trust) -> str | None:
+    """Return why an installed pack is not taken into the cache, None if it is."""
+    try:
+        read_pack(file, known)
+    except TrustError as error:
+        return f"the installed pack {name} is not used: {error}"
+    return None

@@ -1,0 +1,345 @@
+"""Cache directories, key files and pin files that others have changed: refused, and none of their code runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import open_second, open_store
+from inductor_plugin.cache.transfer.archive import merge_stores
+from inductor_plugin.cache.trust.keys import open_signer
+from inductor_plugin.cache.trust.policy import Trust, parse_trust, trust_or_nobody
+from inductor_plugin.cli.disk import cache as examined
+from inductor_plugin.errors import CacheRefusedError, TrustError, forget
+from inductor_plugin.tuning.pins.document import read_file
+from inductor_plugin.tuning.pins.pin import Pin
+from inductor_plugin.tuning.pins.replay import not_offered
+from tests.support.cache.records import give_away, kernel_key
+from tests.support.trust.payload import (
+    FRIEND,
+    LIBRARY,
+    STRANGER,
+    TRUST,
+    Kernel,
+    load_all,
+    marking_library,
+)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    forget()
+
+
+@pytest.fixture(scope="module")
+def mark(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mark") / "code-ran"
+
+
+@pytest.fixture(scope="module")
+def payload(tmp_path_factory: pytest.TempPathFactory, mark: Path) -> bytes:
+    return marking_library(tmp_path_factory.mktemp("payload"), mark)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, payload: bytes, mark: Path) -> Iterator[Kernel]:
+    yield Kernel(tmp_path / "files", {LIBRARY: payload})
+    assert not mark.exists(), "code of the attacker ran"
+
+
+@pytest.fixture
+def root(tmp_path: Path, kernel: Kernel) -> Path:
+    """A cache directory with the attacker's library as if it were an own build."""
+    store = open_store(tmp_path / "cache")
+    kernel.place(store)
+    return store.root
+
+
+Change = Callable[[Path, pytest.MonkeyPatch], None]
+
+
+def of_another_user(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_away(root, monkeypatch)
+
+
+def writable_by_the_group(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.chmod(0o770)
+
+
+def writable_by_everyone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.chmod(0o703)
+
+
+def sticky_as_tmp(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.chmod(0o1777)
+
+
+def with_a_shelf_for_everyone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "kernels").chmod(0o777)
+
+
+def with_a_shelf_of_another_user(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_away(root / "kernels", monkeypatch)
+
+
+def with_private_files_for_everyone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "private").mkdir(exist_ok=True)
+    (root / "private").chmod(0o777)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        of_another_user, writable_by_the_group, writable_by_everyone, sticky_as_tmp, with_a_shelf_for_everyone,
+        with_a_shelf_of_another_user, with_private_files_for_everyone,
+    ],
+)  # fmt: skip
+def test_a_directory_that_others_may_change_is_refused_by_one_rule_wherever_it_is_named(
+    change: Change, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(root, monkeypatch)
+    with pytest.raises(CacheRefusedError) as own:
+        open_store(root)
+    with pytest.raises(CacheRefusedError) as merged:
+        open_store(root, read_only=True)
+    assert str(own.value) == str(merged.value)
+    reason = str(own.value).removeprefix("the cache directory is refused: ")
+    assert "who could replace the kernels in it" in reason
+    assert open_second(root) is None
+    found = examined(root)
+    assert found.state == "broken"
+    assert f"{found.detail}; {found.remedy}" == reason
+
+
+def link_to_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = folder / LIBRARY
+    library.rename(folder.parent / "moved.so")
+    library.symlink_to(folder.parent / "moved.so")
+
+
+def pipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / LIBRARY).unlink()
+    os.mkfifo(folder / LIBRARY)
+
+
+def other_content(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / LIBRARY).write_bytes((folder / LIBRARY).read_bytes() + b"\0")
+
+
+def for_everyone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (folder.parents[2], folder.parents[1], folder.parent, folder):
+        path.chmod(0o755)  # who may enter the cache
+    (folder / LIBRARY).chmod(0o666)
+
+
+def folder_for_everyone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (folder.parents[2], folder.parents[1], folder.parent):
+        path.chmod(0o755)
+    folder.chmod(0o777)
+
+
+def library_of_another_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_away(folder / LIBRARY, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        link_to_elsewhere, pipe, other_content, for_everyone, folder_for_everyone, library_of_another_user,
+    ],
+)  # fmt: skip
+def test_a_kernel_that_others_may_have_changed_is_not_handed_out(
+    change: Change, root: Path, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(root)
+    folder = store.layout.kernel(kernel.entry.digest)
+    change(folder, monkeypatch)
+    assert store.kernel(kernel.entry.digest) is None
+    assert load_all(store) == 0
+
+
+def withdrawn(kernel: Kernel) -> tuple[Trust, str]:
+    return Trust(), "not by a key in trusted_keys"
+
+
+def stripped(kernel: Kernel) -> tuple[Trust, str]:
+    del kernel.fields["signatures"]
+    return TRUST, "nobody has signed it"
+
+
+def signed_anew_by_a_stranger(kernel: Kernel) -> tuple[Trust, str]:
+    del kernel.fields["signatures"]
+    kernel.signed(STRANGER)
+    return TRUST, "not by a key in trusted_keys"
+
+
+def with_another_library(kernel: Kernel) -> tuple[Trust, str]:
+    kernel.with_library(kernel.files[LIBRARY] + b"\0")
+    return TRUST, "changed after it was signed"
+
+
+@pytest.mark.parametrize(
+    "change", [withdrawn, stripped, signed_anew_by_a_stranger, with_another_library]
+)
+def test_a_kernel_that_came_by_a_signature_needs_it_at_each_load(
+    change: Callable[[Kernel], tuple[Trust, str]],
+    kernel: Kernel,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kernel.signed().fields["taken"] = {"by": "signature", "source": "x.pack"}
+    trust, why = change(kernel)
+    store = open_store(tmp_path / "cache", trust=trust)
+    folder = kernel.place(store)
+    assert load_all(store) == 0
+    assert why in caplog.text
+    assert folder.is_dir()  # the key may be trusted again
+    second = open_second(store.root, trust)
+    assert second is not None
+    assert second.kernel(kernel.entry.digest) is None
+    other = open_store(tmp_path / "other", trust=trust)
+    assert merge_stores(other, open_store(store.root, read_only=True, trust=trust)).kernels <= 1
+    assert load_all(other) == 0
+
+
+def key_file(folder: Path) -> Path:
+    file = folder / "keys"
+    file.write_text(f"# ours\n{STRANGER.public} attacker\n")
+    file.chmod(0o600)
+    return file
+
+
+def for_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    file.chmod(0o666)
+    return "may be written by everyone"
+
+
+def for_the_group(file: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    file.chmod(0o660)
+    return "may be written by its group"
+
+
+def of_someone(file: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    give_away(file, monkeypatch)
+    return "belongs to user"
+
+
+def gone(file: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    file.unlink()
+    return "there is no such file"
+
+
+def with_a_short_key(file: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    file.write_text("ed25519:AAAA\n")
+    return "are not 32 bytes"
+
+
+def with_another_algorithm(file: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    file.write_text(f"rsa:{'A' * 43}\n")
+    return "is no key"
+
+
+def binary(file: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    file.write_bytes(b"\xff\xfe")
+    return "cannot be read"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [for_all, for_the_group, of_someone, gone, with_a_short_key, with_another_algorithm, binary],
+)
+def test_a_file_of_keys_that_others_may_change_or_that_is_none_trusts_nobody(
+    change: Callable[[Path, pytest.MonkeyPatch], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = key_file(tmp_path)
+    assert parse_trust(str(file)).keys == {STRANGER.public: "attacker"}
+    why = change(file, monkeypatch)
+    with pytest.raises(TrustError, match=why):
+        parse_trust(f"{FRIEND.public},{file}")
+    assert trust_or_nobody(f"{FRIEND.public},{file}").keys == {}
+    assert why in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "why"),
+    [
+        (0o644, None, "may be read by others"),
+        (0o660, None, "may be written by its group"),
+        (0o600, b"no key", "holds no private key"),
+        (0o600, b"", "holds no private key"),
+    ],
+)
+def test_a_signing_key_that_others_know_is_not_used(
+    mode: int, content: bytes | None, why: str, tmp_path: Path
+) -> None:
+    from inductor_plugin.cache.trust.keys import new_key
+
+    file = tmp_path / "key"
+    new_key(file)
+    assert open_signer(file) is not None
+    if content is not None:
+        file.write_bytes(content)
+    file.chmod(mode)
+    with pytest.raises(TrustError, match=why):
+        open_signer(file)
+
+
+class Runs:
+    """Unpickling this opens a file for writing."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return open, (self.mark, "w")
+
+
+def pin_text(**fields: Any) -> bytes:
+    row = {"op": "mm", "digest": "d", "winner": "w", **fields}
+    return json.dumps({"format": 2, "environments": [{"digest": "e", "pins": [row]}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        pytest.param(None, "codec can't decode", id="a pickle"),
+        pytest.param(b"import os\nos.system('true')\n", "Expecting value", id="Python"),
+        pytest.param(pin_text(winner=["__import__", "os"]), "winner", id="a call for a winner"),
+        pytest.param(pin_text(template={"module": "os"}), "template", id="a module for a template"),
+        pytest.param(pin_text(winner_ms=float("nan")), "NaN", id="no time"),
+        pytest.param(pin_text(samples=-1), "samples", id="less than no samples"),
+        pytest.param(b'{"pins": ' + b"[" * 100_000, "nested too deeply", id="deep"),
+        pytest.param(b'{"format": 99, "environments": []}', "its format is 99", id="format"),
+        pytest.param(b'{"pins": 1}', "pins", id="no list"),
+        pytest.param(b"[]", "no list 'pins'", id="a list"),
+    ],
+)
+def test_a_pin_file_that_is_none_is_refused(
+    content: bytes | None, why: str, tmp_path: Path, mark: Path
+) -> None:
+    file = tmp_path / "pins.json"
+    file.write_bytes(pickle.dumps(Runs(str(mark))) if content is None else content)
+    with pytest.raises(ValueError, match=why):
+        read_file(file)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("template", ["os.system", "evil_module:Template", "/tmp/evil.py"])
+def test_a_pin_imports_no_template_it_names(template: str) -> None:
+    pin = Pin("e", "mm", kernel_key().digest, "mm(8x8)", "x@/tmp/evil.so", template)
+    assert "is not registered" in not_offered(pin)
+
+
+def test_a_pin_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pins.json")
+    with pytest.raises(ValueError, match="a pipe or a device"):
+        read_file(tmp_path / "pins.json")

@@ -1,0 +1,274 @@
+"""Objects of an attacker in a remote: no kernel of theirs is fetched, or handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache.remote.chain import read_chains
+from inductor_plugin.cache.remote.edition import Edition, edition_of, united
+from inductor_plugin.cache.remote.exchange import Answer, Exchange
+from inductor_plugin.cache.remote.files import LocalFiles
+from inductor_plugin.cache.remote.name import Place, edition_name, file_name
+from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
+from inductor_plugin.cache.remote.transfer import Part, pull
+from inductor_plugin.cache.trust.keys import new_key
+from inductor_plugin.cache.trust.policy import Trust
+from inductor_plugin.errors import forget
+from tests.support.cache.records import decision, measured, put_library
+from tests.support.processes.cache import ENVIRONMENT, record
+from tests.support.remote.files import MemoryFiles
+from tests.support.trust.payload import (
+    FRIEND,
+    LIBRARY,
+    STRANGER,
+    TRUST,
+    Kernel,
+    load_all,
+    marking_library,
+    sha256,
+)
+
+PLACE = Place(record().environment, record().op, record().digest)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    forget()
+
+
+@pytest.fixture(scope="module")
+def mark(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mark") / "code-ran"
+
+
+@pytest.fixture(scope="module")
+def payload(tmp_path_factory: pytest.TempPathFactory, mark: Path) -> bytes:
+    return marking_library(tmp_path_factory.mktemp("payload"), mark)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, payload: bytes, mark: Path) -> Iterator[Kernel]:
+    yield Kernel(tmp_path / "files", {LIBRARY: payload})
+    assert not mark.exists(), "code of the attacker ran"
+
+
+def edition(kernel: Kernel) -> Edition:
+    """Return a record that says that a kernel has won."""
+    digest = kernel.fields["digest"]
+    row = measured("a", kernel=digest)
+    return edition_of(record(row, decision=decision("a")), {digest: kernel.fields})
+
+
+def holding(kernel: Kernel) -> MemoryFiles:
+    """Return a remote with that record, and the kernel's files under the names of their content."""
+    objects = {edition_name(PLACE, 0): edition(kernel).dump()}
+    for content in kernel.files.values():
+        objects[file_name(PLACE.environment, sha256(content))] = content
+    return MemoryFiles(objects)
+
+
+def fetched(files: Any, path: Path) -> tuple[Answer, Store]:
+    store = open_store(path, trust=TRUST)
+    store.put_environment(ENVIRONMENT)
+    answer = Exchange(files, store, kernels=True).fetch([PLACE], 1.0)[PLACE]
+    assert load_all(store) == 0
+    return answer, store
+
+
+def unsigned(kernel: Kernel) -> str:
+    return "nobody has signed it"
+
+
+def of_a_stranger(kernel: Kernel) -> str:
+    kernel.signed(STRANGER)
+    return "not by a key in trusted_keys"
+
+
+def with_another_library(kernel: Kernel) -> str:
+    kernel.signed().with_library(kernel.files[LIBRARY] + b"\0")
+    return "changed after it was signed"
+
+
+def of_another_source(kernel: Kernel) -> str:
+    kernel.signed().with_key(source="another")
+    return "changed after it was signed"
+
+
+def that_says_it_is_trusted(kernel: Kernel) -> str:
+    kernel.fields["taken"] = {"by": "operator", "source": "you"}
+    return "nobody has signed it"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [unsigned, of_a_stranger, with_another_library, of_another_source, that_says_it_is_trusted],
+)
+def test_a_kernel_that_no_friend_has_signed_is_not_even_fetched(
+    change: Callable[[Kernel], str], kernel: Kernel, tmp_path: Path
+) -> None:
+    why = change(kernel)
+    files = holding(kernel)
+    answer, store = fetched(files, tmp_path / "cache")
+    assert why in answer.refused
+    assert answer.hit  # its record is data
+    assert files.requests["read"] == 2  # editions alone
+    assert list(store.iter_kernels()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"evil", None])
+def test_a_file_that_is_not_the_signed_one_is_damage(
+    content: bytes | None, kernel: Kernel, tmp_path: Path
+) -> None:
+    files = holding(kernel.signed())
+    name = file_name(PLACE.environment, sha256(kernel.files[LIBRARY]))
+    files.objects[name] = content if content is not None else kernel.files[LIBRARY][:-1] + b"\1"
+    answer, _ = fetched(files, tmp_path / "cache")
+    assert "its checksum does not match its name" in answer.damage[0]
+
+
+def under_another_digest(kernel: Kernel) -> str:
+    kernel.fields["digest"] = "0" * 64
+    return "is not that of its key"
+
+
+def with_a_file_above(kernel: Kernel) -> str:
+    kernel.fields["files"] = {"../kernel.so": sha256(kernel.files[LIBRARY])}
+    return "outside its folder"
+
+
+def with_a_hidden_file(kernel: Kernel) -> str:
+    kernel.fields["files"] = {"..--x.so": sha256(kernel.files[LIBRARY])}
+    return "has a file named"
+
+
+def without_files(kernel: Kernel) -> str:
+    kernel.fields["files"] = {}
+    return "0 files"
+
+
+def as_large_as_a_disk(kernel: Kernel) -> str:
+    kernel.fields["bytes"] = 1 << 40
+    return "the limits are"
+
+
+def with_a_name_for_a_checksum(kernel: Kernel) -> str:
+    kernel.fields["files"] = {LIBRARY: "../../../evil"}
+    return "is no SHA-256"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        under_another_digest, with_a_file_above, with_a_hidden_file, without_files, as_large_as_a_disk,
+        with_a_name_for_a_checksum,
+    ],
+)  # fmt: skip
+def test_what_describes_no_kernel_is_damage(
+    change: Callable[[Kernel], str], kernel: Kernel, tmp_path: Path
+) -> None:
+    digest = kernel.fields["digest"]
+    why = change(kernel.signed())
+    described = replace(edition(kernel).record, decision=decision("a"))
+    described = replace(described, candidates={"a": measured("a", kernel=digest)})
+    files = holding(kernel)
+    files.objects[edition_name(PLACE, 0)] = edition_of(described, {digest: kernel.fields}).dump()
+    answer, _ = fetched(files, tmp_path / "cache")
+    assert why in answer.damage[0]
+
+
+@pytest.mark.parametrize("name", ["/tmp/evil.so", "../../evil", "x@/tmp/evil.so", ""])
+def test_a_record_that_names_a_path_for_a_kernel_leads_nowhere(name: str, tmp_path: Path) -> None:
+    row = measured("a", kernel=name)
+    described = edition_of(record(row, decision=decision("a")))
+    answer, store = fetched(
+        MemoryFiles({edition_name(PLACE, 0): described.dump()}), tmp_path / "cache"
+    )
+    assert answer.hit
+    assert store.kernel(name) is None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_unsigned_description_does_not_hide_a_signed_one(
+    order: int, kernel: Kernel, tmp_path: Path, payload: bytes
+) -> None:
+    other = Kernel(tmp_path / "other", {LIBRARY: payload + b"\0"})
+    first, second = [edition(kernel.signed()), edition(other)][::order]
+    both = united(first, second)
+    assert both.kernels[kernel.fields["digest"]] == kernel.fields
+    assert united(second, first) == both
+
+
+def test_pull_says_what_it_refused_and_takes_the_records(kernel: Kernel, tmp_path: Path) -> None:
+    for name, content in holding(kernel).objects.items():
+        path = tmp_path / "remote" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    store = open_store(tmp_path / "cache", trust=TRUST)
+    done = pull(store, LocalFiles(tmp_path / "remote"), Part(kernels=True), source="file:///remote")
+    assert (done.changed, done.failed, done.amounts.refused) == (1, 0, 1)
+    assert "file:///remote holds native code that is not trusted" in done.refused
+    assert load_all(store) == 0
+    chain = read_chains(lambda n, m: LocalFiles(tmp_path / "remote").read(n, m, 1.0), [PLACE])
+    assert chain[PLACE].edition is not None
+
+
+def tier(store: Store, files: MemoryFiles, **options: Any) -> RemoteTier:
+    return RemoteTier(store, RemoteOptions("memory://x", 5.0, **options), lambda _: files)
+
+
+def test_a_compile_is_told_once_that_kernels_of_the_remote_are_refused(
+    kernel: Kernel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path / "cache", trust=TRUST)
+    remote = tier(store, holding(kernel), kernels=True)
+    question = remote.look_up(*PLACE)
+    assert question is not None
+    assert remote.wait(question, 5.0)
+    remote.close()
+    assert caplog.text.count("memory://x holds native code that is not trusted") == 1
+    assert store.counters()["remote_refused"] == 1
+    assert load_all(store) == 0
+
+
+def test_what_a_machine_writes_behind_its_compiles_is_signed(tmp_path: Path) -> None:
+    signer, files = new_key(tmp_path / "key"), MemoryFiles()
+    store = open_store(tmp_path / "cache")
+    row = measured("a", kernel=put_library(store).digest)
+    store.put_record(record(row, decision=decision("a")))
+    remote = tier(store, files, kernels=True, signing_key=str(tmp_path / "key"))
+    remote.send(*PLACE)
+    remote.close()
+    there = open_store(tmp_path / "there", trust=Trust({signer.public: ""}))
+    Exchange(files, there, kernels=True).fetch([PLACE], 1.0)
+    assert [set(entry.signatures) for entry in there.iter_kernels()] == [{signer.public}]
+
+
+def test_a_signing_key_that_others_may_read_writes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    new_key(tmp_path / "key")
+    (tmp_path / "key").chmod(0o644)
+    files, store = MemoryFiles(), open_store(tmp_path / "cache")
+    store.put_record(record(measured("a"), decision=decision("a")))
+    remote = tier(store, files, kernels=True, signing_key=str(tmp_path / "key"))
+    remote.send(*PLACE)
+    remote.close()
+    assert "the remote cache is not used: the signing key" in caplog.text
+    assert files.objects == {}
+
+
+def test_a_signed_kernel_is_fetched_and_says_who_vouches_for_it(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    store = open_store(tmp_path / "cache", trust=TRUST)
+    Exchange(holding(kernel.signed()), store, kernels=True, source="s3://x").fetch([PLACE], 1.0)
+    (entry,) = store.iter_kernels()
+    assert entry.taken is not None
+    assert (entry.taken.by, entry.taken.source) == ("signature", "s3://x")
+    assert set(entry.signatures) == {FRIEND.public}

@@ -1,0 +1,120 @@
+"""The verb `key`, `--trust`, and what `verify`, `show` and `doctor` say of signatures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cli import main
+from inductor_plugin.cli.trust.finding import trust
+from tests.support.cache.records import kernel_key
+from tests.support.cli.command import answer_of, run
+
+
+@pytest.fixture
+def public(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """Make a signing key, and name it in the environment; return its public half."""
+    assert main(["key", "new", str(tmp_path / "key"), "--json"]) == 0
+    monkeypatch.setenv("INDUCTOR_PLUGIN_SIGNING_KEY", str(tmp_path / "key"))
+    return json.loads(capsys.readouterr().out)["public"]
+
+
+@pytest.fixture
+def file(store: Store, tmp_path: Path, public: str, capsys: pytest.CaptureFixture[str]) -> Path:
+    assert answer_of(store, capsys, "export", tmp_path / "x")["signed_by"] == public
+    return tmp_path / "x"
+
+
+def test_a_key_is_made_shown_and_never_replaced(
+    tmp_path: Path, public: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["key", "show"]) == 0
+    assert capsys.readouterr().out.strip() == public
+    assert main(["key", "new", str(tmp_path / "key")]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["key", "new", str(tmp_path / "other")]) == 0
+    assert "INDUCTOR_PLUGIN_TRUSTED_KEYS=ed25519:" in capsys.readouterr().out
+    monkeypatch.delenv("INDUCTOR_PLUGIN_SIGNING_KEY")
+    assert main(["key", "show"]) == 2
+    assert "name its file" in capsys.readouterr().err
+
+
+def test_an_import_is_refused_then_taken_by_the_key_and_all_say_so(
+    file: Path,
+    public: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = tmp_path / "there"
+    assert main(["import", str(file), "--cache-dir", str(there)]) == 2
+    refused = capsys.readouterr().err
+    assert public in refused
+    assert "--trust" in refused
+    assert not there.exists()
+    monkeypatch.setenv("INDUCTOR_PLUGIN_TRUSTED_KEYS", f"{public} me")
+    assert main(["import", str(file), "--cache-dir", str(there)]) == 0
+    assert "trusted keys have signed 1." in capsys.readouterr().out
+    store = open_store(there)
+    assert answer_of(store, capsys, "verify")["vouchers"] == {
+        "built": 0,
+        "operator": 0,
+        "signed": [{"key": public, "name": "me", "kernels": 1}],
+        "refused": [],
+    }
+    shown = answer_of(store, capsys, "show", kernel_key().digest)
+    assert shown["taken"] == {"by": "signature", "source": str(file), "signers": [public]}
+    found = trust(there, f"{public} me", "")
+    assert (found.state, found.remedy) == ("ok", "")
+    assert "1 signed by me" in found.detail
+    monkeypatch.delenv("INDUCTOR_PLUGIN_TRUSTED_KEYS")
+    run(store, "verify", status=1)
+    assert "1 refused" in capsys.readouterr().out
+    found = trust(there, "", "")
+    assert found.state == "broken"
+    assert "INDUCTOR_PLUGIN_TRUSTED_KEYS" in found.remedy
+
+
+def test_with_trust_it_is_the_operators_word(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(tmp_path / "there")
+    run(store, "import", "--trust", file)
+    capsys.readouterr()
+    assert answer_of(store, capsys, "verify")["vouchers"]["operator"] == 1
+    run(store, "verify")
+    assert "1 taken with --trust" in capsys.readouterr().out
+
+
+def test_keys_that_cannot_be_used_are_said_before_anything_is_taken(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INDUCTOR_PLUGIN_TRUSTED_KEYS", str(tmp_path / "nowhere"))
+    assert main(["import", str(file), "--trust", "--cache-dir", str(tmp_path / "there")]) == 2
+    assert "there is no such file; correct or unset it" in capsys.readouterr().err
+    found = trust(tmp_path / "there", str(tmp_path / "nowhere"), "")
+    assert (found.state, found.remedy) == ("broken", "correct or unset it")
+
+
+def test_doctor_names_a_signing_key_that_others_may_read(tmp_path: Path, public: str) -> None:
+    found = trust(tmp_path / "cache", "", str(tmp_path / "key"))
+    assert (found.state, public in found.detail) == ("ok", True)
+    (tmp_path / "key").chmod(0o644)
+    found = trust(tmp_path / "cache", "", str(tmp_path / "key"))
+    assert found.state == "broken"
+    assert found.remedy.startswith("run: chmod 600")
+
+
+def test_doctor_names_the_package_that_is_missing(
+    tmp_path: Path, public: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "cryptography.exceptions", None)
+    found = trust(tmp_path / "cache", public, "")
+    assert found.state == "broken"
+    assert found.remedy == 'pip install "inductor-plugin[trust]"'
+    assert trust(tmp_path / "cache", "", "").state == "ok"

@@ -1,0 +1,1 @@
+"""Signers, and what an attacker puts into packs, remotes and caches."""
