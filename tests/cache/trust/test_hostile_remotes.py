@@ -20,8 +20,7 @@ from inductor_plugin.cache.remote.transfer import Part, pull
 from inductor_plugin.cache.trust.keys import new_key
 from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.errors import forget
-from tests.support.cache.records import decision, measured, put_library
-from tests.support.processes.cache import ENVIRONMENT, record
+from tests.support.cache.records import ENVIRONMENT, decision, measured, put_library, record
 from tests.support.remote.files import MemoryFiles
 from tests.support.trust.payload import (
     FRIEND,

@@ -19,8 +19,14 @@ from inductor_plugin.cache.transfer.wheel import PACK_FILE, write_wheel
 from inductor_plugin.cache.trust.listing import vouchers
 from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.errors import TrustError
-from tests.support.cache.records import decision, kernel_key, measured, put_library
-from tests.support.processes.cache import ENVIRONMENT, record
+from tests.support.cache.records import (
+    ENVIRONMENT,
+    decision,
+    kernel_key,
+    measured,
+    put_library,
+    record,
+)
 from tests.support.trust.payload import FRIEND, STRANGER, TRUST
 
 DIGEST = kernel_key().digest
