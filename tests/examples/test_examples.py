@@ -1,0 +1,98 @@
+"""Each example of examples/ runs in a process of its own, with empty caches, and says what its reader is promised."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.support import pages
+from tests.support.repository import REPOSITORY
+
+EXAMPLES = REPOSITORY / "examples"
+SAID: Mapping[str, Mapping[Sequence[str], Sequence[str]]] = {
+    "aot_inductor.py": {(): ("package of ... KiB\n2 products, ...",)},
+    "huggingface_decoder.py": {
+        (): ("decided:\n  ...: ... (...)\n...", "...the same tokens as eager: True")
+    },
+    "pinned_deployment.py": {
+        ("record", "pins.json"): ("tuned 4 products, wrote pins.json",),
+        ("serve", "pins.json"): (
+            "batch of 1: (1, 48)\nbatch of 16: (16, 48)\n0 candidates measured\nbatch of 24: ...",
+        ),
+    },
+    "training.py": {
+        (): ("attention: ...", "...attention_backward: ...", "...step 29: loss ..."),
+    },
+    "vision.py": {
+        (): ("compiled in ... s of it tuning\n... problems, 0 of them known\n...",),
+    },
+}
+"""By example and arguments, in the order in which they run: what it prints; ``...`` stands for anything."""
+
+
+@pytest.fixture(scope="module")
+def inductor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return one Inductor cache for all examples: its probes of the compiler take seconds, once."""
+    return tmp_path_factory.mktemp("inductor-cache")
+
+
+@pytest.fixture
+def variables(tmp_path: Path, inductor_folder: Path) -> dict[str, str]:
+    """Return the variables of a process with an empty cache of the plugin."""
+    return {
+        **pages.environment(),
+        "XDG_CACHE_HOME": str(tmp_path / "home"),
+        "TORCHINDUCTOR_CACHE_DIR": str(inductor_folder),
+    }
+
+
+def test_every_example_is_run() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAID)
+    assert {path.name for path in EXAMPLES.iterdir()} - set(SAID) <= {
+        "__pycache__",
+        "custom_template",  # tests/docs/test_pages.py
+        "notebook.ipynb",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SAID))
+def test_an_example_runs_and_prints_what_it_promises(
+    name: str, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    for arguments, said in SAID[name].items():
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / name), *arguments],
+            cwd=tmp_path,
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=900,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+        for expected in said:
+            assert pages.difference(f"{expected}...", done.stdout) is None, done.stdout
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_shows_every_candidate(
+    tmp_path: Path, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
+    assert [cell for cell in notebook.cells if cell.get("outputs")] == []  # committed without any
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
+    assert shown["compile"][0].data["text/plain"] == "2"
+    rows = shown["table"][0].data["text/markdown"].splitlines()[2:]
+    assert len(rows) >= 2
+    assert all("| ok |" in row for row in rows)
+    assert "<html" in (tmp_path / "tuning.html").read_text(encoding="utf-8")
