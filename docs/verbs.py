@@ -43,11 +43,9 @@ def rows(schema: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, str]
     """
     if place:
         yield place, _types(schema)
-    if isinstance(schema.get("items"), dict):
-        yield from _inner(schema["items"], f"{place}[]")
-    others = schema.get("additionalProperties")
-    if isinstance(others, dict):
-        yield from _inner(others, f"{place}{{}}")
+    for inside, mark in (("items", "[]"), ("additionalProperties", "{}")):
+        if isinstance(schema.get(inside), dict):
+            yield from _inner(schema[inside], f"{place}{mark}")
     required = schema.get("required", ())
     for name, field in schema.get("properties", {}).items():
         below = rows(field, f"{place}.{name}" if place else name)

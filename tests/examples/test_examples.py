@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -87,9 +88,13 @@ def test_the_notebook_runs_and_shows_every_candidate(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
+    untyped: Any = nbformat
+    notebook = untyped.read(EXAMPLES / "notebook.ipynb", as_version=4)
     assert [cell for cell in notebook.cells if cell.get("outputs")] == []  # committed without any
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    client: Any = NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute()
     shown = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
     assert shown["compile"][0].data["text/plain"] == "2"
     rows = shown["table"][0].data["text/markdown"].splitlines()[2:]
