@@ -26,7 +26,7 @@ _LINK = re.compile(r"\]\((?:docs/)([^)]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside of docs/, with their links to it made relative."""
+    """Add the pages from outside of docs/, with links that are relative to it."""
     for page, source in OUTSIDE.items():
         text = (REPOSITORY / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=_LINK.sub(r"](\1)", text)))

@@ -98,7 +98,7 @@ def examples_list() -> str:
         text = path.read_text(encoding="utf-8")
         said = ast.get_docstring(ast.parse(text)) or ""
         summary, _, rest = said.partition("\n\n")
-        parts += [f"## {path.stem.replace('_', ' ').capitalize()}", "", summary, ""]
+        parts += [f"## {path.name}", "", summary, ""]
         parts += [rest, ""] if rest else []
         parts += [f'??? example "examples/{path.name}"', "", "    ```python"]
         parts += [f"    {line}".rstrip() for line in _body(text).splitlines()]

@@ -1,6 +1,6 @@
 """A decoder of Hugging Face's transformers: compile it, generate some tokens, and see which kernel runs for each product.
 
-The model is a small Llama with random weights, made from its configuration. Its window has a fixed size, so that one graph serves all steps.
+The model is a small Llama with random weights, built from its configuration. Its window has a fixed size, so that one graph serves all steps.
 """
 
 from __future__ import annotations

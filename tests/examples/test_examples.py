@@ -34,7 +34,7 @@ SAID: Mapping[str, Mapping[Sequence[str], Sequence[str]]] = {
         (): ("compiled in ... s of it tuning\n... problems, 0 of them known\n...",),
     },
 }
-"""By example and arguments, in the order in which they run: what it prints; ``...`` stands for anything."""
+"""By example and arguments, in the order in which they run: what it prints; ``...`` matches anything."""
 
 
 @pytest.fixture(scope="module")

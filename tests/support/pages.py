@@ -1,13 +1,13 @@
-"""Runs the snippets of a page of docs/ as a reader would, one after the other.
+"""Runs the snippets of a page of docs/ as a reader would, in their order.
 
     ```python                  runs in the page's namespace; what it prints is compared with a text block
     ```text title="prints"     that follows
     ```python title="FILE"     is written to the file; so is any other language with a title
-    ```console                 `$ COMMAND` and what it writes to standard output: ... stands for anything; without output it is not compared
+    ```console                 `$ COMMAND` and what it writes to standard output: ... matches anything; no output is not compared
     ```sh                      is for another machine or a shell of the reader's, and not run: verbs and their options, extras and
                                variables have to exist
 
-A line ``--8<-- "FILE"`` stands for a file of the repository, as it does on the site.
+A line ``--8<-- "FILE"`` includes a file of the repository, as it does on the site.
 
 `python -m tests.support.pages PAGE` runs a page in the current folder, in a process of its own.
 """
@@ -126,7 +126,7 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
 
 
 def difference(expected: str, written: str) -> str | None:
-    """Return how an output differs from what a page says, None if it does not; ``...`` stands for anything."""
+    """Return how an output differs from what a page says, None if it does not; ``...`` matches anything."""
     checker, flags = doctest.OutputChecker(), doctest.ELLIPSIS
     want, got = (
         "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) + "\n"
@@ -144,7 +144,9 @@ def unknown(line: str) -> Iterator[str]:
             yield f"no option has the variable {PREFIX}{name}"
     known = importlib.metadata.metadata("inductor-plugin").get_all("Provides-Extra") or []
     for extras in re.findall(r"(?:inductor-plugin|\.)\[([\w,-]+)\]", line):
-        yield from (f"there is no extra {one!r}" for one in extras.split(",") if one not in known)
+        yield from (
+            f"there is no extra {extra!r}" for extra in extras.split(",") if extra not in known
+        )
     words = shlex.split(line, comments=True)
     if "inductor-plugin" in words:
         yield from _refused(words[words.index("inductor-plugin") + 1 :])
