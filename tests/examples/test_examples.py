@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from tests.support import pages
 from tests.support.repository import REPOSITORY
@@ -84,20 +84,30 @@ def test_an_example_runs_and_prints_what_it_promises(
 
 @pytest.mark.slow
 def test_the_notebook_runs_and_shows_every_candidate(
-    tmp_path: Path, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, variables: dict[str, str]
 ) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    untyped: Any = nbformat
-    notebook = untyped.read(EXAMPLES / "notebook.ipynb", as_version=4)
-    assert [cell for cell in notebook.cells if cell.get("outputs")] == []  # committed without any
-    client: Any = NotebookClient(
-        notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
+    notebook = tmp_path / "notebook.ipynb"
+    shutil.copy(EXAMPLES / notebook.name, notebook)
+    assert [cell for cell in cells(notebook) if cell.get("outputs")] == []  # committed without any
+    limits = ("--timeout=600", "--startup_timeout=300")
+    done = subprocess.run(
+        ["jupyter-execute", "--inplace", *limits, str(notebook)],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
     )
-    client.execute()
-    shown = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
-    assert shown["compile"][0].data["text/plain"] == "2"
-    rows = shown["table"][0].data["text/markdown"].splitlines()[2:]
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown = {cell["id"]: cell["outputs"] for cell in cells(notebook) if "outputs" in cell}
+    assert shown["compile"][-1]["data"]["text/plain"] == ["2"]
+    rows = "".join(shown["table"][-1]["data"]["text/markdown"]).splitlines()[2:]
     assert len(rows) >= 2
     assert all("| ok |" in row for row in rows)
     assert "<html" in (tmp_path / "tuning.html").read_text(encoding="utf-8")
+
+
+def cells(notebook: Path) -> list[dict[str, Any]]:
+    """Return the cells of a notebook."""
+    return json.loads(notebook.read_text(encoding="utf-8"))["cells"]
