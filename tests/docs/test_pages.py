@@ -78,13 +78,8 @@ def run_in_process(
     page: str, checkout: Path, folder: Path, inductor_folder: Path
 ) -> subprocess.CompletedProcess[str]:
     """Run a page of a checkout in a folder, with its package and an empty cache."""
-    paths = os.pathsep.join((str(pages.CALM), str(checkout)))
-    variables = {
-        **os.environ,
-        "PYTHONPATH": paths,
-        "XDG_CACHE_HOME": str(folder / "home"),
-        "TORCHINDUCTOR_CACHE_DIR": str(inductor_folder),
-    }
+    variables = pages.shell(folder / "home", inductor_folder)
+    variables["PYTHONPATH"] = os.pathsep.join((str(pages.CALM), str(checkout)))
     return subprocess.run(
         [sys.executable, "-m", "tests.support.pages", page],
         cwd=folder,

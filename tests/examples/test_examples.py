@@ -46,11 +46,7 @@ def inductor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def variables(tmp_path: Path, inductor_folder: Path) -> dict[str, str]:
     """Return the variables of a process with an empty cache of the plugin."""
-    return {
-        **pages.environment(),
-        "XDG_CACHE_HOME": str(tmp_path / "home"),
-        "TORCHINDUCTOR_CACHE_DIR": str(inductor_folder),
-    }
+    return pages.shell(tmp_path / "home", inductor_folder)
 
 
 def test_every_example_is_run() -> None:

@@ -199,6 +199,15 @@ def environment() -> dict[str, str]:
     }
 
 
+def shell(home: Path, inductor_folder: Path) -> dict[str, str]:
+    """Return the variables of a reader's shell with an empty cache of the plugin below ``home``."""
+    return {
+        **environment(),
+        "XDG_CACHE_HOME": str(home),
+        "TORCHINDUCTOR_CACHE_DIR": str(inductor_folder),
+    }
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path.cwd()))
     print(f"{sys.argv[1]}: {run_page(sys.argv[1])} snippets")
