@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-_CLI = Path(__file__).resolve().parents[1] / "inductor_plugin" / "cli"
-_SOURCES = ("doctor.py", "disk.py")
+_ROOT = Path(__file__).resolve().parents[1]
+_DOCTOR = _ROOT / "inductor_plugin" / "cli" / "doctor.py"
 _UNKNOWN = "…"
 """Stands for what is known only when `doctor` runs."""
 
@@ -23,8 +23,15 @@ def findings() -> str:
 
 
 def _functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    for source in _SOURCES:
-        tree = ast.parse((_CLI / source).read_text(encoding="utf-8"))
+    """Yield the functions of `doctor`, after those of the modules of the command line that it imports."""
+    doctor = ast.parse(_DOCTOR.read_text(encoding="utf-8"))
+    modules = [node.module or "" for node in doctor.body if isinstance(node, ast.ImportFrom)]
+    paths = [
+        _ROOT / f"{module.replace('.', '/')}.py"
+        for module in modules
+        if module.startswith("inductor_plugin.cli.")
+    ]
+    for tree in (*(ast.parse(path.read_text(encoding="utf-8")) for path in paths), doctor):
         yield from ((node.name, node) for node in tree.body if isinstance(node, ast.FunctionDef))
 
 

@@ -100,6 +100,12 @@ def test_the_template_of_the_page_is_short_and_uses_the_public_modules_alone(
     assert modules == {"inductor_plugin", "inductor_plugin.template"}
 
 
+def test_the_quick_start_fits_a_screen() -> None:
+    text = (pages.DOCS / "index.md").read_text(encoding="utf-8")
+    section = text.partition("## Quick start\n")[2].partition("\n## ")[0]
+    assert 20 < len(section.splitlines()) < 45
+
+
 def test_every_generated_part_is_on_a_page_and_every_marker_has_a_part() -> None:
     texts = [(pages.DOCS / page).read_text(encoding="utf-8") for page in PAGES]
     markers = [name for text in texts for name in re.findall(r"<!-- generated: (.+?) -->", text)]
