@@ -40,7 +40,7 @@ from tests.support.repository import REPOSITORY
 DOCS = REPOSITORY / "docs"
 CALM = REPOSITORY / "tests" / "support" / "calm"
 _INFO = re.compile(r'(?P<language>\w+)(?: title="(?P<title>[^"\n]+)")?[^\n]*$\n', re.MULTILINE)
-_INCLUDED = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
+INCLUDED = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
 _SEPARATE = {"bench", "demo", "doctor", "precompile", "tune"}
 """Verbs that compile, measure or look at the machine: they run in a process of their own."""
 
@@ -112,7 +112,7 @@ class Snippets:
 
 def whole(text: str) -> str:
     """Return a snippet with the files that it includes."""
-    return _INCLUDED.sub(lambda match: (REPOSITORY / match[1]).read_text().rstrip("\n"), text)
+    return INCLUDED.sub(lambda match: (REPOSITORY / match[1]).read_text().rstrip("\n"), text)
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:
