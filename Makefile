@@ -11,7 +11,10 @@ ARGS ?=
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 PATIENT := -o faulthandler_timeout=600
 
-.PHONY: environment demo test test-slow test-part test-all durations check test-compat test-pytorch test-gpu bench bench-gpu docs clean
+# The documentation as build/site/index.html; a broken link or anchor is an error.
+SITE := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
+.PHONY: environment demo test test-slow test-part test-all durations check test-compat test-pytorch test-gpu bench bench-gpu docs site clean
 
 environment: $(READY)
 
@@ -41,6 +44,7 @@ check: $(READY)
 	$(PY) -m ruff check .
 	$(PY) -m pyright --pythonpath $(PY)
 	$(VENV)/bin/lint-imports
+	$(SITE) --quiet
 
 test-compat: $(COMPAT:%=test-compat-%)
 
@@ -65,12 +69,15 @@ bench-gpu: $(READY)
 docs: $(READY)
 	$(PY) -m docs.generate
 
+site: $(READY)
+	$(SITE)
+
 clean:
 	rm -rf build dist *.egg-info .import_linter_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check "torch==$(TORCH)" -e ".[dev]"
+	$(PY) -m pip install --quiet --disable-pip-version-check "torch==$(TORCH)" -e ".[dev,docs]"
 	rm -f $(VENV)/.ready-torch-*
 	touch $@

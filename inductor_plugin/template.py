@@ -6,7 +6,8 @@
                candidates(problem) ─► Candidate, Candidate, ...
 
 A template depends on the problem only. It does not query a device, read a cache or start a process,
-so that it gives the same answers on a machine without a GPU.
+so that it gives the same answers on a machine without a GPU. What a template needs of other modules
+(`Problem`, `OpKernel`, `Contract`) is exported here, so that a package outside of this one imports nothing else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,19 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.contract import Contract
+
+__all__ = [
+    "Candidate",
+    "Contract",
+    "Contracted",
+    "CudaSource",
+    "Failed",
+    "Json",
+    "OpKernel",
+    "Problem",
+    "Template",
+    "TritonSource",
+]
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """Values of a JSON file; a configuration is stored unchanged."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from inductor_plugin import template as template_module
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.template import Candidate, Failed, Template
@@ -78,3 +79,11 @@ def test_candidates_and_failures_cannot_be_changed():
     for record, name in ((candidate, "name"), (Failed("no space"), "reason")):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(record, name, "other")
+
+
+def test_a_template_of_another_package_finds_what_it_needs_in_one_module():
+    for name in template_module.__all__:
+        assert getattr(template_module, name) is not None
+    assert {"Candidate", "Contract", "OpKernel", "Problem"} <= set(template_module.__all__)
+    assert template_module.OpKernel is OpKernel
+    assert template_module.Problem is Problem

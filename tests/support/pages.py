@@ -1,0 +1,213 @@
+"""Runs the snippets of a page of docs/ as a reader would, in their order.
+
+    ```python                  runs in the page's namespace; what it prints is compared with a text block
+    ```text title="prints"     that follows
+    ```python title="FILE"     is written to the file; so is any other language with a title
+    ```console                 `$ COMMAND` and what it writes to standard output: ... matches anything; no output is not compared
+    ```sh                      is for another machine or a shell of the reader's, and not run: verbs and their options, extras and
+                               variables have to exist
+
+A line ``--8<-- "FILE"`` includes a file of the repository, as it does on the site.
+
+`python -m tests.support.pages PAGE` runs a page in the current folder, in a process of its own.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib.metadata
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sybil import Document, Example, Region, Sybil
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
+
+from inductor_plugin.cli import VERBS, main
+from inductor_plugin.config import ENABLE_VARIABLE, PREFIX, option_names
+from tests.support.repository import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+CALM = REPOSITORY / "tests" / "support" / "calm"
+_INFO = re.compile(r'(?P<language>\w+)(?: title="(?P<title>[^"\n]+)")?[^\n]*$\n', re.MULTILINE)
+INCLUDED = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
+_SEPARATE = {"bench", "demo", "doctor", "precompile", "tune"}
+"""Verbs that compile, measure or look at the machine: they run in a process of their own."""
+
+
+def run_page(name: str) -> int:
+    """Run the snippets of a page in the current folder; return how many there are.
+
+    Raises:
+        SybilFailure: A snippet does not do what the page says.
+    """
+    examples = list(Sybil([Snippets()]).parse(DOCS / name).examples())
+    for example in examples:
+        example.evaluate()
+    return len(examples)
+
+
+class Snippets:
+    """Finds the snippets of a page, and runs each."""
+
+    def __init__(self) -> None:
+        self._python = PythonEvaluator()
+        self._printed = ""
+
+    def __call__(self, document: Document) -> Iterable[Region]:
+        """Yield each snippet with the function that runs it."""
+        for region in RawFencedCodeBlockLexer(_INFO)(document):
+            language, title = region.lexemes["language"], region.lexemes["title"]
+            evaluators = {
+                "python": self._run_python,
+                "console": self._run_console,
+                "sh": self._check_shell,
+            }
+            if language == "text" and title == "prints":
+                region.evaluator = self._compare
+            else:
+                region.evaluator = self._write if title else evaluators.get(language)
+            if region.evaluator is not None:
+                region.parsed = region.lexemes["source"]
+                yield region
+
+    def _run_python(self, example: Example) -> str | None:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            failure = self._python(example)
+        self._printed = out.getvalue()
+        return failure
+
+    def _compare(self, example: Example) -> str | None:
+        return difference(str(example.parsed), self._printed)
+
+    def _write(self, example: Example) -> None:
+        path = Path(example.region.lexemes["title"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(whole(str(example.parsed)), encoding="utf-8")
+
+    def _run_console(self, example: Example) -> str | None:
+        for command, expected in commands(str(example.parsed)):
+            status, written = _run(command)
+            if status != 0:
+                return f"$ {command}\nended with status {status}:\n{written}"
+            if expected and (failure := difference(expected, written)):
+                return f"$ {command}\n{failure}"
+        return None
+
+    def _check_shell(self, example: Example) -> str | None:
+        problems = [problem for line in _lines(str(example.parsed)) for problem in unknown(line)]
+        return "\n".join(problems) or None
+
+
+def whole(text: str) -> str:
+    """Return a snippet with the files that it includes."""
+    return INCLUDED.sub(lambda match: (REPOSITORY / match[1]).read_text().rstrip("\n"), text)
+
+
+def commands(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the commands of a console, each with what it writes."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, expected = part.partition("\n")
+        while command.endswith("\\"):
+            following, _, expected = expected.partition("\n")
+            command = f"{command[:-1]}{following.removeprefix('> ')}"
+        yield command, expected
+
+
+def difference(expected: str, written: str) -> str | None:
+    """Return how an output differs from what a page says, None if it does not; ``...`` matches anything."""
+    checker, flags = doctest.OutputChecker(), doctest.ELLIPSIS
+    want, got = (
+        "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) + "\n"
+        for text in (expected, written)
+    )
+    if checker.check_output(want, got, flags):
+        return None
+    return checker.output_difference(doctest.Example("", want), got, flags)
+
+
+def unknown(line: str) -> Iterator[str]:
+    """Yield what a line of a shell asks for and does not exist: a verb, an option, an extra, a variable."""
+    for name in re.findall(rf"\b{PREFIX}(\w+)", line):
+        if name.lower() not in option_names() and PREFIX + name != ENABLE_VARIABLE:
+            yield f"no option has the variable {PREFIX}{name}"
+    known = importlib.metadata.metadata("inductor-plugin").get_all("Provides-Extra") or []
+    for extras in re.findall(r"(?:inductor-plugin|\.)\[([\w,-]+)\]", line):
+        yield from (
+            f"there is no extra {extra!r}" for extra in extras.split(",") if extra not in known
+        )
+    words = shlex.split(line, comments=True)
+    if "inductor-plugin" in words:
+        yield from _refused(words[words.index("inductor-plugin") + 1 :])
+
+
+def _refused(words: list[str]) -> Iterator[str]:
+    """Yield why a verb does not take its arguments."""
+    verb = next((verb for verb in VERBS if words and verb.name == words[0]), None)
+    if verb is None:
+        yield f"there is no verb {' '.join(words[:1])!r}"
+        return
+    parser = ArgumentParser(prog=verb.name)
+    parser.add_argument("--cache-dir")
+    parser.add_argument("--json", action="store_true")
+    verb.add_arguments(parser)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            parser.parse_args(words[1:])
+    except SystemExit:
+        yield said.getvalue()
+
+
+def _lines(text: str) -> list[str]:
+    return text.replace("\\\n", " ").splitlines()
+
+
+def _run(command: str) -> tuple[int, str]:
+    """Run a command; return its exit status and what it wrote to standard output."""
+    words = shlex.split(command)
+    if words[0] == "inductor-plugin" and words[1] not in _SEPARATE and ">" not in command:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            status = main(words[1:])
+        return status, out.getvalue()
+    done = subprocess.run(
+        command, shell=True, env=environment(), stdout=subprocess.PIPE, text=True, timeout=600
+    )
+    return done.returncode, done.stdout
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of a reader's shell: this environment's programs, and no second measurement."""
+    folders = (str(Path(sys.executable).parent), os.environ["PATH"])
+    paths = (str(CALM), os.environ.get("PYTHONPATH", ""))
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join(folders),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+
+
+def shell(home: Path, inductor_folder: Path) -> dict[str, str]:
+    """Return the variables of a reader's shell with an empty cache of the plugin below ``home``."""
+    return {
+        **environment(),
+        "XDG_CACHE_HOME": str(home),
+        "TORCHINDUCTOR_CACHE_DIR": str(inductor_folder),
+    }
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path.cwd()))
+    print(f"{sys.argv[1]}: {run_page(sys.argv[1])} snippets")
