@@ -562,6 +562,7 @@ def test_what_a_remote_answers_late_is_used_while_candidates_compile(
         return 1
 
     one = task([entry("library", library=True), entry("a", build=triton_job("a"))], refresh=refresh)
+    one.awaits_news = True
     rig.pipeline.submit(one)
     until(lambda: rig.bench.screened == ["library"])
     assert not one.done.is_set()
