@@ -127,8 +127,9 @@ def _looked(counted: Usage, records: Sequence[str], others: Sequence[str], look_
         data = _content(place)
         damaged += data is None or (bool(data) and document.check(data) is not None)
         pinned += number >= len(others) and _is_pinned(data, place)
-    share = looked / max(1, len(others) + len(records))
-    return replace(counted, damaged=damaged, pinned=pinned, looked=share if looked else 1.0)
+    count = len(others) + len(records)
+    share = looked / count if count else 1.0
+    return replace(counted, damaged=damaged, pinned=pinned, looked=share)
 
 
 def _scattered(places: Sequence[str]) -> Iterator[str]:

@@ -32,7 +32,7 @@ def _verify(arguments: Namespace) -> int:
             for damage in damaged
         ],
         "left": len(left),
-        **{n: v for n, v in usage.fields().items() if n != "damaged"},
+        **{n: v for n, v in usage.fields().items() if n not in ("damaged", "pinned", "looked")},
     }
     lines = [
         f"{damage.kind} {damage.path}: {damage.reason}"
