@@ -12,6 +12,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -117,11 +118,11 @@ class Clock:
     def threading(self) -> Any:
         """Return what replaces the module ``threading``."""
         return SimpleNamespace(
-            Thread=lambda **arguments: _Thread(self, **arguments),
-            Condition=lambda: Condition(self),
-            Lock=lambda: Condition(self),
-            RLock=lambda: Condition(self),
-            Event=lambda: Event(self),
+            Thread=partial(_Thread, self),
+            Condition=partial(Condition, self),
+            Lock=partial(Condition, self),
+            RLock=partial(Condition, self),
+            Event=partial(Event, self),
         )
 
     def queue(self) -> Any:

@@ -47,6 +47,7 @@ from inductor_plugin.worker.jobs import BenchCandidate, TritonCompileJob, Worker
 
 _MODULES = (budget, holder, pipeline, builder, queue, journal, trace, compile_pool)
 _LIMIT_S = 1e9
+_TIMEOUT_S = 120.0  # the default of option compile_timeout_s
 _OUTPUT = TensorSpec((64, 64), (64, 1), "bfloat16", "cuda:0")
 _OPERAND = Operand((64, 64), (64, 1), "bfloat16", "cuda")
 _PROBLEM = Problem("mm", (_OPERAND, _OPERAND), _OPERAND)
@@ -177,16 +178,25 @@ def _replaced(world: World, store: SimulatedStore, fleet: Fleet) -> Generator[No
     def folder() -> Generator[Path]:
         yield NOWHERE
 
-    files = SimpleNamespace(collect=lambda _folder: {"kernel.cubin": b""}, place=lambda *_: None)
+    def collect(_folder: Path) -> dict[str, bytes]:
+        return {"kernel.cubin": b""}
+
+    def nothing(*_: object) -> None:
+        pass
+
+    def worker(*_: object) -> SimulatedWorker:
+        return SimulatedWorker(world)
+
+    def cores(_pid: int) -> range:
+        return range(fleet.workers)
+
     others: dict[str, Any] = {
-        f"{compile_pool.__name__}.WorkerProcess": lambda *_: SimulatedWorker(world),
+        f"{compile_pool.__name__}.WorkerProcess": worker,
         f"{compile_pool.__name__}.available_bytes": lambda: 1 << 62,
-        f"{compile_pool.__name__}.os": SimpleNamespace(
-            sched_getaffinity=lambda _pid: range(fleet.workers)
-        ),
-        f"{compile_pool.__name__}._warn": lambda *_: None,
+        f"{compile_pool.__name__}.os": SimpleNamespace(sched_getaffinity=cores),
+        f"{compile_pool.__name__}._warn": nothing,
         f"{builder.__name__}.scratch": SimpleNamespace(build_folder=folder),
-        f"{builder.__name__}.triton_files": files,
+        f"{builder.__name__}.triton_files": SimpleNamespace(collect=collect, place=nothing),
         f"{builder.__name__}.touch": store.touch,
         f"{holder.__name__}.touch": store.touch,
     }
@@ -199,7 +209,7 @@ def _pipeline(world: World, store: Any, pool: CompilePool) -> Pipeline:
     bench: Any = SimulatedBench(world)
     return Pipeline(
         "cuda:0",
-        Builder(store, pool, counters, silent, compile_timeout_s=900.0),
+        Builder(store, pool, counters, silent, compile_timeout_s=_TIMEOUT_S),
         bench,
         _refuse,
         counters,
@@ -262,7 +272,7 @@ def _candidate(fleet: Fleet, number: int, index: int, chance: random.Random) -> 
         build = CppBuild(key, source, ("nvcc",), "cuda")
     else:
         environment = (("TRITON_CACHE_DIR", str(NOWHERE)),)
-        build = TritonCompileJob(key.digest, name, "", environment, 0.0, kernel=key)
+        build = TritonCompileJob(key.digest, name, "", environment, _TIMEOUT_S, kernel=key)
     entry = TaskCandidate(CandidateId(name, name, "template", "", library=False), build=build)
     entry.bench = lambda _library, _symbol: _argument(entry)
     return entry

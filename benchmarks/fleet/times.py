@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from inductor_plugin.cache import open_store
 
@@ -88,13 +87,14 @@ def _triton_mean_s(precompile: dict[str, Any], results: Path) -> float:
     return (summary["first_compile_s"] - cutlass_s) / summary["triton_kernels"]
 
 
-def _values(value: Any, name: str) -> Sequence[Any]:
+def _values(value: Any, name: str) -> list[Any]:
     """Return the values of all fields of a name, however deep."""
     if isinstance(value, dict):
-        own = [value[name]] if name in value else []
-        return [*own, *(found for inner in value.values() for found in _values(inner, name))]  # pyright: ignore[reportUnknownVariableType]
+        fields = cast("dict[str, Any]", value)
+        own = [fields[name]] if name in fields else list[Any]()
+        return [*own, *(each for inner in fields.values() for each in _values(inner, name))]
     if isinstance(value, list):
-        return [found for inner in value for found in _values(inner, name)]  # pyright: ignore[reportUnknownVariableType]
+        return [each for inner in cast("list[Any]", value) for each in _values(inner, name)]
     return []
 
 

@@ -99,6 +99,10 @@ class World:
     spent: Spent
 
 
+def _path(name: str) -> Path:
+    return NOWHERE / name
+
+
 class SimulatedStore:
     """A cache in memory that all processes share; locks never wait. Counts requests."""
 
@@ -107,7 +111,7 @@ class SimulatedStore:
         self._requests = spent.requests
         self._kernels: dict[str, Any] = {}
         self._locked: set[str] = set()
-        self.layout = SimpleNamespace(lock=lambda name: NOWHERE / name)
+        self.layout = SimpleNamespace(lock=_path)
 
     def kernel(self, digest: str) -> Any:
         """Return a kernel, or None."""
@@ -118,9 +122,7 @@ class SimulatedStore:
         """Keep a kernel."""
         del resources
         self._requests["write a kernel"] += 1
-        entry = SimpleNamespace(
-            digest=key.digest, files=tuple(files), resources=None, path=lambda name: NOWHERE / name
-        )
+        entry = SimpleNamespace(digest=key.digest, files=tuple(files), resources=None, path=_path)
         self._kernels[key.digest] = entry
         return entry
 
@@ -169,7 +171,8 @@ class SimulatedWorker:
         if not self._runs:
             self._runs = True
             clock.sleep(world.times.worker_s)
-        limit_s = limit(Event("start")) or float("inf")
+        limit_s = limit(Event("start"))
+        assert limit_s is not None
         kernels = 1 if isinstance(job, TritonCompileJob) else len(job.sources)
         took_s = self._takes_s(job, kernels)
         world.spent.jobs += 1
