@@ -2,7 +2,8 @@
 
 python -m benchmarks.fleet [--workers 1,10] [--candidates 100,1000] [--workers-per-gpu 16] [--cache DIR] [--out FILE]
 
-Every figure is simulated and follows from the seed and the times it draws from; none depends on this machine.
+Every figure is simulated and follows from the seed and the times it draws from; none depends on this machine. Runs that
+``--out`` has already are not simulated again: remove the file after a change.
 """
 
 from __future__ import annotations
@@ -67,6 +68,17 @@ def _times_of(times: Times) -> dict[str, Any]:
     }
 
 
+def _rows(file: Path | None) -> list[dict[str, Any]]:
+    """Return the rows that a file has, none if it does not exist."""
+    if file is None or not file.exists():
+        return []
+    return json.loads(file.read_text(encoding="utf-8"))["runs"]
+
+
+def _key(fields: dict[str, Any]) -> tuple[str, int, int, int]:
+    return fields["what"], fields["workers"], fields["gpus"], fields["candidates"]
+
+
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
@@ -84,8 +96,11 @@ def main() -> None:
     times = committed()
     if arguments.cache is not None:
         times = of_cache(arguments.cache, times)
-    rows: list[dict[str, Any]] = []
+    rows = _rows(arguments.out)
+    done = {_key(each) for each in rows}
     for name, fleet in fleets(arguments):
+        if (name, fleet.workers, fleet.gpus, fleet.candidates) in done:
+            continue
         run = simulate(fleet, times)
         rows.append(row(name, fleet, run))
         print(

@@ -13,7 +13,17 @@ from typing import Any, Literal
 from inductor_plugin.errors import OptionError
 
 Kind = Literal[
-    "text", "list", "folder", "choice", "on/off", "whole number", "number", "size", "limits", "url"
+    "text",
+    "list",
+    "folder",
+    "choice",
+    "on/off",
+    "whole number",
+    "number",
+    "size",
+    "limits",
+    "url",
+    "farm",
 ]
 
 _SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
@@ -21,6 +31,7 @@ _SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "o
 _LIMIT = re.compile(r"(?:([a-z]\w*)=)?(\d{1,18})")
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(?!.*::)[^\s\x00-\x1f]+")
 """fsspec's chains (``simplecache::s3://...``) keep files of their own, which nothing checks."""
+_FARM = re.compile(r"ray:(auto|local|(//)?[^\s/:]+:\d{1,5})")
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -153,6 +164,15 @@ def _url(value: object, origin: str) -> str:
     return text
 
 
+def _farm(value: object, origin: str) -> str:
+    text = _text(value, origin).strip()
+    if not text or _FARM.fullmatch(text):
+        return text
+    raise OptionError(
+        f"{origin} is {value!r}; use ray://HOST:PORT (a Ray client), ray:auto, ray:HOST:PORT or ray:local"
+    )
+
+
 def _protocols() -> frozenset[str]:
     """Return the protocols that fsspec knows, installed or not; none if it is not installed itself, which is told later."""
     try:
@@ -173,6 +193,7 @@ PARSERS: Mapping[Kind, Callable[[object, str], object]] = {
     "size": _bytes,
     "limits": _limits,
     "url": _url,
+    "farm": _farm,
 }
 """Parser of each kind; takes the value, and its origin for error messages."""
 

@@ -17,7 +17,7 @@ from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
-from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm.pool import Pool
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     Compiled,
@@ -393,7 +393,7 @@ def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         time.sleep(0.002)
 
 
-def wait_idle(pool: CompilePool, limit_s: float) -> bool:
+def wait_idle(pool: Pool, limit_s: float) -> bool:
     """Wait until nothing is queued or running; False if that took too long."""
     ends = time.monotonic() + limit_s
     while pool.active() and time.monotonic() < ends:

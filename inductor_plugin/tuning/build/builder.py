@@ -48,7 +48,7 @@ from inductor_plugin.worker.jobs import (
 )
 
 if TYPE_CHECKING:
-    from inductor_plugin.worker.compile_pool import CompilePool
+    from inductor_plugin.worker.farm.pool import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Builder:
     def __init__(
         self,
         store: Store,
-        pool: CompilePool,
+        pool: Pool,
         counters: Counters,
         trace: Trace,
         compile_timeout_s: float,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from inductor_plugin.tuning.build.item import BuildItem, urgency
 
 if TYPE_CHECKING:
-    from inductor_plugin.worker.compile_pool import CompilePool
+    from inductor_plugin.worker.farm.pool import Pool
 
 LEAD, SPARE = 2, 16
 """Builds in progress: twice as many as compile at once, so that no worker waits for the next one, and some that wait for
@@ -29,7 +29,7 @@ class BuildQueue:
     """
 
     def __init__(
-        self, pool: CompilePool, run: Callable[[Sequence[BuildItem], Callable[[], None]], None]
+        self, pool: Pool, run: Callable[[Sequence[BuildItem], Callable[[], None]], None]
     ) -> None:
         """Run each build by ``run``, which must not raise, for the workers of ``pool``."""
         self._pool = pool

@@ -1,0 +1,54 @@
+"""A Ray cluster on this machine: each node is a raylet with one CPU, and processes of its own."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_STORE_BYTES = 100 << 20
+
+
+@contextmanager
+def cluster(nodes: int) -> Generator[Any]:
+    """Start a cluster, and connect to it; skip the test where Ray is not installed."""
+    ray: Any = pytest.importorskip("ray")
+    utilities: Any = importlib.import_module("ray.cluster_utils")
+    started = utilities.Cluster()
+    try:
+        for _ in range(nodes):
+            add_node(started)
+        ray.init(address=started.address, log_to_driver=False, configure_logging=False)
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+
+
+def add_node(started: Any) -> Any:
+    """Add a node with one CPU, and return it."""
+    return started.add_node(num_cpus=1, object_store_memory=_STORE_BYTES, include_dashboard=False)
+
+
+def compiling_processes() -> list[int]:
+    """Return the numbers of Ray's worker processes that run a compile now."""
+    pids: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            title = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if title.startswith(b"ray::compile"):
+            pids.append(int(folder.name))
+    return pids
+
+
+def kill(pid: int) -> None:
+    """End a process without a chance to say anything."""
+    os.kill(pid, signal.SIGKILL)
