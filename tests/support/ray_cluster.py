@@ -36,15 +36,18 @@ def add_node(started: Any) -> Any:
     return started.add_node(num_cpus=1, object_store_memory=_STORE_BYTES, include_dashboard=False)
 
 
-def compiling_processes() -> list[int]:
-    """Return the numbers of Ray's worker processes that run a compile now."""
+def compiling_processes(cluster: Any) -> list[int]:
+    """Return the numbers of a cluster's worker processes that run a compile now."""
     pids: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            title = (folder / "cmdline").read_bytes()
+            if not (folder / "cmdline").read_bytes().startswith(b"ray::compile"):
+                continue
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            raylet = Path(f"/proc/{parent}/cmdline").read_text()
         except OSError:
             continue
-        if title.startswith(b"ray::compile"):
+        if cluster.address in raylet:  # not another test's
             pids.append(int(folder.name))
     return pids
 

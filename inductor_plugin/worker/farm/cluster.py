@@ -54,7 +54,13 @@ class Cluster:
             raise WorkerError(f"the farm {farm} cannot be reached: {_reason(error)}") from error
 
     def put(self, parcel: Parcel) -> Any:
-        """Send a job to the object store, from where tasks take it, retries included."""
+        """Send a job to the object store, from where tasks take it, retries included.
+
+        Raises:
+            WorkerError: The connection has ended.
+        """
+        if not self._ray.is_initialized():  # Ray would start a cluster on this machine
+            raise WorkerError("the connection to the cluster has ended")
         return self._ray.put(parcel)
 
     def start(self, parcel: Any, limit_s: float, memory_bytes: int) -> Any:
@@ -86,6 +92,8 @@ class Cluster:
 
     def cancel(self, task: Any) -> None:
         """Give a task up; its worker process ends."""
+        if not self._ray.is_initialized():
+            return
         try:
             self._ray.cancel(task, force=True)
         except Exception as error:  # noqa: BLE001  it has ended, or the cluster has

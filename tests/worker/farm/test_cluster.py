@@ -56,10 +56,10 @@ def are_right(answers: list[Compiled]) -> bool:
     )
 
 
-def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path) -> None:
+def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster: Any) -> None:
     assert pool.workers == 3
     answers = submit(pool, tmp_path)
-    until(lambda: len(compiling_processes()) == 3, LIMIT_S)
+    until(lambda: len(compiling_processes(ray_cluster)) == 3, LIMIT_S)
     assert wait_idle(pool, LIMIT_S)
     assert are_right(answers)
 
@@ -68,8 +68,8 @@ def test_a_process_that_is_killed_and_a_node_that_comes_change_nothing(
     pool: Pool, tmp_path: Path, ray_cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = submit(pool, tmp_path)
-    until(lambda: len(compiling_processes()) == 3, LIMIT_S)
-    kill(compiling_processes()[0])
+    until(lambda: len(compiling_processes(ray_cluster)) == 3, LIMIT_S)
+    kill(compiling_processes(ray_cluster)[0])
     node = add_node(ray_cluster)
     until(lambda: pool.workers == 4, LIMIT_S)
     assert wait_idle(pool, LIMIT_S)
@@ -84,7 +84,7 @@ def test_the_jobs_of_a_node_that_is_lost_are_done_again(
     node = add_node(ray_cluster)
     until(lambda: pool.workers == 4, LIMIT_S)
     answers = submit(pool, tmp_path)
-    until(lambda: len(compiling_processes()) == 4, LIMIT_S)
+    until(lambda: len(compiling_processes(ray_cluster)) == 4, LIMIT_S)
     ray_cluster.remove_node(node, allow_graceful=False)
     assert wait_idle(pool, LIMIT_S)
     assert are_right(answers)
