@@ -69,6 +69,7 @@ class Fleet:
             model, as compiles do.
         failures: How often something fails.
         seed: Of all chance.
+        touch_s: Seconds between two simulated touches of a lock; the product's is 1, which is what is counted.
     """
 
     workers: int
@@ -80,6 +81,7 @@ class Fleet:
     together: bool = True
     failures: Failures = NONE
     seed: int = 0
+    touch_s: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def simulate(fleet: Fleet, times: Times) -> Run:
     """
     clock, spent, started = Clock(), Spent(), time.perf_counter()
     world = World(clock, times, fleet.failures, random.Random(fleet.seed), spent)
-    store = SimulatedStore(spent)
+    store = SimulatedStore(spent, fleet.touch_s)
     with _replaced(world, store, fleet):
         pool = CompilePool(fleet.workers, WorkerSettings((), "compile"), memory_bytes_per_job=0)
         shares = _shares(fleet, clock, store)
@@ -198,6 +200,7 @@ def _replaced(world: World, store: SimulatedStore, fleet: Fleet) -> Generator[No
         f"{builder.__name__}.scratch": SimpleNamespace(build_folder=folder),
         f"{builder.__name__}.triton_files": SimpleNamespace(collect=collect, place=nothing),
         f"{builder.__name__}.touch": store.touch,
+        f"{builder.__name__}.TOUCH_S": fleet.touch_s,
         f"{holder.__name__}.touch": store.touch,
     }
     with world.clock.replace(_MODULES, others):

@@ -18,6 +18,7 @@ from benchmarks.fleet.clock import Clock
 from benchmarks.fleet.times import Times
 from inductor_plugin.cache import KernelKey
 from inductor_plugin.errors import CacheError
+from inductor_plugin.tuning.holder import TOUCH_S
 from inductor_plugin.worker.compile_pool import SETUP_S
 from inductor_plugin.worker.jobs import (
     Compiled,
@@ -106,9 +107,10 @@ def _path(name: str) -> Path:
 class SimulatedStore:
     """A cache in memory that all processes share; locks never wait. Counts requests."""
 
-    def __init__(self, spent: Spent) -> None:
-        """Begin empty."""
+    def __init__(self, spent: Spent, touch_s: float = 1.0) -> None:
+        """Begin empty; a lock is touched every ``touch_s`` simulated seconds, and counted once a second."""
         self._requests = spent.requests
+        self._touches = round(touch_s / TOUCH_S)
         self._kernels: dict[str, Any] = {}
         self._locked: set[str] = set()
         self.layout = SimpleNamespace(lock=_path)
@@ -145,7 +147,7 @@ class SimulatedStore:
     def touch(self, path: Path) -> None:
         """Count a sign of life."""
         del path
-        self._requests["touch a lock"] += 1
+        self._requests["touch a lock"] += self._touches
 
     def look_up(self) -> None:
         """Count the lookup of a record."""

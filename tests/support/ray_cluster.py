@@ -31,9 +31,19 @@ def cluster(nodes: int) -> Generator[Any]:
         started.shutdown()
 
 
-def add_node(started: Any) -> Any:
-    """Add a node with one CPU, and return it."""
-    return started.add_node(num_cpus=1, object_store_memory=_STORE_BYTES, include_dashboard=False)
+def add_node(started: Any, attempts: int = 3) -> Any:
+    """Add a node with one CPU, and return it.
+
+    Ray gives a node up that has not started within 30 s, as on a machine with ten times as many processes as cores.
+    """
+    try:
+        return started.add_node(
+            num_cpus=1, object_store_memory=_STORE_BYTES, include_dashboard=False
+        )
+    except Exception:  # what Ray raises has no class of its own
+        if attempts == 1:
+            raise
+        return add_node(started, attempts - 1)
 
 
 def compiling_processes(cluster: Any) -> list[int]:
