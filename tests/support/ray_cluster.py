@@ -46,8 +46,12 @@ def add_node(started: Any, attempts: int = 3) -> Any:
         return add_node(started, attempts - 1)
 
 
-def compiling_processes(cluster: Any) -> list[int]:
-    """Return the numbers of a cluster's worker processes that run a compile now."""
+def compiling_processes(place: str) -> list[int]:
+    """Return the numbers of worker processes that run a compile now, on the nodes whose raylet was started with a text.
+
+    Args:
+        place: A cluster's address, or the name of a node's socket (``raylet_socket_name``).
+    """
     pids: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -57,7 +61,7 @@ def compiling_processes(cluster: Any) -> list[int]:
             raylet = Path(f"/proc/{parent}/cmdline").read_text()
         except OSError:
             continue
-        if cluster.address in raylet:  # not another test's
+        if place in raylet:  # not another test's
             pids.append(int(folder.name))
     return pids
 

@@ -34,14 +34,14 @@ def pool(ray_on_this_machine: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     pool.close()
 
 
-def submit(pool: Pool, folder: Path) -> list[Compiled]:
-    """Submit jobs whose result is their source, two seconds later."""
+def submit(pool: Pool, folder: Path, seconds: int = 2) -> list[Compiled]:
+    """Submit jobs whose result is their source, some seconds later."""
     answers: list[Compiled] = []
     for number in range(JOBS):
         own = folder / str(number)
         own.mkdir()
         source = CppSource(f"key-{number}", f"// {number}", "kernel")
-        command = ("sh", "-c", "sleep 2; cp {source} {output}")
+        command = ("sh", "-c", f"sleep {seconds}; cp {{source}} {{output}}")
         pool.submit(CppCompileJob((source,), command, str(own), 60.0), answers.extend)
     return answers
 
@@ -59,7 +59,7 @@ def are_right(answers: list[Compiled]) -> bool:
 def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster: Any) -> None:
     assert pool.workers == 3
     answers = submit(pool, tmp_path)
-    until(lambda: len(compiling_processes(ray_cluster)) == 3, LIMIT_S)
+    until(lambda: len(compiling_processes(ray_cluster.address)) == 3, LIMIT_S)
     assert wait_idle(pool, LIMIT_S)
     assert are_right(answers)
 
@@ -68,8 +68,8 @@ def test_a_process_that_is_killed_and_a_node_that_comes_change_nothing(
     pool: Pool, tmp_path: Path, ray_cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = submit(pool, tmp_path)
-    until(lambda: len(compiling_processes(ray_cluster)) == 3, LIMIT_S)
-    kill(compiling_processes(ray_cluster)[0])
+    until(lambda: len(compiling_processes(ray_cluster.address)) == 3, LIMIT_S)
+    kill(compiling_processes(ray_cluster.address)[0])
     node = add_node(ray_cluster)
     until(lambda: pool.workers == 4, LIMIT_S)
     assert wait_idle(pool, LIMIT_S)
@@ -83,8 +83,8 @@ def test_the_jobs_of_a_node_that_is_lost_are_done_again(
 ) -> None:
     node = add_node(ray_cluster)
     until(lambda: pool.workers == 4, LIMIT_S)
-    answers = submit(pool, tmp_path)
-    until(lambda: len(compiling_processes(ray_cluster)) == 4, LIMIT_S)
+    answers = submit(pool, tmp_path, seconds=8)
+    until(lambda: bool(compiling_processes(node.raylet_socket_name)), LIMIT_S)
     ray_cluster.remove_node(node, allow_graceful=False)
     assert wait_idle(pool, LIMIT_S)
     assert are_right(answers)
