@@ -24,6 +24,9 @@ MISSING = (FileNotFoundError, NotADirectoryError)
 """Errors of opening a missing file; the second is raised if a parent is not a folder."""
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe would wait for a writer
+_UNNOTICED = getattr(os, "O_NOATIME", 0)
+"""Reading is no use: what is used is touched (`Folder.touch`). With ``relatime`` the first ``stats`` after a write made every
+record the most recently used."""
 _LIMIT = "it has more than {} bytes, which no file of its kind has"
 _CHUNK = 1 << 20
 
@@ -152,8 +155,12 @@ def open_regular(path: Path | str, *, follow: bool = True) -> BinaryIO:
 
 def _opened(path: Path | str, *, follow: bool) -> tuple[int, int]:
     """Return the descriptor of a file, and its size; the rest as `open_regular`."""
+    flags = _FLAGS | (0 if follow else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, _FLAGS | (0 if follow else os.O_NOFOLLOW))
+        try:
+            descriptor = os.open(path, flags | _UNNOTICED)
+        except PermissionError:  # only the owner of a file may read it unnoticed
+            descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise ValueError("it is a link" if not follow else "it is a link to itself") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -353,9 +354,9 @@ class Store:
         """Read every file and return all damage; nothing is changed."""
         return verify(self._folder.layout)
 
-    def usage(self, *, look: bool = False) -> Usage:
-        """Return number and size of the entries; ``look`` also checks the documents' checksums."""
-        return usage(self._folder.layout, look=look)
+    def usage(self, *, look: bool = False, look_s: float = math.inf) -> Usage:
+        """Return number and size of the entries; ``look`` also checks documents, for ``look_s`` seconds at most."""
+        return usage(self._folder.layout, look=look, look_s=look_s)
 
     def record_paths(self) -> Iterator[Path]:
         """Yield the files of all records on disk, sorted."""

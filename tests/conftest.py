@@ -6,11 +6,13 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import inductor_plugin
 from inductor_plugin.tuning import race, validity
+from tests.support.ray_cluster import cluster
 from tests.support.repository import REPOSITORY
 from tests.support.tiers import options
 from tests.support.warned import forget
@@ -105,3 +107,16 @@ def fake_gpu(inductor_cache: Path) -> Iterator[None]:
 
     with gpu.installed(devices=2):
         yield
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[Any]:
+    """Start Ray with three nodes of one CPU, and connect to it, which takes half a minute."""
+    with cluster(3) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def ray_on_this_machine(ray_cluster: Any) -> str:
+    """Return the option ``compile_farm`` for `ray_cluster`."""
+    return f"ray:{ray_cluster.address}"

@@ -6,7 +6,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,15 @@ from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.lock import remove_unused
 from inductor_plugin.cache.pack import pack_files
 from inductor_plugin.cache.quarantine import quarantine_files
-from inductor_plugin.cache.records import environment_files, parse_record, record_files
+from inductor_plugin.cache.record import Record
+from inductor_plugin.cache.records import (
+    environment_files,
+    parse_record,
+    record_entries,
+    record_files,
+)
 from inductor_plugin.cache.size.usage import (
+    PINNED,
     Stamp,
     kernel_stamps,
     leftovers,
@@ -37,8 +44,6 @@ load them, or a measurement may be queued. The time of a read is stored at most 
 
 LOCK_AGE_S = 86400.0
 """A lock file of this age in seconds is deleted if no process holds it."""
-
-_PINNED = b'"pinned": true'
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +80,7 @@ class Pruned:
 
 
 def choose(
-    stamps: Iterable[Stamp], spared: Collection[Path], excess_bytes: int, used_before: float | None
+    stamps: Iterable[Stamp], spared: Container[Path], excess_bytes: int, used_before: float | None
 ) -> list[Stamp]:
     """Return the entries to evict, least recently used first. Pure.
 
@@ -86,9 +91,11 @@ def choose(
         used_before: Entries last used before this time are evicted in any case; in seconds since 1970.
     """
     evicted: list[Stamp] = []
-    for stamp in sorted(stamps, key=lambda stamp: stamp.used_at):
+    for stamp in sorted(stamps, key=_used_at):
         stale = used_before is not None and stamp.used_at < used_before
-        if stamp.path in spared or (excess_bytes <= 0 and not stale):
+        if excess_bytes <= 0 and not stale:
+            break  # all others were used later
+        if stamp.path in spared:
             continue
         evicted.append(stamp)
         excess_bytes -= stamp.bytes
@@ -122,14 +129,14 @@ def prune(
     removed: dict[str, list[Stamp]] = {"kernels": [], "records": []}
     chosen = spared = 0
     if excess > 0 or before is not None:
-        pinned_records, pinned_kernels = pinned(layout)
-        for kind, stamps, kept, remove in (
-            ("kernels", kernels, pinned_kernels, remove_kernel),
-            ("records", records, pinned_records, remove_record),
+        for kind, stamps, remove in (
+            ("kernels", kernels, remove_kernel),
+            ("records", records, remove_record),
         ):
             idle = [stamp for stamp in stamps if stamp.used_at <= now - grace_s]
-            doomed = choose(idle, kept, excess, before)
-            spared += len(choose(idle, (), excess, before)) - len(doomed)
+            oldest = choose(idle, (), excess, before)
+            doomed = choose(idle, _kept(kind, layout), excess, before) if oldest else []
+            spared += len(oldest) - len(doomed)
             chosen += len(doomed)
             removed[kind] = [stamp for stamp in doomed if dry_run or remove(folder, stamp.path)]
             excess -= sum(stamp.bytes for stamp in removed[kind])
@@ -180,26 +187,44 @@ def _unlinked(paths: Iterable[Path]) -> int:
     return gone
 
 
-def pinned(layout: Layout) -> tuple[set[Path], set[Path]]:
-    """Return the files of pinned records, and the folders of the kernels of their winners."""
-    records: set[Path] = set()
+def _kept(kind: str, layout: Layout) -> Container[Path]:
+    """Return the kernels or records that stay, whatever their age. Of records, only those that are asked for are read."""
+    return pinned_kernels(layout) if kind == "kernels" else PinnedRecords()
+
+
+class PinnedRecords:
+    """The files of pinned records; each is read when it is asked for."""
+
+    def __contains__(self, path: object) -> bool:
+        """Return True if a record is pinned, or cannot be read and may be."""
+        return isinstance(path, Path) and _record(path)[1]
+
+
+def pinned_kernels(layout: Layout) -> set[Path]:
+    """Return the folders of the kernels of pinned records' winners; reads all records."""
     kernels: set[Path] = set()
-    for path in record_files(layout.records):
-        try:
-            data = read(path)
-            record = parse_record(data, path) if _PINNED in data else None
-        except (OSError, ForeignError):
-            records.add(path)  # it may be pinned
-            continue
-        except ValueError:
-            continue
-        if record is None or not record.pinned:
-            continue
-        records.add(path)
-        winner = record.decision and record.candidates.get(record.decision.winner)
-        if winner and winner.kernel:
+    for entry in record_entries(layout.records):
+        record, is_pinned = _record(Path(entry.path))
+        winner = record and record.decision and record.candidates.get(record.decision.winner)
+        if is_pinned and winner and winner.kernel:
             kernels.add(layout.kernel(winner.kernel))
-    return records, kernels
+    return kernels
+
+
+def _record(path: Path) -> tuple[Record | None, bool]:
+    """Return a record that may be pinned, and whether it has to be treated as such."""
+    try:
+        data = read(path)
+        record = parse_record(data, path) if PINNED in data else None
+    except (OSError, ForeignError):
+        return None, True  # it may be pinned
+    except ValueError:
+        return None, False
+    return record, record is not None and record.pinned
+
+
+def _used_at(stamp: Stamp) -> float:
+    return stamp.used_at
 
 
 def sweep(paths: Iterable[Path]) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from inductor_plugin.cache import document
 from inductor_plugin.cache.entry import ENTRY
@@ -15,11 +18,14 @@ from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.owner import has_ended
 from inductor_plugin.cache.quarantine import quarantine_files
-from inductor_plugin.cache.records import environment_files, record_files
+from inductor_plugin.cache.records import environment_files, parse_record, record_entries
 
 LEFTOVER_S = 86400.0
 """An unfinished file of this age in seconds is a leftover, unless its process is known to run: it may
 be of another machine, where a suspended import may go on after hours."""
+
+PINNED = b'"pinned": true'
+_STRIDE = 101
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Usage:
         locks: Lock files.
         damaged: Entries whose checksum does not match, kernels' own files not included; None if not
             checked.
+        pinned: Records that are not evicted; None if not checked.
+        looked: Share of the documents that were checked.
     """
 
     records: int
@@ -48,50 +56,86 @@ class Usage:
     leftovers: int
     locks: int
     damaged: int | None = None
+    pinned: int | None = None
+    looked: float = 0.0
 
     def fields(self) -> dict[str, Any]:
         """Return the numbers by name."""
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Stamp:
-    """Size and last use of an entry that may be evicted.
+class Stamp(NamedTuple):
+    """Size and last use of an entry that may be evicted. A tuple: there may be a million.
 
     Attributes:
-        path: The kernel's folder or the record's file.
+        place: Path of the kernel's folder or the record's file.
         bytes: Its size.
         used_at: Time of the last use, in seconds since 1970.
     """
 
-    path: Path
+    place: str
     bytes: int
     used_at: float
 
+    @property
+    def path(self) -> Path:
+        """The kernel's folder or the record's file."""
+        return Path(self.place)
 
-def usage(layout: Layout, *, look: bool = False) -> Usage:
-    """Return number and size of the entries; ``look`` also checks documents' checksums."""
-    kernels = kernel_stamps(layout)
-    records = list(record_files(layout.records))
+
+def usage(layout: Layout, *, look: bool = False, look_s: float = math.inf) -> Usage:
+    """Return number and size of the entries.
+
+    Args:
+        layout: The cache.
+        look: Also check documents' checksums, and count pinned records.
+        look_s: Seconds that this may take. Of more documents than can be checked in this time some are, from all parts of
+            the cache; `Usage.looked` says how many.
+    """
+    kernels, records = kernel_stamps(layout), record_stamps(layout)
     environments = list(environment_files(layout.records))
     quarantined = quarantine_files(layout.quarantined)
-    documents = [*records, *environments, *quarantined]
+    documents = [*environments, *quarantined]
     kernel_bytes = sum(stamp.bytes for stamp in kernels)
-    damaged = None
-    if look:
-        entries = [stamp.path / ENTRY for stamp in kernels]
-        damaged = sum(_is_damaged(path) for path in [*documents, *entries])
-    return Usage(
+    others_bytes = sum(stamp.bytes for stamp in records) + sum(_size(path) for path in documents)
+    counted = Usage(
         records=len(records),
         kernels=len(kernels),
         environments=len(environments),
         quarantined=len(quarantined),
-        bytes=kernel_bytes + sum(_size(path) for path in documents),
+        bytes=kernel_bytes + others_bytes,
         kernel_bytes=kernel_bytes,
         leftovers=len(leftovers(layout)),
         locks=len(_names(layout.locks)),
-        damaged=damaged,
     )
+    if not look:
+        return counted
+    entries = [str(stamp.path / ENTRY) for stamp in kernels]
+    return _looked(
+        counted, [stamp.place for stamp in records], [*map(str, documents), *entries], look_s
+    )
+
+
+def _looked(counted: Usage, records: Sequence[str], others: Sequence[str], look_s: float) -> Usage:
+    """Return a usage with what is found in the documents: the records last, since there are most of them."""
+    ends = time.monotonic() + look_s
+    damaged = pinned = looked = 0
+    for number, place in enumerate(chain(others, _scattered(records))):
+        if time.monotonic() > ends:
+            break
+        looked += 1
+        data = _content(place)
+        damaged += data is None or (bool(data) and document.check(data) is not None)
+        pinned += number >= len(others) and _is_pinned(data, place)
+    count = len(others) + len(records)
+    share = looked / count if count else 1.0
+    return replace(counted, damaged=damaged, pinned=pinned, looked=share)
+
+
+def _scattered(places: Sequence[str]) -> Iterator[str]:
+    """Yield all places, the first hundredth of them from everywhere."""
+    for start in range(_STRIDE):
+        yield from places[start::_STRIDE]
 
 
 def kernel_stamps(layout: Layout) -> list[Stamp]:
@@ -109,19 +153,19 @@ def kernel_stamps(layout: Layout) -> list[Stamp]:
                         used = max(status.st_atime, status.st_mtime)
         except OSError:
             continue
-        stamps.append(Stamp(folder, size, used))
+        stamps.append(Stamp(str(folder), size, used))
     return stamps
 
 
 def record_stamps(layout: Layout) -> list[Stamp]:
-    """Return size and last use of every record; records that disappear meanwhile are skipped."""
+    """Return size and last use of every record, in no order; records that disappear meanwhile are skipped."""
     stamps: list[Stamp] = []
-    for path in record_files(layout.records):
+    for entry in record_entries(layout.records):
         try:
-            status = path.stat()
+            status = entry.stat()
         except OSError:
             continue
-        stamps.append(Stamp(path, status.st_size, max(status.st_atime, status.st_mtime)))
+        stamps.append(Stamp(entry.path, status.st_size, max(status.st_atime, status.st_mtime)))
     return stamps
 
 
@@ -156,10 +200,24 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _is_damaged(path: Path) -> bool:
+def _is_pinned(data: bytes | None, place: str) -> bool:
+    """Return True if a record is not evicted: it is pinned, or cannot be read and may be."""
+    if data is None or PINNED not in data:
+        return data is None
     try:
-        return document.check(read(path)) is not None
-    except MISSING:
-        return path.parent.exists() and path.name == ENTRY
-    except (OSError, ValueError):
+        return parse_record(data, Path(place)).pinned
+    except document.ForeignError:
         return True
+    except ValueError:
+        return False
+
+
+def _content(place: str) -> bytes | None:
+    """Return a document's bytes, none if it has been removed meanwhile; None if it cannot be read."""
+    path = Path(place)
+    try:
+        return read(path)
+    except MISSING:
+        return None if path.parent.exists() and path.name == ENTRY else b""
+    except (OSError, ValueError):
+        return None

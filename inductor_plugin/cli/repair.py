@@ -35,7 +35,7 @@ def _verify(arguments: Namespace) -> int:
         ],
         "left": len(left),
         "vouchers": vouching.fields(),
-        **{n: v for n, v in usage.fields().items() if n != "damaged"},
+        **{n: v for n, v in usage.fields().items() if n not in ("damaged", "pinned", "looked")},
     }
     lines = [
         f"{damage.kind} {damage.path}: {damage.reason}"

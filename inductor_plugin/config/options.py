@@ -137,6 +137,13 @@ class Config:
         default=0,
         metadata=how("whole number", "Processes that compile; 0 to choose by cores and memory."),
     )
+    compile_farm: str = field(
+        default="",
+        metadata=how(
+            "farm",
+            "Ray cluster that compiles: `ray://HOST:PORT`, `ray:auto`, `ray:local`; its nodes have the same software. Extra `ray`.",
+        ),
+    )
     compile_timeout_s: float = field(
         default=120.0,
         metadata=how("number", "Time limit of one compile; 0 for no limit.", unit="s"),

@@ -24,6 +24,7 @@ Kind = Literal[
     "limits",
     "url",
     "keys",
+    "farm",
 ]
 
 _SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
@@ -32,6 +33,7 @@ _LIMIT = re.compile(r"(?:([a-z]\w*)=)?(\d{1,18})")
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(?!.*::)[^\s\x00-\x1f]+")
 """fsspec's chains (``simplecache::s3://...``) keep files of their own, which nothing checks."""
 _KEY = re.compile(r"ed25519:[\w-]{43}( [^,\x00-\x1f]{1,80})?", re.ASCII)
+_FARM = re.compile(r"ray:(auto|local|(//)?[^\s/:]+:\d{1,5})")
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -175,6 +177,15 @@ def _keys(value: object, origin: str) -> str:
     return ",".join(filter(None, words))
 
 
+def _farm(value: object, origin: str) -> str:
+    text = _text(value, origin).strip()
+    if not text or _FARM.fullmatch(text):
+        return text
+    raise OptionError(
+        f"{origin} is {value!r}; use ray://HOST:PORT (a Ray client), ray:auto, ray:HOST:PORT or ray:local"
+    )
+
+
 def _protocols() -> frozenset[str]:
     """Return the protocols that fsspec knows, installed or not; none if it is not installed itself, which is told later."""
     try:
@@ -196,6 +207,7 @@ PARSERS: Mapping[Kind, Callable[[object, str], object]] = {
     "limits": _limits,
     "url": _url,
     "keys": _keys,
+    "farm": _farm,
 }
 """Parser of each kind; takes the value, and its origin for error messages."""
 

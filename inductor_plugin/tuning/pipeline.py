@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cost.host import host_ms
@@ -23,12 +24,8 @@ from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.holder import Holds
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
-from inductor_plugin.tuning.task import Task, TaskCandidate
-from inductor_plugin.worker.jobs import (
-    MAY_HAVE_CHANGED,
-    OUT_OF_TIME,
-    Outcome,
-)
+from inductor_plugin.tuning.task import Agenda, Task, TaskCandidate
+from inductor_plugin.worker.jobs import MAY_HAVE_CHANGED, OUT_OF_TIME, Outcome
 
 if TYPE_CHECKING:
     from inductor_plugin.tuning.build.builder import Builder
@@ -81,7 +78,7 @@ class Pipeline:
         self._locks = locks
         self._on_measured = on_measured
         self._wake = threading.Condition()
-        self._tasks: list[Task] = []
+        self._tasks = Agenda()
         self._holds = Holds(locks)
         self._awaited: list[Task] = []
         self._awaited_at = self._progress_at = time.monotonic()
@@ -100,11 +97,11 @@ class Pipeline:
                     candidate.candidate = candidate.bench("", "") if candidate.bench else None
                     candidate.ready = True
                 else:
-                    self._build.add(task, candidate, self._notify)
+                    self._build.add(task, candidate, partial(self._notify, task))
         with self._wake:
             refusal = self._refusal()
             if not refusal and not task.done.is_set():  # decided elsewhere meanwhile
-                self._tasks.append(task)
+                self._tasks.add(task)
                 self._wake.notify_all()
         if refusal:
             self._end(task, refusal)
@@ -184,9 +181,11 @@ class Pipeline:
     def _refusal(self) -> str:
         return self._absent or ("the pipeline is closed" if self._closed else "")
 
-    def _notify(self) -> None:
+    def _notify(self, task: Task | None = None) -> None:
         with self._wake:
             self._progress_at = time.monotonic()
+            if task is not None:
+                self._tasks.wake(task)
             self._wake.notify_all()
 
     def _end(self, task: Task, error: str = "") -> None:
@@ -195,8 +194,7 @@ class Pipeline:
             if task.done.is_set():
                 return
             task.error = error
-            if task in self._tasks:
-                self._tasks.remove(task)
+            self._tasks.remove(task)
             release = self._holds.remove(task)
             steps, task.steps_left = task.steps_left, 0
             # Before the lock is released: a waiter no longer counts as waiting (see `_next`).
@@ -236,7 +234,7 @@ class Pipeline:
     def _next(self) -> Task | None:
         """Return a task with something to do now; called with the lock held."""
         awaited = any(not task.done.is_set() for task in self._awaited)
-        for task in sorted(self._tasks, key=lambda task: task.precedence):
+        for task in self._tasks.awake():
             if task.late or task.hopeless:
                 return task
             waits = task.exclusive and (not awaited or self._build.busy())
@@ -244,6 +242,7 @@ class Pipeline:
                 continue
             if task.screenable() or not task.unscreened() or task.has_news:
                 return task
+            self._tasks.rest(task)
         return None
 
     def _turn(self, task: Task) -> None:

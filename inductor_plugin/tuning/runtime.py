@@ -45,6 +45,7 @@ from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker import switches
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
+from inductor_plugin.worker.farm.pool import Pool, on_farm
 from inductor_plugin.worker.jobs import WorkerSettings
 from inductor_plugin.worker.occupancy import why_scarce
 
@@ -230,7 +231,7 @@ class Runtime:
         self._stores: dict[tuple[Path, str, str], Store] = {}
         self._remotes: dict[tuple[Store, RemoteOptions], RemoteTier] = {}
         self._contexts: dict[str, DeviceContext] = {}
-        self._pools: dict[tuple[float, ...], CompilePool] = {}
+        self._pools: dict[tuple[float | str, ...], Pool] = {}
         self._traces: dict[str, Trace] = {}
         self._closers: list[Callable[[], None]] = []
         self._pid = os.getpid()
@@ -335,7 +336,7 @@ class Runtime:
         """Call ``close`` when the workers are ended."""
         self._closers.append(close)
 
-    def compile_pool(self, config: Config, device: str) -> CompilePool:
+    def compile_pool(self, config: Config, device: str) -> Pool:
         """Return the compile workers of a configuration; called with the lock held.
 
         Args:
@@ -344,10 +345,15 @@ class Runtime:
         """
         nice = _NICE if config.policy == "tune" and device != "cpu" else 0
         workers = config.compile_workers or len(os.sched_getaffinity(0))
-        key = (workers, config.worker_idle_s, config.worker_memory_bytes, nice)
+        limits = (config.worker_idle_s, config.worker_memory_bytes)
+        key = (workers, *limits, nice, config.compile_farm)
         if key not in self._pools:
-            settings = replace(worker_settings(config, "compile", "cpu"), nice=nice)
-            pool = CompilePool(workers, settings, memory_bytes_per_job=_CPP_JOB_BYTES)
+            settings = worker_settings(config, "compile", "cpu")
+            local = CompilePool(workers, replace(settings, nice=nice), _CPP_JOB_BYTES)
+            pool: Pool = local
+            if farm := config.compile_farm:  # this machine's memory and GPU are no matter there
+                there = replace(settings, memory_bytes=config.worker_memory_bytes)
+                pool = on_farm(farm, there, local, _CPP_JOB_BYTES)
             self._pools[key] = pool
             self.at_close(pool.close)
         return self._pools[key]

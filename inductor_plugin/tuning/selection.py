@@ -133,6 +133,7 @@ class Selection:
         self._remote.wait(ticket.lookup)
         ticket.plan()
         if ticket.task is not None:
+            ticket.task.awaits_news = True
             ticket.lookup.when_done(ticket.task.news.set)
 
     def _look_up(self, ticket: TuningTicket) -> list[CandidateOffer]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -148,6 +149,7 @@ class Task:
         ends: The ends of a dynamic problem's size class, at which candidates are checked, too.
         spent: What was done for it: kernels, measurements, failures, seconds.
         news: Set when measurements have come from a remote since the task was made.
+        awaits_news: True if some may still come.
     """
 
     problem: Problem
@@ -168,6 +170,7 @@ class Task:
     ends: tuple[SizeEnd, ...] = ()
     spent: Counters = field(default_factory=Counters)
     news: threading.Event = field(default_factory=threading.Event)
+    awaits_news: bool = False
 
     @property
     def late(self) -> bool:
@@ -264,6 +267,52 @@ class Task:
             check=self.check,
             attention=self.attention,
         )
+
+
+class Agenda:
+    """The tasks of a pipeline, those that only wait for their kernels apart. Its caller locks it.
+
+    A pipeline looks for its next task after each compile and 20 times a second. Of 5,000 problems of 20 kernels most wait
+    for a compiler, and looking at all of them takes 10 ms.
+    """
+
+    def __init__(self) -> None:
+        """Begin without tasks."""
+        self._places: dict[Task, int] = {}
+        self._awake: set[Task] = set()
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        """Return how many tasks there are."""
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield all tasks, in the order in which they came."""
+        return iter(list(self._places))
+
+    def add(self, task: Task) -> None:
+        """Add a task, which may have something to do."""
+        self._places[task] = next(self._numbers)
+        self._awake.add(task)
+
+    def remove(self, task: Task) -> None:
+        """Forget a task, if it is there."""
+        self._places.pop(task, None)
+        self._awake.discard(task)
+
+    def wake(self, task: Task) -> None:
+        """Note that one of a task's kernels is ready, or has failed."""
+        if task in self._places:
+            self._awake.add(task)
+
+    def rest(self, task: Task) -> None:
+        """Pass a task over until `wake`, unless time or a remote may give it something to do."""
+        if task.budget is None and not task.awaits_news:
+            self._awake.discard(task)
+
+    def awake(self) -> list[Task]:
+        """Return the tasks that may have something to do, by their precedence, then in the order in which they came."""
+        return sorted(self._awake, key=lambda task: (task.precedence, self._places[task]))
 
 
 def _argument(candidate: TaskCandidate) -> BenchCandidate:

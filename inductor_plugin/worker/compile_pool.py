@@ -10,7 +10,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -151,7 +151,8 @@ class CompilePool:
         try:
             self._admit(queued.memory_bytes)
             compiled = [
-                Compiled(key, "skipped", "the compile worker failed") for key in _keys(queued.job)
+                Compiled(key, "skipped", "the compile worker failed")
+                for key in kernel_keys(queued.job)
             ]
             try:
                 until = queued.until() if queued.until is not None else math.inf
@@ -202,11 +203,9 @@ def compile_all(process: WorkerProcess, job: CompileJob, until: float = math.inf
     started = time.monotonic()
     result = _attempt(process, job, until)
     if not isinstance(result, JobFailed):
-        short = [compiled.reason for compiled in result if compiled.status == "skipped"]
-        if short:
-            _warn(len(short), "skipped", one_line(short[0]))
+        warn_of_skipped(result)
         return result
-    each_s = (time.monotonic() - started) / len(_keys(job))
+    each_s = (time.monotonic() - started) / len(kernel_keys(job))
     broken = result.status in ("hung", "crashed", "out_of_memory")
     if broken and isinstance(job, CppCompileJob) and len(job.sources) > 1:
         _LOG.info("a compile batch failed (%s); compiling its kernels one by one", result.reason)
@@ -214,7 +213,7 @@ def compile_all(process: WorkerProcess, job: CompileJob, until: float = math.inf
         return [compiled for single in singles for compiled in compile_all(process, single, until)]
     return [
         Compiled(key=key, status=result.status, reason=result.reason, elapsed_s=each_s)
-        for key in _keys(job)
+        for key in kernel_keys(job)
     ]
 
 
@@ -245,11 +244,18 @@ def _blamed(result: JobFailed, job: CompileJob, *, started: bool, late: bool) ->
     if result.status == "hung" and late:
         return JobFailed("skipped", OUT_OF_TIME)
     if not started:
-        _warn(len(_keys(job)), result.status, result.reason)
+        _warn(len(kernel_keys(job)), result.status, result.reason)
         return JobFailed("skipped", f"its worker: {result.status}: {result.reason}")
     if result.status in ("raised", "sticky_error"):
         return JobFailed("compile_failed", last_lines(result.traceback))
     return result
+
+
+def warn_of_skipped(compiled: Sequence[Compiled]) -> None:
+    """Warn, once a process, that kernels were not compiled for what their machine lacks."""
+    short = [each.reason for each in compiled if each.status == "skipped"]
+    if short:
+        _warn(len(short), "skipped", one_line(short[0]))
 
 
 def _warn(count: int, status: Status, reason: str) -> None:
@@ -260,7 +266,8 @@ def _warn(count: int, status: Status, reason: str) -> None:
     _LOG.log(level, "inductor-plugin: %d %s not compiled: %s", count, what, reason)
 
 
-def _keys(job: CompileJob) -> list[str]:
+def kernel_keys(job: CompileJob) -> list[str]:
+    """Return the keys of a job's kernels, in order."""
     if isinstance(job, TritonCompileJob):
         return [job.key]
     return [source.key for source in job.sources]

@@ -145,6 +145,25 @@ def test_another_process_takes_the_pack_and_compiles_nothing(
 
 
 @pytest.mark.slow
+def test_a_farm_makes_the_same_kernels(
+    request_: Request, tmp_path: Path, ray_on_this_machine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def files(config: Config) -> dict[str, dict[str, str]]:
+        return {
+            entry.digest: dict(entry.files) for entry in open_store(config.cache_dir).iter_kernels()
+        }
+
+    here = run(request_, quiet)
+    config = replace(request_.config, cache_dir=tmp_path / "farm", compile_farm=ray_on_this_machine)
+    on_farm = replace(request_, config=config)
+    there = run(on_farm, quiet)
+    assert there.pack.kernels == here.pack.kernels
+    assert there.stats.compiled == here.stats.compiled == 6
+    assert files(on_farm.config) == files(request_.config)  # digests of each file's bytes
+    assert "compiled here" not in caplog.text
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not NVCC, reason="needs nvcc and nvidia-cutlass")
 def test_cutlass_kernels_come_with_it_and_need_no_compiler(
     request_: Request, tmp_path: Path

@@ -14,8 +14,7 @@ from inductor_plugin.ops.epilogue_eval import OPERATIONS, evaluate
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import decode, encode
 from inductor_plugin.templates.cutlass.functor import FUNCTORS
-from tests.support.graphs.chains import M, N
-from tests.support.graphs.epilogues import CASES, MORE, eager, epilogue_of
+from tests.support.graphs.epilogues import CASES, MORE, M, N, eager, epilogue_of
 
 ALL = {case.name: case for case in (*CASES, *MORE)}
 FULL = Access("full", "float32", M * N, (N, 1))

@@ -18,8 +18,7 @@ from inductor_plugin.ops.epilogue_replay import SIGNS, replay
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import dump, load
 from inductor_plugin.problem.epilogue_views import REPLAYED, jumps
-from tests.support.graphs.chains import M, N
-from tests.support.graphs.epilogues import CASES, MORE
+from tests.support.graphs.epilogues import CASES, MORE, K, M, N
 from tests.support.graphs.with_epilogues import Shape, lowered
 
 pytestmark = [

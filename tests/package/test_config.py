@@ -281,6 +281,19 @@ def test_a_remote_that_is_no_url_is_an_error_when_the_option_is_read(
         Config.load({"remote_url": url}, environ={})
 
 
+@pytest.mark.parametrize(
+    "farm", ["ray://head:10001", "ray:auto", "ray:local", "ray:10.0.0.1:6379", ""]
+)
+def test_a_farm_is_a_ray_cluster(farm: str) -> None:
+    assert Config.load({"compile_farm": f" {farm} "}, environ={}).compile_farm == farm
+
+
+@pytest.mark.parametrize("farm", ["ray", "auto", "ray://head", "dask://head:8786", "ray://a b:1"])
+def test_a_farm_that_is_none_is_an_error_when_the_option_is_read(farm: str) -> None:
+    with pytest.raises(OptionError, match=f"option compile_farm is '{farm}'; use ray://HOST:PORT"):
+        Config.load({"compile_farm": farm}, environ={})
+
+
 def test_fsspec_is_imported_only_where_a_remote_is_named() -> None:
     code = (
         "import sys; from inductor_plugin.config import Config; import inductor_plugin.cache.remote.tier; "

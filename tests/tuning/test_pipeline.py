@@ -556,6 +556,7 @@ def test_what_a_remote_answers_late_is_used_while_candidates_compile(
     queued = task(
         [entry("library", library=True), entry("a", build=triton_job("a"))], refresh=refresh
     )
+    queued.awaits_news = True
     rig.pipeline.submit(queued)
     until(lambda: rig.bench.screened == ["library"])
     assert not queued.done.is_set()

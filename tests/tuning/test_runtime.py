@@ -19,6 +19,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.tuning import runtime as runtime_module
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.runtime import Runtime, worker_settings
+from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import WorkerSettings
 from tests.support.fakes.tasks import entry, task, triton_job
 from tests.support.fakes.waiting import until
@@ -114,6 +115,24 @@ def test_compiling_gives_way_to_what_is_measured_on_a_gpu(
     monkeypatch.setattr(runtime_module, "environment", lambda _: facts)
     assert runtime.context(config(cache_dir, policy=policy), device, {}).pipeline
     assert seen == [nice]
+
+
+def test_a_farm_compiles_for_the_pipeline_and_gives_way_to_nothing(
+    runtime: Runtime, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, WorkerSettings, CompilePool]] = []
+
+    def farm(name: str, settings: WorkerSettings, local: CompilePool, memory_bytes: int) -> Any:
+        asked.append((name, settings, local))
+        return local
+
+    monkeypatch.setattr(runtime_module, "on_farm", farm)
+    with_farm = config(cache_dir, compile_farm="ray:auto", worker_memory_bytes=1 << 30)
+    pools = [runtime.compile_pool(with_farm, "cuda:0") for _ in range(2)]
+    ((name, settings, local),) = asked  # connected once
+    assert (name, settings.nice, settings.memory_bytes) == ("ray:auto", 0, 1 << 30)
+    assert pools == [local, local]
+    assert runtime.compile_pool(config(cache_dir), "cuda:0") is not local
 
 
 class Unreachable(FakeBench):

@@ -9,7 +9,7 @@ import pytest
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.attention import FORWARD, Mask, arguments, attention_of
 from inductor_plugin.tuning import budget as budget_module
-from inductor_plugin.tuning.task import TaskCandidate
+from inductor_plugin.tuning.task import Agenda, TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status
 from tests.support.fakes.tasks import budget, entry, task
 from tests.support.fakes.waiting import FakeClock
@@ -97,3 +97,28 @@ def test_a_task_knows_the_attention_it_is_about() -> None:
     texts = tuple((name, repr(value)) for name, value in call_arguments.items())
     pending.problem = replace(pending.problem, arguments=texts)
     assert pending.attention == attention_of(pending.problem)
+
+
+def test_who_waits_for_a_compiler_is_passed_over_until_a_kernel_is_ready() -> None:
+    agenda = Agenda()
+    first, second = task([entry("a")], digest="first"), task([entry("b")], digest="second")
+    agenda.add(first)
+    agenda.add(second)
+    agenda.rest(first)
+    assert agenda.awake() == [second]
+    agenda.wake(first)
+    assert agenda.awake() == [first, second]
+    assert list(agenda) == [first, second]
+    agenda.remove(first)
+    agenda.wake(first)
+    assert agenda.awake() == [second]
+
+
+def test_who_has_a_budget_or_awaits_news_is_looked_at_each_time() -> None:
+    agenda = Agenda()
+    limited, remote = task([entry("a")], budget=budget(60.0)), task([entry("b")])
+    remote.awaits_news = True
+    for each in (limited, remote):
+        agenda.add(each)
+        agenda.rest(each)
+    assert set(agenda.awake()) == {limited, remote}

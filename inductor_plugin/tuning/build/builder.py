@@ -32,6 +32,7 @@ from inductor_plugin.tuning.budget import (
     heaviest_unit_first,
 )
 from inductor_plugin.tuning.build.item import BuildItem, problem_of, unanswered, urgency
+from inductor_plugin.tuning.build.queue import BuildQueue, Work
 from inductor_plugin.tuning.holder import TOUCH_S, Watch, touch
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
@@ -47,7 +48,7 @@ from inductor_plugin.worker.jobs import (
 )
 
 if TYPE_CHECKING:
-    from inductor_plugin.worker.compile_pool import CompilePool
+    from inductor_plugin.worker.farm.pool import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Builder:
     def __init__(
         self,
         store: Store,
-        pool: CompilePool,
+        pool: Pool,
         counters: Counters,
         trace: Trace,
         compile_timeout_s: float,
@@ -85,6 +86,7 @@ class Builder:
         self._timeout_s = compile_timeout_s or math.inf
         self._changed = threading.Condition()
         self._pending: list[BuildItem] = []
+        self._queue = BuildQueue(pool, self._run)
         self._running = 0
         self._quiet = 0
 
@@ -153,16 +155,13 @@ class Builder:
                 self._quiet -= granted
                 self._changed.notify_all()
 
-    def _start(self, works: Sequence[tuple[Sequence[BuildItem], Callable[[], None]]]) -> None:
+    def _start(self, works: Sequence[Work]) -> None:
         for budget in {item.task.budget for items, _ in works for item in items}:
             if budget is not None:
                 budget.start()
         with self._changed:
             self._running += len(works)
-        for items, work in works:
-            threading.Thread(
-                target=self._run, args=(items, work), name="inductor-plugin-build", daemon=True
-            ).start()
+        self._queue.add(works)
 
     def _run(self, items: Sequence[BuildItem], work: Callable[[], None]) -> None:
         """Run one build; each of its items has an outcome at the end, whatever happens."""

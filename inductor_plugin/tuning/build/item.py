@@ -70,7 +70,8 @@ def problem_of(item: BuildItem) -> Problem:
 def urgency(items: Sequence[BuildItem]) -> tuple[float, Callable[[], float]]:
     """Return the rank of a job among those of its budget, and what says until when it may run.
 
-    Without a budget all have the same rank, and may run as long as somebody waits for them.
+    Without a budget the long ones come first, C++ and CUDA before Triton, since whichever ends last is waited for; and all
+    may run as long as somebody waits for them.
     """
     task = items[0].task
     budget = task.budget
@@ -82,7 +83,8 @@ def urgency(items: Sequence[BuildItem]) -> tuple[float, Callable[[], float]]:
 
     libraries = sum(candidate.library for candidate in task.entries)
     measured = len(items) + libraries if task.measured else 0
-    return 0.0 if budget is None else weight(task.problem), until
+    rank = float(isinstance(items[0].candidate.build, CppBuild))
+    return rank if budget is None else weight(task.problem), until
 
 
 def unanswered(key: str) -> Compiled:

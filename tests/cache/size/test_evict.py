@@ -9,6 +9,7 @@ import pytest
 from inductor_plugin.cache import Store, atomic, document, open_store
 from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.owner import prefix
+from inductor_plugin.cache.size import evict
 from inductor_plugin.cache.size.evict import choose, remove_record
 from inductor_plugin.cache.size.usage import Stamp
 from inductor_plugin.errors import CacheError
@@ -31,11 +32,11 @@ def digests(store: Store) -> set[str]:
 
 
 def test_the_least_recently_used_goes_first():
-    stamps = [Stamp(Path(name), 10, used) for name, used in (("a", 3), ("b", 1), ("c", 2))]
-    assert [stamp.path.name for stamp in choose(stamps, set(), 15, None)] == ["b", "c"]
+    stamps = [Stamp(name, 10, used) for name, used in (("a", 3), ("b", 1), ("c", 2))]
+    assert [stamp.path.name for stamp in choose(stamps, (), 15, None)] == ["b", "c"]
     assert [stamp.path.name for stamp in choose(stamps, {Path("b")}, 15, None)] == ["c", "a"]
-    assert [stamp.path.name for stamp in choose(stamps, set(), 0, 2.5)] == ["b", "c"]
-    assert choose(stamps, set(), 0, None) == []
+    assert [stamp.path.name for stamp in choose(stamps, (), 0, 2.5)] == ["b", "c"]
+    assert choose(stamps, (), 0, None) == []
 
 
 def test_prune_removes_kernels_before_records(cache_dir: Path):
@@ -194,3 +195,22 @@ def test_a_record_that_is_being_written_stays(cache_dir: Path):
         assert path.exists()
     assert remove_record(folder, path)
     assert not path.exists()
+
+
+def test_of_records_only_those_that_are_to_go_are_read(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = open_store(cache_dir)
+    records = [store.put_record(record(measured("a"), problem=rows)) for rows in (8, 16, 32)]
+    paths = [store.layout.record(each.environment, each.op, each.digest) for each in records]
+    for path, seconds in zip(paths, (500, 400, 300), strict=True):
+        age(path, seconds)
+    opened: list[Path | str] = []
+
+    def read(path: Path | str) -> bytes:
+        opened.append(path)
+        return Path(path).read_bytes()
+
+    monkeypatch.setattr(evict, "read", read)
+    assert store.prune(older_than_s=350).records == 2
+    assert opened == paths[:2]

@@ -1,12 +1,15 @@
 """A clock that a test moves, locks that a test holds, and waiting for what other threads do."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from inductor_plugin.tuning.task import Task
-from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm.pool import Pool
 
 LIMIT_S = 10.0
 """Longest wait of a test; an event that has not happened by then is assumed never to happen."""
@@ -53,9 +56,15 @@ def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         time.sleep(0.002)
 
 
-def wait_idle(pool: CompilePool, limit_s: float) -> bool:
+def unfinished(pool: Pool) -> int:
+    """Return how many jobs are queued or running."""
+    local: Any = getattr(pool, "_local", None)
+    return pool._active + (local._active if local is not None else 0)
+
+
+def wait_idle(pool: Pool, limit_s: float) -> bool:
     """Wait until nothing is queued or running; False if that took too long."""
     ends = time.monotonic() + limit_s
-    while pool._active and time.monotonic() < ends:  # pyright: ignore[reportPrivateUsage]
+    while unfinished(pool) and time.monotonic() < ends:
         time.sleep(0.002)
-    return not pool._active  # pyright: ignore[reportPrivateUsage]
+    return not unfinished(pool)

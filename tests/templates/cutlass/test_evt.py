@@ -20,8 +20,7 @@ from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.templates.cutlass.evt import Evt, evt_of
 from inductor_plugin.templates.cutlass.functor import FUNCTORS
 from tests.support.cutlass.evt_reference import DTYPES, FUNCTIONS, evaluated, host_library, on_host
-from tests.support.graphs.chains import M, N
-from tests.support.graphs.epilogues import CASES, MORE, Case, eager, epilogue_of
+from tests.support.graphs.epilogues import CASES, MORE, Case, M, N, eager, epilogue_of
 from tests.support.graphs.with_epilogues import OUTPUTS, lowered
 
 ALL = {case.name: case for case in (*CASES, *MORE)}

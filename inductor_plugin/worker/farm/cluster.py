@@ -1,0 +1,147 @@
+"""Ray, as the farm uses it: the only module that imports it.
+
+What Ray does: it retries tasks of lost workers and nodes, keeps jobs and results in its object store, and starts a task where
+CPUs and memory are free. By default it keeps tasks without a GPU off nodes that have some.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from inductor_plugin.errors import OptionError, WorkerError
+from inductor_plugin.worker.failure import one_line
+from inductor_plugin.worker.farm.node import compile_parcel
+from inductor_plugin.worker.farm.parcel import Delivery, Parcel
+from inductor_plugin.worker.jobs import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+RETRIES = 3
+"""How often Ray runs a job again whose worker or node is lost."""
+_COUNTED_S = 1.0
+"""Seconds for which the number of CPUs is kept; nodes come and go."""
+_FOREVER_S = 1e9
+
+
+class Cluster:
+    """A connection to a Ray cluster, and tasks in it."""
+
+    def __init__(self, farm: str, settings: WorkerSettings) -> None:
+        """Connect.
+
+        Args:
+            farm: Option ``compile_farm``.
+            settings: Of the worker processes on the nodes.
+
+        Raises:
+            OptionError: Ray is not installed.
+            WorkerError: The cluster cannot be reached.
+        """
+        self._ray = _imported(farm)
+        self._own = not self._ray.is_initialized()
+        self._counted_at, self._cpus, self._largest_bytes = -math.inf, 1, 0
+        try:
+            if self._own:
+                self._ray.init(**_arguments(farm))
+            self._settings = self._ray.put(settings)
+            self._task = self._ray.remote(compile_parcel)
+        except Exception as error:  # Ray's errors of connecting have no common class
+            raise WorkerError(f"the farm {farm} cannot be reached: {_reason(error)}") from error
+
+    def put(self, parcel: Parcel) -> Any:
+        """Send a job to the object store, from where tasks take it, retries included.
+
+        Raises:
+            WorkerError: The connection has ended.
+        """
+        if not self._ray.is_initialized():  # Ray would start a cluster on this machine
+            raise WorkerError("the connection to the cluster has ended")
+        return self._ray.put(parcel)
+
+    def start(self, parcel: Any, limit_s: float, memory_bytes: int) -> Any:
+        """Start a task, and return its reference.
+
+        Args:
+            parcel: Reference to the job.
+            limit_s: As of `compile_parcel`.
+            memory_bytes: Memory that it needs on its node.
+        """
+        task = self._task.options(
+            num_cpus=1,
+            memory=min(memory_bytes, self._largest_bytes) or None,  # more would wait for ever
+            max_retries=RETRIES,
+            name="compile",
+        )
+        return task.remote(parcel, self._settings, limit_s)
+
+    def when_done(self, task: Any, answer: Callable[[Delivery | str], None]) -> None:
+        """Call ``answer`` with a task's result, or with why it has none, from a thread of Ray's."""
+
+        def done(future: Any) -> None:
+            try:
+                answer(future.result())
+            except Exception as error:  # noqa: BLE001  whatever Ray raises, somebody waits for the job
+                answer(_reason(error))
+
+        task.future().add_done_callback(done)
+
+    def cancel(self, task: Any) -> None:
+        """Give a task up; its worker process ends."""
+        if not self._ray.is_initialized():
+            return
+        try:
+            self._ray.cancel(task, force=True)
+        except Exception as error:  # noqa: BLE001  it has ended, or the cluster has
+            logger.debug("a task of the farm is not cancelled: %s", error)
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of all nodes that are there now, at least one."""
+        now = time.monotonic()
+        if now - self._counted_at > _COUNTED_S:
+            self._counted_at = now
+            try:
+                self._count()
+            except Exception as error:  # noqa: BLE001  a lost cluster shows when a job is started
+                logger.debug("the farm's CPUs are not known: %s", error)
+        return self._cpus
+
+    def _count(self) -> None:
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        self._cpus = max(1, int(sum(node.get("CPU", 0) for node in nodes)))
+        self._largest_bytes = int(max((node.get("memory", 0) for node in nodes), default=0))
+
+    def close(self) -> None:
+        """Disconnect, unless the user's program had connected before."""
+        if self._own and self._ray.is_initialized():
+            self._ray.shutdown()
+
+
+def _imported(farm: str) -> Any:
+    try:
+        import ray  # noqa: PLC0415  optional, 240 MB, and takes a second
+    except ImportError as error:
+        raise OptionError(
+            f"option compile_farm is {farm!r}, and Ray is not installed; run: pip install 'inductor-plugin[ray]'"
+        ) from error
+    return ray
+
+
+def _arguments(farm: str) -> dict[str, Any]:
+    """Return the arguments of ``ray.init`` for an option ``compile_farm``."""
+    quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    if farm == "ray:local":
+        cores = len(os.sched_getaffinity(0))
+        return {**quiet, "address": "local", "num_cpus": cores, "include_dashboard": False}
+    if farm.startswith("ray://"):
+        return {**quiet, "address": farm}
+    return {**quiet, "address": farm.removeprefix("ray:")}
+
+
+def _reason(error: BaseException) -> str:
+    return one_line(f"{type(error).__name__}: {error}")

@@ -1,0 +1,314 @@
+"""Compile workers on a Ray cluster, with the interface of `CompilePool`.
+
+submit ──► waiting, by rank ──► as many tasks as the cluster has CPUs ──► results, one by one ──► done
+                                    │ lost: Ray runs it again; for good, or refused: the local pool
+                                    └ far slower than others while CPUs are idle: a second copy, and the first to end counts
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Protocol, TypeAlias
+
+from inductor_plugin.errors import WorkerError, warn_once
+from inductor_plugin.worker.compile_pool import CompilePool, Done, kernel_keys, warn_of_skipped
+from inductor_plugin.worker.farm.cluster import Cluster
+from inductor_plugin.worker.farm.parcel import Delivery, Parcel, parcel_of, unpacked
+from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CompileJob, WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+"""Seconds between two looks for stragglers."""
+_SLOWER = 3.0
+"""A job is a straggler if it takes so many times the median of those that have ended, for each kernel."""
+_STRAGGLER_S = 20.0
+"""Least seconds of a straggler: three times the median of short jobs is still short."""
+_REMEMBERED = 200
+_AHEAD = 8
+"""One task in so many more than there are CPUs waits at the cluster, so that no CPU waits for the next one."""
+
+
+class Nodes(Protocol):
+    """What a pool needs of a cluster; see `Cluster`."""
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of all nodes."""
+        ...
+
+    def put(self, parcel: Parcel) -> Any:
+        """Send a job, and return a reference to it."""
+        ...
+
+    def start(self, parcel: Any, limit_s: float, memory_bytes: int) -> Any:
+        """Start a task."""
+        ...
+
+    def when_done(self, task: Any, answer: Callable[[Delivery | str], None]) -> None:
+        """Call with a task's result."""
+        ...
+
+    def cancel(self, task: Any) -> None:
+        """Give a task up."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
+@dataclass(eq=False)
+class _Flight:
+    """A job on its way.
+
+    Attributes:
+        job: The job.
+        done: What it was submitted with.
+        memory_bytes: Memory it needs.
+        rank: As of `CompilePool.submit`.
+        until: The same.
+        ends: ``time.monotonic()`` at which it is ended.
+        parcel: Reference to what was sent.
+        tasks: References to its tasks: one, or two of a straggler.
+        started: When the first began to wait at the cluster.
+        over: True once it has been answered.
+    """
+
+    job: CompileJob
+    done: Done
+    memory_bytes: int
+    rank: float
+    until: Callable[[], float] | None
+    ends: float = math.inf
+    parcel: Any = None
+    tasks: list[Any] = field(default_factory=list[Any])
+    started: float = 0.0
+    over: bool = False
+
+
+class FarmPool:
+    """Compiles jobs on a cluster, and calls ``done`` of each job once."""
+
+    def __init__(self, nodes: Nodes, local: CompilePool, memory_bytes_per_job: int) -> None:
+        """Compile on ``nodes``.
+
+        Args:
+            nodes: The cluster.
+            local: Compiles what no node can: its software differs, or the cluster is gone.
+            memory_bytes_per_job: Memory of a job on its node, if it states none.
+        """
+        self._nodes = nodes
+        self._local = local
+        self._memory_bytes = memory_bytes_per_job
+        self._guard = threading.Lock()
+        self._waiting: list[tuple[float, int, _Flight]] = []
+        self._numbers = itertools.count()
+        self._flying: set[_Flight] = set()
+        self._answers: queue.SimpleQueue[tuple[_Flight, Any, Delivery | str] | None] = (
+            queue.SimpleQueue()
+        )
+        self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
+        self._thread: threading.Thread | None = None
+        self._active = 0
+        self._closed = False
+
+    @property
+    def workers(self) -> int:
+        """How many jobs are compiled at once: the cluster's CPUs at the moment."""
+        return self._nodes.cpus
+
+    def submit(
+        self,
+        job: CompileJob,
+        done: Done,
+        memory_bytes: int | None = None,
+        rank: float = 0.0,
+        until: Callable[[], float] | None = None,
+    ) -> None:
+        """Queue a job; see `CompilePool.submit`."""
+        flight = _Flight(job, done, memory_bytes or self._memory_bytes, rank, until)
+        with self._guard:
+            if self._closed:
+                raise WorkerError("the compile pool is closed")
+            self._active += 1
+            heapq.heappush(self._waiting, (-rank, next(self._numbers), flight))
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="compile farm", daemon=True
+                )
+                self._thread.start()
+        self._answers.put(None)
+
+    def close(self) -> None:
+        """Give all up. Jobs that are queued or running end as ``skipped``."""
+        with self._guard:
+            self._closed = True
+            thread = self._thread
+        self._answers.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._local.close()
+        self._nodes.close()
+
+    def _serve(self) -> None:
+        """Start tasks and answer jobs, until the pool is closed."""
+        while not self._closed:
+            try:
+                message = self._answers.get(timeout=_LOOK_S)
+            except queue.Empty:
+                message = None
+                self._double()
+            if message is not None:
+                self._answered(*message)
+            del message  # not to be kept while this thread waits
+            self._start()
+        self._give_up()
+
+    def _start(self) -> None:
+        """Start tasks as long as the cluster takes more."""
+        while True:
+            with self._guard:
+                most = self.workers + max(1, self.workers // _AHEAD)
+                if self._closed or not self._waiting or len(self._flying) >= most:
+                    return
+                flight = heapq.heappop(self._waiting)[2]
+                self._flying.add(flight)
+            flight.ends = flight.until() if flight.until is not None else math.inf
+            if flight.ends <= time.monotonic():
+                self._answer(flight, _skipped(flight.job, OUT_OF_TIME))
+                continue
+            try:
+                flight.parcel = self._nodes.put(parcel_of(flight.job))
+                self._fly(flight)
+            except Exception as error:  # noqa: BLE001  whatever Ray raises where its cluster is gone
+                self._compile_here(flight, f"{type(error).__name__}: {error}")
+
+    def _fly(self, flight: _Flight) -> None:
+        """Start a task of a job: its first, or a straggler's second."""
+        limit_s = flight.ends - time.monotonic()
+        task = self._nodes.start(flight.parcel, limit_s, flight.memory_bytes)
+        flight.started = flight.started or time.monotonic()
+        flight.tasks.append(task)
+        self._nodes.when_done(task, lambda answer: self._answers.put((flight, task, answer)))
+
+    def _answered(self, flight: _Flight, task: Any, answer: Delivery | str) -> None:
+        """Take what a task has brought, if it is the first of its job."""
+        if flight.over:
+            return
+        if isinstance(answer, str):
+            flight.tasks.remove(task)
+            if not flight.tasks:
+                self._compile_here(flight, answer)
+            return
+        if answer.refusal:
+            self._compile_here(flight, f"{answer.host}: {answer.refusal}")
+            return
+        for other in flight.tasks:
+            if other is not task:
+                self._nodes.cancel(other)
+        keys = kernel_keys(flight.job)
+        self._each_s.append(answer.elapsed_s / len(keys))
+        try:
+            compiled = unpacked(flight.job, answer)
+        except (OSError, ValueError) as error:
+            compiled = _skipped(flight.job, f"what {answer.host} sent is not kept: {error}")
+        warn_of_skipped(compiled)
+        self._answer(flight, compiled)
+
+    def _compile_here(self, flight: _Flight, reason: str) -> None:
+        """Hand a job to the local pool, since no node can compile it."""
+        warn_once(
+            logger, f"not all is compiled by the farm, the rest is compiled here: {reason}", "farm"
+        )
+        for task in flight.tasks:
+            self._nodes.cancel(task)
+        if self._closed:
+            self._answer(flight, _skipped(flight.job, "the compile pool is closed"))
+            return
+        until = (lambda: flight.ends) if flight.until is not None else None
+        self._local.submit(flight.job, flight.done, flight.memory_bytes, flight.rank, until)
+        self._land(flight)
+
+    def _answer(self, flight: _Flight, compiled: list[Compiled]) -> None:
+        flight.over = True
+        try:
+            flight.done(compiled)
+        except Exception:  # noqa: BLE001  as in a thread of the local pool, which another one replaces
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), None)))
+        self._land(flight)
+
+    def _land(self, flight: _Flight) -> None:
+        flight.over = True
+        with self._guard:
+            self._flying.discard(flight)
+            self._active -= 1
+
+    def _double(self) -> None:
+        """Start a second task of each straggler, while CPUs have nothing else to do."""
+        with self._guard:
+            idle = 0 if self._waiting else self.workers - len(self._flying)
+            flights = sorted(self._flying, key=lambda flight: flight.started)
+        now = time.monotonic()
+        for flight in flights:
+            if (
+                idle > 0
+                and len(flight.tasks) == 1
+                and is_straggler(now - flight.started, len(kernel_keys(flight.job)), self._each_s)
+            ):
+                logger.info("a compile job of the farm takes long; it is started a second time")
+                self._fly(flight)
+                idle -= 1
+
+    def _give_up(self) -> None:
+        with self._guard:
+            waiting = [entry[2] for entry in self._waiting]
+            flying, self._waiting = list(self._flying), []
+        for flight in (*flying, *waiting):
+            for task in flight.tasks:
+                self._nodes.cancel(task)
+            self._answer(flight, _skipped(flight.job, "the compile pool is closed"))
+
+
+Pool: TypeAlias = "CompilePool | FarmPool"
+
+
+def on_farm(
+    farm: str, settings: WorkerSettings, local: CompilePool, memory_bytes_per_job: int
+) -> Pool:
+    """Return a pool on the cluster of an option ``compile_farm``; the local one, with a warning, if it cannot be reached.
+
+    Raises:
+        OptionError: Ray is not installed.
+    """
+    try:
+        return FarmPool(Cluster(farm, settings), local, memory_bytes_per_job)
+    except WorkerError as error:
+        warn_once(logger, f"{error}; everything is compiled here", "farm")
+        return local
+
+
+def is_straggler(waited_s: float, kernels: int, each_s: deque[float]) -> bool:
+    """Return whether a job takes so much longer than others that a second copy may end first. Pure.
+
+    Args:
+        waited_s: Seconds since it was started.
+        kernels: Its kernels.
+        each_s: Seconds of each kernel in the jobs that have ended.
+    """
+    return bool(each_s) and waited_s > max(_STRAGGLER_S, _SLOWER * kernels * median(each_s))
+
+
+def _skipped(job: CompileJob, reason: str) -> list[Compiled]:
+    return [Compiled(key, "skipped", reason) for key in kernel_keys(job)]

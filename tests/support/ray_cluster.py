@@ -1,0 +1,71 @@
+"""A Ray cluster on this machine: each node is a raylet with one CPU, and processes of its own."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_STORE_BYTES = 100 << 20
+
+
+@contextmanager
+def cluster(nodes: int) -> Generator[Any]:
+    """Start a cluster, and connect to it; skip the test where Ray is not installed."""
+    ray: Any = pytest.importorskip("ray")
+    utilities: Any = importlib.import_module("ray.cluster_utils")
+    started = utilities.Cluster()
+    try:
+        for _ in range(nodes):
+            add_node(started)
+        ray.init(address=started.address, log_to_driver=False, configure_logging=False)
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+
+
+def add_node(started: Any, attempts: int = 3) -> Any:
+    """Add a node with one CPU, and return it.
+
+    Ray gives a node up that has not started within 30 s, as on a machine with ten times as many processes as cores.
+    """
+    try:
+        return started.add_node(
+            num_cpus=1, object_store_memory=_STORE_BYTES, include_dashboard=False
+        )
+    except Exception:  # what Ray raises has no class of its own
+        if attempts == 1:
+            raise
+        return add_node(started, attempts - 1)
+
+
+def compiling_processes(place: str) -> list[int]:
+    """Return the numbers of worker processes that run a compile now, on the nodes whose raylet was started with a text.
+
+    Args:
+        place: A cluster's address, or the name of a node's socket (``raylet_socket_name``).
+    """
+    pids: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if not (folder / "cmdline").read_bytes().startswith(b"ray::compile"):
+                continue
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            raylet = Path(f"/proc/{parent}/cmdline").read_text()
+        except OSError:
+            continue
+        if place in raylet:  # not another test's
+            pids.append(int(folder.name))
+    return pids
+
+
+def kill(pid: int) -> None:
+    """End a process without a chance to say anything."""
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,92 @@
+"""A farm on real nodes: processes and nodes that are lost, and nodes that come."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin import errors
+from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm.pool import FarmPool, Pool, on_farm
+from inductor_plugin.worker.jobs import Compiled, CppCompileJob, WorkerSettings
+from tests.support.fakes.waiting import until, wait_idle
+from tests.support.ray_cluster import add_node, compiling_processes, kill
+from tests.support.repository import REPOSITORY
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = WorkerSettings(sys_path=(str(REPOSITORY), *sys.path), kind="compile")
+JOBS, LIMIT_S = 12, 240.0
+
+
+@pytest.fixture
+def pool(ray_on_this_machine: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    monkeypatch.setattr(errors, "_SAID", set[str]())
+    pool = on_farm(ray_on_this_machine, SETTINGS, CompilePool(1, SETTINGS, 0), 0)
+    assert isinstance(pool, FarmPool)
+    yield pool
+    pool.close()
+
+
+def submit(pool: Pool, folder: Path, seconds: int = 2) -> list[Compiled]:
+    """Submit jobs whose result is their source, some seconds later."""
+    answers: list[Compiled] = []
+    for number in range(JOBS):
+        own = folder / str(number)
+        own.mkdir()
+        source = CppSource(f"key-{number}", f"// {number}", "kernel")
+        command = ("sh", "-c", f"sleep {seconds}; cp {{source}} {{output}}")
+        pool.submit(CppCompileJob((source,), command, str(own), 60.0), answers.extend)
+    return answers
+
+
+def are_right(answers: list[Compiled]) -> bool:
+    """Return whether each job was answered once, with its own result."""
+    numbers = sorted(int(each.key.removeprefix("key-")) for each in answers)
+    texts = [Path(each.library or "").read_text() for each in answers]
+    return numbers == list(range(JOBS)) and all(
+        f"// {each.key.removeprefix('key-')}" in text.splitlines()
+        for each, text in zip(answers, texts, strict=True)
+    )
+
+
+def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster: Any) -> None:
+    assert pool.workers == 3
+    answers = submit(pool, tmp_path)
+    until(lambda: len(compiling_processes(ray_cluster.address)) == 3, LIMIT_S)
+    assert wait_idle(pool, LIMIT_S)
+    assert are_right(answers)
+
+
+def test_a_process_that_is_killed_and_a_node_that_comes_change_nothing(
+    pool: Pool, tmp_path: Path, ray_cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = submit(pool, tmp_path)
+    until(lambda: len(compiling_processes(ray_cluster.address)) == 3, LIMIT_S)
+    kill(compiling_processes(ray_cluster.address)[0])
+    node = add_node(ray_cluster)
+    until(lambda: pool.workers == 4, LIMIT_S)
+    assert wait_idle(pool, LIMIT_S)
+    assert are_right(answers)
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]  # nothing was done here
+    ray_cluster.remove_node(node)
+
+
+def test_the_jobs_of_a_node_that_is_lost_are_done_again(
+    pool: Pool, tmp_path: Path, ray_cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = add_node(ray_cluster)
+    until(lambda: pool.workers == 4, LIMIT_S)
+    answers = submit(pool, tmp_path, seconds=8)
+    until(lambda: bool(compiling_processes(node.raylet_socket_name)), LIMIT_S)
+    ray_cluster.remove_node(node, allow_graceful=False)
+    assert wait_idle(pool, LIMIT_S)
+    assert are_right(answers)
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+    until(lambda: pool.workers == 3, LIMIT_S)

@@ -1,0 +1,261 @@
+"""The pool of a farm on nodes that tests steer: what is lost, refused, late or too much. None of this needs Ray."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin import errors
+from inductor_plugin.errors import OptionError, WorkerError
+from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm import pool as pool_module
+from inductor_plugin.worker.farm.parcel import Delivery, Parcel
+from inductor_plugin.worker.farm.pool import FarmPool, is_straggler, on_farm
+from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CppCompileJob, WorkerSettings
+from tests.support.fakes.waiting import until, wait_idle
+from tests.support.fakes.workers import FakePool
+
+SETTINGS = WorkerSettings((), "compile")
+
+
+class FakeNodes:
+    """A cluster whose tasks end when a test says how."""
+
+    def __init__(self, cpus: int) -> None:
+        self.cpus = cpus
+        self.running: dict[int, tuple[Parcel, Callable[[Delivery | str], None]]] = {}
+        self.started: list[str] = []
+        self.cancelled: list[int] = []
+        self.closed = False
+        self.error: Exception | None = None
+
+    def put(self, parcel: Parcel) -> Parcel:
+        return parcel
+
+    def start(self, parcel: Parcel, limit_s: float, memory_bytes: int) -> tuple[int, Parcel]:
+        if self.error is not None:
+            raise self.error
+        self.started.append(name_of(parcel))
+        return len(self.started), parcel
+
+    def when_done(self, task: tuple[int, Parcel], answer: Callable[[Delivery | str], None]) -> None:
+        self.running[task[0]] = (task[1], answer)
+
+    def cancel(self, task: tuple[int, Parcel]) -> None:
+        self.cancelled.append(task[0])
+
+    def close(self) -> None:
+        self.closed = True
+
+    def end(self, number: int, answer: Delivery | str | None = None) -> None:
+        """Let a task end: as it should, or with an answer."""
+        parcel, done = self.running.pop(number)
+        done(delivery(parcel, f"task {number}") if answer is None else answer)
+
+
+class Local(FakePool):
+    """The pool of this machine."""
+
+    closed = False
+
+    _active = 0
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Rig:
+    """A pool on fakes, and what it has answered."""
+
+    def __init__(self, folder: Path, cpus: int = 2) -> None:
+        self.nodes, self.local, self.folder = FakeNodes(cpus), Local(), folder
+        local: Any = self.local
+        self.pool = FarmPool(self.nodes, local, 1 << 30)
+        self.answers: list[Compiled] = []
+
+    def submit(self, name: str, rank: float = 0.0, ends: Callable[[], float] | None = None) -> None:
+        folder = self.folder / name
+        folder.mkdir()
+        job = CppCompileJob((CppSource(name, "", "kernel"),), ("cc",), str(folder), 60.0)
+        self.pool.submit(job, self.answers.extend, None, rank, ends)
+
+    def status(self) -> dict[str, tuple[str, str]]:
+        return {each.key: (each.status, each.reason) for each in self.answers}
+
+
+def name_of(parcel: Parcel) -> str:
+    assert isinstance(parcel.job, CppCompileJob)
+    return parcel.job.sources[0].key
+
+
+def delivery(parcel: Parcel, content: str, name: str = "unit.so") -> Delivery:
+    compiled = Compiled(name_of(parcel), "ok", library=name, symbol="kernel")
+    return Delivery((compiled,), {name: content.encode()}, "node", elapsed_s=0.1)
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    monkeypatch.setattr(errors, "_SAID", set[str]())
+    rig = Rig(tmp_path)
+    yield rig
+    rig.pool.close()
+
+
+def test_no_more_tasks_than_the_cluster_needs_are_sent_and_the_highest_rank_is_next(
+    rig: Rig,
+) -> None:
+    for name, rank in (("a", 0), ("b", 0), ("c", 0)):
+        rig.submit(name, rank)
+    until(lambda: len(rig.nodes.started) == 3)  # one more than there are CPUs
+    rig.submit("light", 1.0)
+    rig.submit("heavy", 9.0)
+    rig.nodes.end(2)
+    until(lambda: len(rig.nodes.started) == 4)
+    assert rig.nodes.started[3] == "heavy"
+    assert unfinished(rig.pool) == 4
+    rig.nodes.cpus = 4  # a node has come
+    rig.nodes.end(1)
+    until(lambda: "light" in rig.nodes.started)
+
+
+def test_what_was_made_on_a_node_lies_where_the_job_would_have_put_it(rig: Rig) -> None:
+    rig.submit("a")
+    until(lambda: rig.nodes.started == ["a"])
+    rig.nodes.end(1)
+    until(lambda: bool(rig.answers))
+    library = rig.answers[0].library
+    assert library is not None
+    assert Path(library) == rig.folder / "a" / "unit.so"
+    assert Path(library).read_text() == "task 1"
+    assert unfinished(rig.pool) == 0
+
+
+def test_a_file_outside_of_the_jobs_folder_is_not_written(rig: Rig) -> None:
+    rig.submit("a")
+    until(lambda: rig.nodes.started == ["a"])
+    rig.nodes.end(1, delivery(rig.nodes.running[1][0], "x", "../outside.so"))
+    until(lambda: bool(rig.answers))
+    assert rig.answers[0].status == "skipped"
+    assert "outside of the job's folder" in rig.answers[0].reason
+    assert not (rig.folder / "outside.so").exists()
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_no_node_compiles_is_compiled_here(
+    rig: Rig, caplog: pytest.LogCaptureFixture, *, lost: bool
+) -> None:
+    refusal = Delivery((), {}, "node", "torch is '2.11.0' there and '2.14.1' here")
+    for name in "ab":
+        rig.submit(name)
+    until(lambda: len(rig.nodes.started) == 2)
+    for number in (1, 2):
+        rig.nodes.end(number, "WorkerCrashedError: it died four times" if lost else refusal)
+    until(lambda: len(rig.answers) == 2)
+    assert {status for status, _ in rig.status().values()} == {"ok"}
+    assert len(rig.local.jobs) == 2
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert ("WorkerCrashedError" if lost else "node: torch is '2.11.0' there") in warning
+    until(lambda: unfinished(rig.pool) == 0)
+
+
+def test_a_cluster_that_is_gone_costs_nothing_but_time(rig: Rig) -> None:
+    rig.nodes.error = ConnectionError("the cluster is gone")
+    rig.submit("a")
+    until(lambda: rig.status().get("a", ("", ""))[0] == "ok")
+    assert len(rig.local.jobs) == 1
+
+
+def test_a_straggler_is_started_again_and_the_first_to_end_counts(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_STRAGGLER_S", 0.2)
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
+    rig.submit("quick")
+    until(lambda: rig.nodes.started == ["quick"])
+    rig.nodes.end(1)  # in 0.1 s
+    rig.submit("slow")
+    until(lambda: rig.nodes.started == ["quick", "slow", "slow"])
+    rig.nodes.end(3)
+    until(lambda: len(rig.answers) == 2)
+    assert rig.nodes.cancelled == [2]
+    rig.nodes.end(2, "TaskCancelledError: it was cancelled")  # late, and no answer any more
+    rig.submit("next")
+    until(lambda: rig.nodes.started[-1] == "next")
+    assert (len(rig.answers), len(rig.local.jobs)) == (2, 0)
+
+
+def test_who_is_a_straggler() -> None:
+    others = deque([2.0, 2.0, 10.0])
+    assert not is_straggler(100.0, 1, deque())  # nothing to compare with
+    assert not is_straggler(19.0, 1, others)
+    assert is_straggler(21.0, 1, others)
+    assert not is_straggler(21.0, 8, others)
+    assert is_straggler(49.0, 8, others)
+
+
+def test_a_job_whose_time_is_over_is_not_sent(rig: Rig) -> None:
+    rig.submit("late", ends=lambda: time.monotonic() - 1.0)
+    until(lambda: rig.status() == {"late": ("skipped", OUT_OF_TIME)})
+    assert rig.nodes.started == []
+
+
+def test_closing_answers_every_job_and_disconnects(rig: Rig) -> None:
+    for name in "abcd":
+        rig.submit(name)
+    until(lambda: len(rig.nodes.started) == 3)
+    rig.pool.close()
+    assert {status for status, _ in rig.status().values()} == {"skipped"}
+    assert len(rig.answers) == 4
+    assert sorted(rig.nodes.cancelled) == [1, 2, 3]
+    assert rig.nodes.closed
+    assert rig.local.closed
+    with pytest.raises(WorkerError, match="closed"):
+        rig.submit("e")
+
+
+def test_an_answer_that_raises_does_not_stop_the_farm(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+
+    def fail(_: list[Compiled]) -> None:
+        raise ValueError("no")
+
+    job = CppCompileJob((CppSource("a", "", "kernel"),), ("cc",), str(rig.folder), 60.0)
+    rig.pool.submit(job, fail)
+    until(lambda: rig.nodes.started == ["a"])
+    rig.nodes.end(1)
+    until(lambda: len(raised) == 1)
+    rig.submit("b")
+    until(lambda: rig.nodes.started == ["a", "b"])
+
+
+def test_without_ray_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    local = CompilePool(1, SETTINGS, 0)
+    with pytest.raises(OptionError, match=r"pip install 'inductor-plugin\[ray\]'"):
+        on_farm("ray:auto", SETTINGS, local, 0)
+
+
+def test_a_farm_that_cannot_be_reached_leaves_the_local_pool(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unreachable(farm: str, _settings: WorkerSettings) -> None:
+        raise WorkerError(f"the farm {farm} cannot be reached: no route")
+
+    monkeypatch.setattr(errors, "_SAID", set[str]())
+    monkeypatch.setattr(pool_module, "Cluster", unreachable)
+    local = CompilePool(1, SETTINGS, 0)
+    assert on_farm("ray://nowhere:10001", SETTINGS, local, 0) is local
+    assert "no route; everything is compiled here" in caplog.text
+    assert wait_idle(local, 1.0)
