@@ -21,7 +21,7 @@ from inductor_plugin.worker.farm import pool as pool_module
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel
 from inductor_plugin.worker.farm.pool import FarmPool, is_straggler, on_farm
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CppCompileJob, WorkerSettings
-from tests.support.fakes.waiting import until, wait_idle
+from tests.support.fakes.waiting import unfinished, until, wait_idle
 from tests.support.fakes.workers import FakePool
 
 SETTINGS = WorkerSettings((), "compile")
