@@ -16,7 +16,7 @@ from inductor_plugin.cache.transfer.archive import merge_stores
 from inductor_plugin.cache.trust.keys import open_signer
 from inductor_plugin.cache.trust.policy import Trust, parse_trust, trust_or_nobody
 from inductor_plugin.cli.disk import cache as examined
-from inductor_plugin.errors import CacheRefusedError, TrustError, forget
+from inductor_plugin.errors import CacheRefusedError, TrustError
 from inductor_plugin.tuning.pins.document import read_file
 from inductor_plugin.tuning.pins.pin import Pin
 from inductor_plugin.tuning.pins.replay import not_offered
@@ -30,6 +30,7 @@ from tests.support.trust.payload import (
     load_all,
     marking_library,
 )
+from tests.support.warned import forget
 
 
 @pytest.fixture(autouse=True)

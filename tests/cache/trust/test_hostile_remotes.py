@@ -19,7 +19,6 @@ from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
 from inductor_plugin.cache.remote.transfer import Part, pull
 from inductor_plugin.cache.trust.keys import new_key
 from inductor_plugin.cache.trust.policy import Trust
-from inductor_plugin.errors import forget
 from tests.support.cache.records import ENVIRONMENT, decision, measured, put_library, record
 from tests.support.remote.files import MemoryFiles
 from tests.support.trust.payload import (
@@ -32,6 +31,7 @@ from tests.support.trust.payload import (
     marking_library,
     sha256,
 )
+from tests.support.warned import forget
 
 PLACE = Place(record().environment, record().op, record().digest)
 
