@@ -6,7 +6,6 @@ its variable ``INDUCTOR_PLUGIN_<NAME>``, and the variable overrides the default.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -19,12 +18,14 @@ from inductor_plugin.config.value import (
     parse,
     pin_file_sha256,
     suggestion,
-    unknown_names,
 )
-from inductor_plugin.config.variables import ENABLE_VARIABLE, PREFIX, default_cache_dir
-from inductor_plugin.errors import OptionError, warn_once
-
-logger = logging.getLogger(__name__)
+from inductor_plugin.config.variables import (
+    PREFIX,
+    default_cache_dir,
+    unknown,
+    warn_of_unknown,
+)
+from inductor_plugin.errors import OptionError
 
 _NONE: Mapping[str, object] = {}  # never written to
 
@@ -392,16 +393,9 @@ def split(options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, o
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return one sentence for each variable with the plugin's prefix that it does not know."""
-    names = [ENABLE_VARIABLE, *(PREFIX + name.upper() for name in _METADATA)]
-    return unknown_names(os.environ if environ is None else environ, PREFIX, names)
+    return unknown(_METADATA, environ)
 
 
 def warn_of_unknown_variables(environ: Mapping[str, str] | None = None) -> None:
-    """Warn of variables with the plugin's prefix that it does not know, once a process.
-
-    They may be for another version. ``INDUCTOR_PLUGIN_ENABLE=0`` (in the plugin's workers, too) silences this.
-    """
-    variables = os.environ if environ is None else environ
-    if variables.get(ENABLE_VARIABLE) != "0":
-        for sentence in unknown_variables(variables):
-            warn_once(logger, sentence)
+    """Warn of variables with the plugin's prefix that it does not know, once a process."""
+    warn_of_unknown(_METADATA, environ)

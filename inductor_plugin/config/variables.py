@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from inductor_plugin.config.value import switch
+from inductor_plugin.config.value import switch, unknown_names
+from inductor_plugin.errors import warn_once
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "INDUCTOR_PLUGIN_"
 ENABLE_VARIABLE = PREFIX + "ENABLE"
@@ -52,3 +56,20 @@ def set_environment(variables: Mapping[str, str]) -> None:
     for name in [variable for variable in os.environ if variable not in variables]:
         del os.environ[name]
     os.environ.update(variables)
+
+
+def unknown(options: Iterable[str], environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return one sentence for each variable with the plugin's prefix that is of none of these options."""
+    names = [ENABLE_VARIABLE, *(PREFIX + name.upper() for name in options)]
+    return unknown_names(os.environ if environ is None else environ, PREFIX, names)
+
+
+def warn_of_unknown(options: Iterable[str], environ: Mapping[str, str] | None = None) -> None:
+    """Warn of variables with the plugin's prefix that are of none of these options, once a process.
+
+    They may be for another version. ``INDUCTOR_PLUGIN_ENABLE=0`` (in the plugin's workers, too) silences this.
+    """
+    variables = os.environ if environ is None else environ
+    if variables.get(ENABLE_VARIABLE) != "0":
+        for sentence in unknown(options, variables):
+            warn_once(logger, sentence)

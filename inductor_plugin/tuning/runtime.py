@@ -345,15 +345,14 @@ class Runtime:
         """
         nice = _NICE if config.policy == "tune" and device != "cpu" else 0
         workers = config.compile_workers or len(os.sched_getaffinity(0))
-        limits = (config.worker_idle_s, config.worker_memory_bytes)
-        key = (workers, *limits, nice, config.compile_farm)
+        key = (workers, config.worker_idle_s, config.worker_memory_bytes, nice, config.compile_farm)
         if key not in self._pools:
             settings = worker_settings(config, "compile", "cpu")
-            local = CompilePool(workers, replace(settings, nice=nice), _CPP_JOB_BYTES)
-            pool: Pool = local
+            size, here = _CPP_JOB_BYTES, replace(settings, nice=nice)
+            pool: Pool = CompilePool(workers, here, memory_bytes_per_job=size)
             if farm := config.compile_farm:  # this machine's memory and GPU are no matter there
                 there = replace(settings, memory_bytes=config.worker_memory_bytes)
-                pool = on_farm(farm, there, local, _CPP_JOB_BYTES)
+                pool = on_farm(farm, there, pool, size)
             self._pools[key] = pool
             self.at_close(pool.close)
         return self._pools[key]

@@ -54,10 +54,10 @@ def another_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    def import_module(name: str, package: str | None = None) -> None:
-        raise ModuleNotFoundError(f"No module named 'numpy', for {name}")
+    def modules() -> None:
+        raise ModuleNotFoundError("No module named 'numpy'")
 
-    monkeypatch.setattr(importlib, "import_module", import_module)
+    monkeypatch.setattr(source, "_modules", modules)
 
 
 WAYS = {
