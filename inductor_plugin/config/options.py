@@ -28,7 +28,6 @@ from inductor_plugin.config.variables import (
 from inductor_plugin.errors import OptionError
 
 _NONE: Mapping[str, object] = {}  # never written to
-
 _AUTO = ("auto", "on", "off")
 _GEMM_BACKENDS = ("ATEN", "TRITON", "CPP", "CUTLASS", "CUTEDSL", "NVGEMM", "CK", "CKTILE", "FLYDSL")
 
