@@ -199,7 +199,11 @@ def test_the_worker_of_a_gpu_searches_kernels_there(
     added: list[Path] = []
     monkeypatch.setattr(torch.cuda, "set_device", Mock())
     monkeypatch.setattr(torch.cuda, "synchronize", Mock())
-    monkeypatch.setattr(launch, "add_kernel_folder", lambda path, **_: added.append(path))
+
+    def add(folder: Path, **_: str) -> None:
+        added.append(folder)
+
+    monkeypatch.setattr(launch, "add_kernel_folder", add)
     settings = worker_settings(Config(), "bench", "cpu")
     try:
         for device in ("cuda:0", "cpu"):
