@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
-import site
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -277,32 +273,6 @@ def test_the_file_names_the_step_that_runs(tmp_path: Path) -> None:
     assert rows.rows[0]["detail"] == "1"
 
 
-def test_a_step_is_killed_with_its_session(tmp_path: Path, repository: Path) -> None:
-    code = f"""
-import sys; sys.path.insert(0, {str(repository)!r})
-from pathlib import Path
-from tests.gpu.session.process import ended_by_signals, run
-sleeps = "import os, time, pathlib; pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(60)"
-with ended_by_signals():
-    run([sys.executable, "-S", "-c", sleeps], limit_s=50, log=Path("log"), folder=Path(), environment={{}})
-"""
-    process = subprocess.Popen([sys.executable, "-S", "-c", code], cwd=tmp_path)
-    try:
-        ends = time.monotonic() + 20
-        while not (pid := _text(tmp_path / "pid")) and time.monotonic() < ends:
-            time.sleep(0.05)
-        assert pid
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 128 + signal.SIGTERM
-    finally:
-        process.kill()
-    assert not Path(f"/proc/{pid}").exists()
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.is_file() else ""
-
-
 def test_a_figure_that_cannot_be_found_costs_itself(tmp_path: Path) -> None:
     report = Report(tmp_path / "sub" / "probe.json")
     report.attempt("bad", lambda: 1 / 0)
@@ -328,71 +298,3 @@ def test_the_probe_runs_dry(tmp_path: Path) -> None:
     assert timed == wanted
     assert all(figures[name]["wall_us"] >= figures[name]["host_us"] > 0 for name in timed)
     assert step.detail(done.stdout).startswith("host us of a product: eager ")
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of what git has of the checkout, with no trace of an installation."""
-    repository = REPOSITORY
-    copy = tmp_path_factory.mktemp("bare") / "checkout"
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(listed, cwd=repository, capture_output=True, text=True, check=False)
-    names = [name for name in done.stdout.split("\0") if name]
-    if not names:
-        pytest.skip("needs git and its history")
-    for name in names:
-        if (repository / name).exists() and not name.startswith(("benchmarks/results/", "docs/")):
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(repository / name, copy / name, follow_symlinks=False)
-    return copy
-
-
-def offline() -> list[str]:
-    """Return what a command begins with to run without a network; empty where that is not allowed."""
-    command = ["unshare", "-rn"]
-    done = (
-        subprocess.run([*command, "true"], capture_output=True, check=False)
-        if shutil.which("unshare")
-        else None
-    )
-    return command if done is not None and done.returncode == 0 else []
-
-
-def plain_environment(**more: str) -> dict[str, str]:
-    hidden = ("PYTHON", "INDUCTOR_PLUGIN", "VIRTUAL_ENV", "TORCH")
-    return {name: text for name, text in os.environ.items() if not name.startswith(hidden)} | more
-
-
-def test_a_bare_checkout_simulates_a_session(bare: Path) -> None:
-    command = [*offline(), sys.executable, "-S", "-m", "tests.gpu.session", "--simulate"]
-    done = subprocess.run(
-        command, cwd=bare, env=plain_environment(), capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "WRONG" not in done.stdout
-    assert f"simulated in {bare}" in done.stdout
-
-
-def test_a_bare_checkout_knows_its_backend(bare: Path, tmp_path: Path) -> None:
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    for folder in site.getsitepackages():
-        for entry in Path(folder).iterdir():
-            ours = "inductor_plugin" in entry.name or entry.suffix == ".pth"
-            if not ours and not (packages / entry.name).exists():
-                (packages / entry.name).symlink_to(entry)
-    code = (
-        "import importlib.metadata as m, pathlib, sys, torch._dynamo as dynamo;"
-        "assert not [e for e in m.entry_points(group='torch_dynamo_backends') if 'plugin' in e.name];"
-        "import inductor_plugin.backend as b; from tests.gpu.session import environment as e;"
-        "print(e.backend(), pathlib.Path(b.__file__).parents[1])"
-    )
-    done = subprocess.run(
-        [*offline(), sys.executable, "-S", "-c", code],
-        cwd=bare,
-        env=plain_environment(PYTHONPATH=f"{bare}{os.pathsep}{packages}"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout.splitlines()[-1:] == [f"known to torch.compile {bare}"], done.stderr

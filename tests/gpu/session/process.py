@@ -159,7 +159,9 @@ def began_at(pid: int) -> str:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
         return ""
-    state, *fields = stat.rpartition(")")[2].split()  # proc(5): state is the third field, starttime the 22nd
+    state, *fields = stat.rpartition(")")[
+        2
+    ].split()  # proc(5): state is the third field, starttime the 22nd
     return "" if state == "Z" else fields[18]
 
 
