@@ -52,6 +52,7 @@ def plain_environment(**more: str) -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if not name.startswith(hidden)} | more
 
 
+@pytest.mark.claim
 def test_a_bare_checkout_simulates_a_session(bare: Path) -> None:
     command = [*offline(), sys.executable, "-S", "-m", "tests.gpu.session", "--simulate"]
     done = subprocess.run(
@@ -118,7 +119,6 @@ def python_with(folder: Path, *names: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.compat
 def test_with_torch_and_pytest_alone_the_part_for_a_cpu_passes(bare: Path, tmp_path: Path) -> None:
     python = python_with(tmp_path / "python", "torch", "pytest", "filelock")
     lacking = [str(python), "-c", "import rich"]

@@ -46,7 +46,11 @@ def started(folder: Path, repository: Path, code: str) -> tuple[subprocess.Popen
     """Return a session that runs a step, and the step's process."""
     text = SESSION.format(repository=str(repository), code=code)
     session = subprocess.Popen([sys.executable, "-S", "-c", text], cwd=folder)
-    return session, number(folder / "pid")
+    try:
+        return session, number(folder / "pid")
+    except BaseException:
+        session.terminate()
+        raise
 
 
 def number(path: Path) -> int:

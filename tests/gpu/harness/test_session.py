@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from benchmarks.harness import campaign
 from benchmarks.harness.resume import Budget
 from tests.gpu.harness import order
 from tests.gpu.session import __main__ as session
+from tests.gpu.session import environment as facts
 from tests.gpu.session import plan, requirements, step
 from tests.gpu.session.report import Report
 from tests.gpu.session.run import FILE, Session, environment, opened, run
@@ -264,6 +266,102 @@ def test_nothing_runs_where_an_essential_step_fails(tmp_path: Path) -> None:
     assert run(of(tmp_path, *steps), rows, Budget(100.0), say=said.append) == 1
     assert [each["step"] for each in rows.rows] == ["first"]
     assert any("second" in line and "not run" in line and "first failed" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("import time; time.sleep(60)", "hung"), ("import os; os.kill(os.getpid(), 9)", "died")],
+)
+def test_nothing_runs_where_an_essential_step_hangs_or_dies(
+    tmp_path: Path, code: str, status: str
+) -> None:
+    steps = replace(coded("first", code, essential=True), limit_s=0.5), coded("second", "pass")
+    rows = opened(tmp_path, {})
+    session = of(tmp_path, *steps, grace_s=0.1)
+    assert run(session, rows, Budget(100.0), say=lambda line: None) == 1
+    assert [(each["step"], each["status"]) for each in rows.rows] == [("first", status)]
+
+
+def test_what_is_essential_is_the_gpu_or_the_cpu_that_computes() -> None:
+    every = (*PLAN, *plan.cpu(Path("results"), Path("kernels")))
+    essential = [each for each in every if each.essential]
+    assert [each.part for each in essential] == ["first", "cpu"]
+    assert all("tests.gpu.session.environment" in each.command for each in essential)
+    assert ["--cpu" in each.command for each in essential] == [False, True]
+
+
+KERNELS = "import os; print('summary:', os.environ['INDUCTOR_PLUGIN_CACHE_DIR'])"
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let the session have a step of its own, which says where it would keep kernels; return what the plan was asked."""
+    asked: list[Any] = []
+
+    def steps(results: Path, kernels: Path, pack: Path | None) -> list[Step]:
+        asked.append((results, kernels, pack))
+        return [coded("says", KERNELS), *(coded("fails", "raise SystemExit(1)") for _ in asked[1:])]
+
+    monkeypatch.setattr(plan, "plan", steps)
+    monkeypatch.setattr(requirements, "missing", lambda steps: ([], []))
+    monkeypatch.setattr(requirements, "machine", dict)
+    monkeypatch.setattr(session, "sources_digest", lambda sources: "now")
+    return asked
+
+
+def test_main_returns_how_the_steps_went(planned: list[Any], tmp_path: Path) -> None:
+    results = ["--results", str(tmp_path / "results")]
+    assert session.main(results) == 0
+    assert session.main(results) == 1  # with the second step
+    fresh = ["--results", str(tmp_path / "others"), "--budget-s", "1"]
+    assert session.main(fresh) == 3
+
+
+def test_kernels_are_kept_where_the_option_says(
+    planned: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept(name: str, *arguments: str) -> Path:
+        results = tmp_path / name
+        planned.clear()
+        assert session.main(["--results", str(results), *arguments]) == 0
+        (row,) = json.loads((results / FILE).read_text())["steps"]
+        assert planned == [(results, Path(row["detail"]), None)]
+        return Path(row["detail"])
+
+    named = tmp_path / "named"
+    assert kept("by option", "--kernels", str(named)) == named
+    assert kept("by default") == tmp_path / "by default" / "kernels"
+    monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_DIR", str(tmp_path / "environment"))
+    assert kept("by environment") == tmp_path / "environment"
+    assert kept("by both", "--kernels", str(named)) == named
+
+
+def test_the_environment_fails_where_nothing_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path / "environment.json")]
+
+    def none() -> str:
+        raise RuntimeError("no GPU here")
+
+    monkeypatch.setattr(facts, "gpu", none)
+    assert facts.main(out) == 1
+    assert "summary: RuntimeError: no GPU here" in capsys.readouterr().out
+    assert facts.main([*out, "--cpu"]) == 0
+    monkeypatch.setattr(facts, "gpu", lambda: "a GPU")
+    assert facts.main(out) == 0
+    assert capsys.readouterr().out.endswith("summary: a GPU\n")
+    monkeypatch.setattr(facts, "backend", none)
+    assert facts.main(out) == 1
+
+
+def test_the_part_for_a_cpu_needs_no_gpu_and_little_else() -> None:
+    steps = plan.cpu(Path("results"), Path("kernels"))
+    assert {each.part for each in steps} == {"cpu"}
+    versions = {"torch": "2.11.0", "pytest": "9.0", "filelock": "3.30"}
+    assert requirements.missing(steps, versions.get)[0] == []
+    fatal = requirements.missing(PLAN, versions.get)[0]
+    assert fatal == ["triton is not installed; 3.6 or newer is needed (comes with torch)"]
 
 
 def test_the_file_names_the_step_that_runs(tmp_path: Path) -> None:
