@@ -1,5 +1,7 @@
 """A session on a GPU without one: its decisions, and what it does with steps that fail, hang, die or are cut."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import json
