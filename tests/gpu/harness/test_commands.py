@@ -49,7 +49,9 @@ def read(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> dict[str,
         patched.setattr(argparse.ArgumentParser, "__init__", created)
         patched.setattr(argparse.ArgumentParser, "parse_args", parsed)
         patched.setattr(sys, "argv", [command[1], *command[2:]])
-        patched.delitem(sys.modules, command[1], raising=False)
+        # `runpy` warns of a module that another test has imported.
+        for module in (command[1], f"{command[1]}.__main__"):
+            patched.delitem(sys.modules, module, raising=False)
         with pytest.raises(ReadError) as error:
             runpy.run_module(command[1], run_name="__main__")
     return error.value.options
