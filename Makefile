@@ -14,7 +14,7 @@ PATIENT := -o faulthandler_timeout=600
 # The documentation as build/site/index.html; a broken link or anchor is an error.
 SITE := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
-.PHONY: environment demo test test-slow test-part test-all durations check test-compat test-pytorch test-gpu bench bench-gpu docs site clean
+.PHONY: environment demo test test-slow test-part test-all durations check test-compat test-pytorch simulate test-gpu bench bench-gpu docs site clean
 
 environment: $(READY)
 
@@ -49,13 +49,18 @@ check: $(READY)
 test-compat: $(COMPAT:%=test-compat-%)
 
 test-compat-%:
-	$(MAKE) test VENV=.venv-$* TORCH=$* ARGS='-m "compat and not slow" $(ARGS)'
+	$(MAKE) test VENV=.venv-$* TORCH=$* ARGS='-m "compat and (claim or not slow)" $(ARGS)'
 
 # PYTORCH is a checkout of PyTorch, best of the installed version; a run that was ended goes on where it was.
 PYTORCH ?= $(error name a checkout of PyTorch: make test-pytorch PYTORCH=...)
 test-pytorch: $(READY)
 	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[pytorch-tests]"
 	$(PY) -m benchmarks.pytorch "$(PYTORCH)" $(ARGS)
+
+# The session without a GPU: simulated, and in a bare checkout.
+simulate: $(READY)
+	$(PY) -m tests.gpu.session --simulate
+	$(PY) -m pytest tests/gpu/harness/test_bare.py -m "not slow" $(ARGS)
 
 test-gpu: $(READY)
 	$(PY) -m tests.gpu.session --part tests $(ARGS)

@@ -34,6 +34,10 @@ _ENTRY = Path(__file__).with_name("child") / "main.py"
 _TAIL_BYTES = 2000
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
+_WITHOUT_MEMORY = (signal.SIGABRT, signal.SIGSEGV)
+"""Signals that end a process which gets no memory: C++ aborts for a bad_alloc that nothing catches, and C that does not
+check its allocations uses a null pointer. Python ends with a status, often without a word, as a MemoryError needs memory."""
+
 START_S = 180.0
 """Limit for the start of a worker: importing torch from a cold network disk takes a minute."""
 
@@ -383,8 +387,7 @@ def _died(child: _Child) -> str:
             how = f"was killed by {signal.Signals(-code).name}"
         except ValueError:
             how = f"was killed by signal {-code}"
-    elif code and child.memory_bytes:
-        # Python ends with 1 and without a word where not even a MemoryError can be reported.
+    if child.memory_bytes and code is not None and (code > 0 or -code in _WITHOUT_MEMORY):
         how += f" (option worker_memory_bytes lets it use {child.memory_bytes:,} bytes)"
     return how + _quote(child.tail())
 

@@ -237,6 +237,7 @@ class Attended(nn.Module):
         return nn.functional.scaled_dot_product_attention(q, k, v, scale=0.25, enable_gqa=True)
 
 
+@pytest.mark.claim
 def test_a_package_holds_the_kernel_of_an_attention(inductor_cache: Path, tmp_path: Path) -> None:
     q, k, v = (torch.randn(2, heads, rows, 16) for heads, rows in ((4, 5), (4, 7), (4, 7)))
     with winning(LARGEST.format(header=ATTENTION.read_text()), tmp_path / "kernel"):

@@ -47,10 +47,11 @@ def test_all_steps_run_in_their_order(tmp_path: Path, repository: Path) -> None:
         "make environment",
         "make check",
         "make test",
+        "make simulate",
         "make demo",
         "make test-part PART_S=300 SINCE=",
     ]
-    assert done.stdout.count("s, all so far ") == 5
+    assert done.stdout.count("s, all so far ") == 6
 
 
 def test_a_step_that_fails_is_named(tmp_path: Path, repository: Path) -> None:
@@ -76,7 +77,7 @@ def test_on_a_slow_machine_slow_tests_are_left_out(tmp_path: Path, repository: P
     assert "test-part" not in done.stdout
 
 
-@pytest.mark.parametrize("step", ["environment", "check", "test", "demo", "test-part"])
+@pytest.mark.parametrize("step", ["environment", "check", "test", "simulate", "demo", "test-part"])
 def test_each_step_is_a_target_of_the_makefile(step: str, repository: Path) -> None:
     makefile = (repository / "Makefile").read_text(encoding="utf-8")
 

@@ -63,6 +63,27 @@ def test_a_slow_case_never_runs_though_nothing_is_known_of_it() -> None:
     assert chosen.left_out == {"tests/a.py::test_x": "marked slow"}
 
 
+@pytest.mark.parametrize(
+    ("seconds", "kept"), [(selection.CLAIM_S, 2), (selection.CLAIM_S + 0.1, 1)]
+)
+def test_a_claim_runs_whatever_its_function_spends_if_it_is_cheap(
+    seconds: float, kept: int
+) -> None:
+    claim = Case("tests/a.py::test_claim", claim=True)
+    cases = [claim, Case("tests/a.py::test_x"), Case("tests/a.py::test_y")]
+
+    chosen = selection.select(_durations(1.0, test_claim=seconds, test_x=0.5, test_y=1.1), cases)
+
+    assert chosen.kept == (claim, cases[1])[2 - kept :]
+    assert (claim.node_id in chosen.left_out) is (kept == 1)
+
+
+def test_a_slow_claim_does_not_run() -> None:
+    claim = Case("tests/a.py::test_claim", slow=True, claim=True)
+
+    assert selection.select(_durations(1.0, test_claim=0.1), [claim]).kept == ()
+
+
 @pytest.mark.parametrize(("cheapest_s", "kept"), [(9.0, 1), (20.1, 0)])
 def test_a_file_that_would_be_left_out_runs_its_cheapest_case(cheapest_s: float, kept: int) -> None:
     cases = [Case("tests/a.py::test_x"), Case("tests/a.py::test_y")]

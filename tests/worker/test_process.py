@@ -271,6 +271,29 @@ def test_a_worker_that_dies_by_its_memory_limit_names_the_option():
     assert "worker_memory_bytes" in failed.reason or failed.status == "out_of_memory"
 
 
+# Operator new, of a terabyte.
+NEW_IN_CPP = "(c := __import__('ctypes')).CDLL('libstdc++.so.6')._Znwm(c.c_size_t(1 << 40))"
+
+
+@pytest.mark.parametrize(
+    ("job", "status"),
+    [
+        (CallJob("os", "abort", ()), "crashed"),
+        (CallJob("ctypes", "string_at", (0,)), "crashed"),
+        (CallJob("builtins", "eval", (NEW_IN_CPP,)), "out_of_memory"),
+    ],
+    ids=["aborts", "null pointer", "bad_alloc"],
+)
+def test_a_worker_that_a_signal_ends_names_its_memory_limit(job: CallJob, status: str):
+    settings = WorkerSettings(SETTINGS.sys_path, "compile", memory_bytes=1 << 30)
+    worker = WorkerProcess(settings, "limited worker")
+    failed = worker.attempt(job, 20.0)
+    worker.close()
+    assert failed.status == status
+    assert "killed by SIG" in failed.reason
+    assert "option worker_memory_bytes lets it use 1,073,741,824 bytes" in failed.reason
+
+
 def test_a_worker_is_as_isolated_as_its_parent(tmp_path: Path):
     (tmp_path / "sitecustomize.py").write_text(
         f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n"

@@ -1,16 +1,15 @@
 """A session on a GPU without one: its decisions, and what it does with steps that fail, hang, die or are cut."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
-import site
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from benchmarks.harness import campaign
 from benchmarks.harness.resume import Budget
 from tests.gpu.harness import order
 from tests.gpu.session import __main__ as session
+from tests.gpu.session import environment as facts
 from tests.gpu.session import plan, requirements, step
 from tests.gpu.session.report import Report
 from tests.gpu.session.run import FILE, Session, environment, opened, run
@@ -270,37 +270,107 @@ def test_nothing_runs_where_an_essential_step_fails(tmp_path: Path) -> None:
     assert any("second" in line and "not run" in line and "first failed" in line for line in said)
 
 
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("import time; time.sleep(60)", "hung"), ("import os; os.kill(os.getpid(), 9)", "died")],
+)
+def test_nothing_runs_where_an_essential_step_hangs_or_dies(
+    tmp_path: Path, code: str, status: str
+) -> None:
+    steps = replace(coded("first", code, essential=True), limit_s=0.5), coded("second", "pass")
+    rows = opened(tmp_path, {})
+    session = of(tmp_path, *steps, grace_s=0.1)
+    assert run(session, rows, Budget(100.0), say=lambda line: None) == 1
+    assert [(each["step"], each["status"]) for each in rows.rows] == [("first", status)]
+
+
+def test_what_is_essential_is_the_gpu_or_the_cpu_that_computes() -> None:
+    every = (*PLAN, *plan.cpu(Path("results"), Path("kernels")))
+    essential = [each for each in every if each.essential]
+    assert [each.part for each in essential] == ["first", "cpu"]
+    assert all("tests.gpu.session.environment" in each.command for each in essential)
+    assert ["--cpu" in each.command for each in essential] == [False, True]
+
+
+KERNELS = "import os; print('summary:', os.environ['INDUCTOR_PLUGIN_CACHE_DIR'])"
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let the session have a step of its own, which says where it would keep kernels; return what the plan was asked."""
+    asked: list[Any] = []
+
+    def steps(results: Path, kernels: Path, pack: Path | None) -> list[Step]:
+        asked.append((results, kernels, pack))
+        return [coded("says", KERNELS), *(coded("fails", "raise SystemExit(1)") for _ in asked[1:])]
+
+    monkeypatch.setattr(plan, "plan", steps)
+    monkeypatch.setattr(requirements, "missing", lambda steps: ([], []))
+    monkeypatch.setattr(requirements, "machine", dict)
+    monkeypatch.setattr(session, "sources_digest", lambda sources: "now")
+    return asked
+
+
+def test_main_returns_how_the_steps_went(planned: list[Any], tmp_path: Path) -> None:
+    results = ["--results", str(tmp_path / "results")]
+    assert session.main(results) == 0
+    assert session.main(results) == 1  # with the second step
+    fresh = ["--results", str(tmp_path / "others"), "--budget-s", "1"]
+    assert session.main(fresh) == 3
+
+
+def test_kernels_are_kept_where_the_option_says(
+    planned: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept(name: str, *arguments: str) -> Path:
+        results = tmp_path / name
+        planned.clear()
+        assert session.main(["--results", str(results), *arguments]) == 0
+        (row,) = json.loads((results / FILE).read_text())["steps"]
+        assert planned == [(results, Path(row["detail"]), None)]
+        return Path(row["detail"])
+
+    named = tmp_path / "named"
+    assert kept("by option", "--kernels", str(named)) == named
+    assert kept("by default") == tmp_path / "by default" / "kernels"
+    monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_DIR", str(tmp_path / "environment"))
+    assert kept("by environment") == tmp_path / "environment"
+    assert kept("by both", "--kernels", str(named)) == named
+
+
+def test_the_environment_fails_where_nothing_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path / "environment.json")]
+
+    def none() -> str:
+        raise RuntimeError("no GPU here")
+
+    monkeypatch.setattr(facts, "gpu", none)
+    assert facts.main(out) == 1
+    assert "summary: RuntimeError: no GPU here" in capsys.readouterr().out
+    assert facts.main([*out, "--cpu"]) == 0
+    monkeypatch.setattr(facts, "gpu", lambda: "a GPU")
+    assert facts.main(out) == 0
+    assert capsys.readouterr().out.endswith("summary: a GPU\n")
+    monkeypatch.setattr(facts, "backend", none)
+    assert facts.main(out) == 1
+
+
+def test_the_part_for_a_cpu_needs_no_gpu_and_little_else() -> None:
+    steps = plan.cpu(Path("results"), Path("kernels"))
+    assert {each.part for each in steps} == {"cpu"}
+    versions = {"torch": "2.11.0", "pytest": "9.0", "filelock": "3.30"}
+    assert requirements.missing(steps, versions.get)[0] == []
+    fatal = requirements.missing(PLAN, versions.get)[0]
+    assert fatal == ["triton is not installed; 3.6 or newer is needed (comes with torch)"]
+
+
 def test_the_file_names_the_step_that_runs(tmp_path: Path) -> None:
     code = f"print('summary:', open({str(tmp_path / FILE)!r}).read().count('running'))"
     rows = opened(tmp_path, {})
     assert run(of(tmp_path, coded("looks", code)), rows, Budget(100.0), say=lambda line: None) == 0
     assert rows.rows[0]["detail"] == "1"
-
-
-def test_a_step_is_killed_with_its_session(tmp_path: Path, repository: Path) -> None:
-    code = f"""
-import sys; sys.path.insert(0, {str(repository)!r})
-from pathlib import Path
-from tests.gpu.session.process import ended_by_signals, run
-sleeps = "import os, time, pathlib; pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(60)"
-with ended_by_signals():
-    run([sys.executable, "-S", "-c", sleeps], limit_s=50, log=Path("log"), folder=Path(), environment={{}})
-"""
-    process = subprocess.Popen([sys.executable, "-S", "-c", code], cwd=tmp_path)
-    try:
-        ends = time.monotonic() + 20
-        while not (pid := _text(tmp_path / "pid")) and time.monotonic() < ends:
-            time.sleep(0.05)
-        assert pid
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 128 + signal.SIGTERM
-    finally:
-        process.kill()
-    assert not Path(f"/proc/{pid}").exists()
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.is_file() else ""
 
 
 def test_a_figure_that_cannot_be_found_costs_itself(tmp_path: Path) -> None:
@@ -328,71 +398,3 @@ def test_the_probe_runs_dry(tmp_path: Path) -> None:
     assert timed == wanted
     assert all(figures[name]["wall_us"] >= figures[name]["host_us"] > 0 for name in timed)
     assert step.detail(done.stdout).startswith("host us of a product: eager ")
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of what git has of the checkout, with no trace of an installation."""
-    repository = REPOSITORY
-    copy = tmp_path_factory.mktemp("bare") / "checkout"
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(listed, cwd=repository, capture_output=True, text=True, check=False)
-    names = [name for name in done.stdout.split("\0") if name]
-    if not names:
-        pytest.skip("needs git and its history")
-    for name in names:
-        if (repository / name).exists() and not name.startswith(("benchmarks/results/", "docs/")):
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(repository / name, copy / name, follow_symlinks=False)
-    return copy
-
-
-def offline() -> list[str]:
-    """Return what a command begins with to run without a network; empty where that is not allowed."""
-    command = ["unshare", "-rn"]
-    done = (
-        subprocess.run([*command, "true"], capture_output=True, check=False)
-        if shutil.which("unshare")
-        else None
-    )
-    return command if done is not None and done.returncode == 0 else []
-
-
-def plain_environment(**more: str) -> dict[str, str]:
-    hidden = ("PYTHON", "INDUCTOR_PLUGIN", "VIRTUAL_ENV", "TORCH")
-    return {name: text for name, text in os.environ.items() if not name.startswith(hidden)} | more
-
-
-def test_a_bare_checkout_simulates_a_session(bare: Path) -> None:
-    command = [*offline(), sys.executable, "-S", "-m", "tests.gpu.session", "--simulate"]
-    done = subprocess.run(
-        command, cwd=bare, env=plain_environment(), capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "WRONG" not in done.stdout
-    assert f"simulated in {bare}" in done.stdout
-
-
-def test_a_bare_checkout_knows_its_backend(bare: Path, tmp_path: Path) -> None:
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    for folder in site.getsitepackages():
-        for entry in Path(folder).iterdir():
-            ours = "inductor_plugin" in entry.name or entry.suffix == ".pth"
-            if not ours and not (packages / entry.name).exists():
-                (packages / entry.name).symlink_to(entry)
-    code = (
-        "import importlib.metadata as m, pathlib, sys, torch._dynamo as dynamo;"
-        "assert not [e for e in m.entry_points(group='torch_dynamo_backends') if 'plugin' in e.name];"
-        "import inductor_plugin.backend as b; from tests.gpu.session import environment as e;"
-        "print(e.backend(), pathlib.Path(b.__file__).parents[1])"
-    )
-    done = subprocess.run(
-        [*offline(), sys.executable, "-S", "-c", code],
-        cwd=bare,
-        env=plain_environment(PYTHONPATH=f"{bare}{os.pathsep}{packages}"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout.splitlines()[-1:] == [f"known to torch.compile {bare}"], done.stderr

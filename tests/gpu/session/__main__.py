@@ -1,12 +1,14 @@
 """Runs on a GPU what the GPU tests and benchmarks have to say, the most telling first, within a budget.
 
-    python -m tests.gpu.session [--budget-s 540] [--results DIR] [--part tests|speed|all] [--again [STEP ...]]
+    python -m tests.gpu.session [--budget-s 540] [--results DIR] [--part tests|speed|all|cpu] [--again [STEP ...]]
 
 Works from a bare checkout: nothing of it has to be installed, and no network is used. Each step is a process with a
 limit of its own; it is killed there with all that it started, and the next one begins. A step that has passed in DIR
 is not run again on the same machine unless --again names it, so that a session that was ended goes on. DIR receives
 session.json (how each step went), session.log (what they printed), and tests.json, probe.json, gemm.json,
 attention.json and fused.json, written as they go.
+
+--part cpu needs no GPU: it shows that a machine has all that a session needs but for that.
 
 Kernels are built into --kernels, in parallel, and found there by the next session. --pack takes over a file of kernels
 built beforehand on a machine without a GPU (`python -m tests.gpu.session.pack`). CUTLASS kernels of such a file serve
@@ -46,7 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     kernels: Path = (chosen.kernels or results / "kernels").resolve()
     pack = chosen.pack and chosen.pack.resolve()
     try:
-        every = plan.plan(results, kernels, pack)
+        on_cpu = chosen.part == plan.CPU
+        every = plan.cpu(results, kernels) if on_cpu else plan.plan(results, kernels, pack)
         steps = plan.chosen(every, chosen.part, chosen.only, chosen.again or ())
     except LookupError as error:
         print(error)
@@ -103,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
         help="cache directory of what is built; $INDUCTOR_PLUGIN_CACHE_DIR, else RESULTS/kernels",
     )
     parser.add_argument("--pack", type=Path, help="file of kernels that were built beforehand")
-    parser.add_argument("--part", choices=("all", *plan.PARTS[1:]), default="all")
+    parser.add_argument("--part", choices=("all", *plan.PARTS[1:], plan.CPU), default="all")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="STEP", help="these, and the first"
     )

@@ -1,8 +1,8 @@
 """The first step of a session: the GPU computes, torch knows the backend, and the versions of everything.
 
-    python -m tests.gpu.session.environment --out FILE
+    python -m tests.gpu.session.environment --out FILE [--cpu]
 
-Exits with 1 without a GPU that computes: nothing else is worth its time then.
+Exits with 1 without a GPU that computes: nothing else is worth its time then. With ``--cpu`` a CPU has to compute.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -27,11 +27,14 @@ _QUERY = (
 )
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Write the facts; return 1 if nothing can be measured here."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    report = Report(parser.parse_args().out)
+    parser.add_argument("--cpu", action="store_true", help="ask for no GPU")
+    chosen = parser.parse_args(arguments)
+    device = "cpu" if chosen.cpu else "gpu"
+    report = Report(chosen.out)
     report.put("python", f"{platform.python_version()} {sys.executable}")
     report.put("machine", machine())
     report.put("packages", {each.name: version(each.name) for each in REQUIREMENTS})
@@ -40,8 +43,8 @@ def main() -> int:
     )
     report.put("nvcc", output_of(["nvcc", "--version"]).rpartition("\n")[2])
     report.attempt("backend", backend)
-    report.attempt("gpu", gpu)
-    figure = report.figures["gpu"]
+    report.attempt(device, cpu if chosen.cpu else gpu)
+    figure = report.figures[device]
     print(f"summary: {figure['failed'] if isinstance(figure, dict) else figure}")
     return 1 if report.failed else 0
 
@@ -79,12 +82,28 @@ def gpu() -> str:
     Raises:
         RuntimeError: There is none, or it does not compute.
     """
-    torch: Any = importlib.import_module("torch")
-    ones = torch.ones(64, 64, device="cuda", dtype=torch.bfloat16)
-    if float((ones @ ones).float().mean()) != 64.0:
-        raise RuntimeError("the GPU multiplies wrongly")
+    torch = _multiplied("cuda")
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
     return f"{name}, compute capability {capability}, torch {torch.__version__}"
+
+
+def cpu() -> str:
+    """Return what a product has just been computed with.
+
+    Raises:
+        RuntimeError: It was wrong.
+    """
+    torch = _multiplied("cpu")
+    return f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+def _multiplied(device: str) -> Any:
+    """Return torch, which has multiplied there."""
+    torch: Any = importlib.import_module("torch")
+    ones = torch.ones(64, 64, device=device, dtype=torch.bfloat16)
+    if float((ones @ ones).float().mean()) != 64.0:
+        raise RuntimeError(f"{device} multiplies wrongly")
+    return torch
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from tests.gpu.harness.order import FIRST as FORCED
 from tests.gpu.session.step import FIRST, Step
 
 PARTS = (FIRST, "tests", "speed")
+CPU = "cpu"
+"""A part of its own, which needs no GPU and is not in ``all``."""
 
 
 def plan(results: Path, kernels: Path, pack: Path | None = None) -> list[Step]:
@@ -20,6 +22,39 @@ def plan(results: Path, kernels: Path, pack: Path | None = None) -> list[Step]:
         pack: A file of kernels that were built beforehand, which the first step takes over.
     """
     return [*first(results, kernels, pack), *tests(results), *speed(results)]
+
+
+def cpu(results: Path, kernels: Path) -> list[Step]:
+    """Return the steps that show, without a GPU, that a machine has what a session needs but for the GPU.
+
+    Args:
+        results: The folder of what they write.
+        kernels: The cache directory of what they build.
+    """
+    environment = ("-m", "tests.gpu.session.environment", "--cpu", "--out")
+    probe = ("-m", "tests.gpu.session.probe", "--dry", "--out", str(results / "probe-dry.json"))
+    collection = ("-m", "pytest", "tests/gpu", "-m", "gpu or sm90", "--collect-only", "-q")
+    collection += ("-p", "tests.gpu.harness.pretend", "-p", "no:cacheprovider", "-W", "default")
+    return [
+        Step(
+            "environment without a GPU",
+            "a CPU computes, the backend is known; versions",
+            (*environment, str(results / "environment-cpu.json")),
+            150,
+            CPU,
+            essential=True,
+        ),
+        doctor(kernels, CPU),
+        Step("the session itself", "simulated", ("-m", "tests.gpu.session", "--simulate"), 60, CPU),
+        Step("the GPU tests", "imported, not run", collection, 150, CPU),
+        Step("probe, dry", "small sizes on a CPU", probe, 240, CPU),
+    ]
+
+
+def doctor(kernels: Path, part: str) -> Step:
+    """Return the step of a part that says what of the plugin works here."""
+    command = ("-m", "inductor_plugin.cli", "doctor", "--cache-dir", str(kernels))
+    return Step("doctor", "what works, what is off, and why", command, 60, part)
 
 
 def first(results: Path, kernels: Path, pack: Path | None) -> list[Step]:
@@ -34,13 +69,7 @@ def first(results: Path, kernels: Path, pack: Path | None) -> list[Step]:
             FIRST,
             essential=True,
         ),
-        Step(
-            "doctor",
-            "what works, what is off, and why",
-            ("-m", "inductor_plugin.cli", "doctor", "--cache-dir", str(kernels)),
-            60,
-            FIRST,
-        ),
+        doctor(kernels, FIRST),
     ]
     if pack is not None:
         about = "kernels that were built beforehand"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.gpu.session.plan import CPU
 from tests.gpu.session.step import Step
 
 Find = Callable[[str], "str | None"]
@@ -25,6 +26,7 @@ class Requirement:
         why: What needs it.
         needed: Whether nothing goes without it.
         tests_only: Whether only steps that run pytest need it.
+        gpu_only: Whether only steps that need a GPU need it.
     """
 
     name: str
@@ -32,19 +34,20 @@ class Requirement:
     why: str
     needed: bool = True
     tests_only: bool = False
+    gpu_only: bool = False
 
 
 REQUIREMENTS = (
-    Requirement("torch", (2, 11), "with CUDA"),
-    Requirement("triton", (3, 6), "comes with torch"),
-    Requirement("filelock", (3, 30), "the plugin's cache"),
-    Requirement("rich", (13,), "tables"),
+    Requirement("torch", (2, 11), "with CUDA, but for the part cpu"),
+    Requirement("triton", (3, 6), "comes with torch", gpu_only=True),
+    Requirement("filelock", (3, 30), "the plugin's cache; comes with torch, not always as new"),
     Requirement(
         "pytest", (9, 0), "faulthandler_exit_on_timeout in pyproject.toml", tests_only=True
     ),
     Requirement(
         "nvidia-cutlass", (4, 2), "CUTLASS kernels; their steps fail without", needed=False
     ),
+    Requirement("rich", (13,), "the progress bar, on a terminal", needed=False),
     Requirement("nvidia-matmul-heuristics", (0, 1), "ranks CUTLASS kernels", needed=False),
     Requirement("treelib", (1, 0), "stock CUTLASS, which is compared", needed=False),
     Requirement("pydot", (1, 0), "stock CUTLASS, which is compared", needed=False),
@@ -68,10 +71,11 @@ def version(name: str) -> str | None:
 def missing(steps: Sequence[Step], find: Find = version) -> tuple[list[str], list[str]]:
     """Return why the steps cannot run, and what some of them will lack; a line for each package."""
     uses_pytest = any("pytest" in step.command for step in steps)
+    uses_gpu = any(step.part != CPU for step in steps)
     fatal: list[str] = []
     noted: list[str] = []
     for each in REQUIREMENTS:
-        if each.tests_only and not uses_pytest:
+        if (each.tests_only and not uses_pytest) or (each.gpu_only and not uses_gpu):
             continue
         toolkit = find(each.name)
         oldest = ".".join(map(str, each.oldest))

@@ -74,6 +74,8 @@ def run(
     """
     not_begun: dict[str, str] = {}
     stopped = ""
+    if pids := process.end_abandoned():
+        say(f"Ended what a killed session had left running: {', '.join(map(str, pids))}")
     for each in step.todo(session.steps, by_name(rows), again, session.sources):
         rest_s = budget.rest_s() - END_S
         if stopped or rest_s < each.step.least_s:
@@ -83,6 +85,8 @@ def run(
         row = _ran(session, rows, each, rest_s, say)
         if each.step.essential and row["status"] != "passed":
             stopped = f"{each.step.name} {row['status']}"
+        elif row.get("survivors"):  # what it computes would be in all figures after it
+            stopped = f"{each.step.name} cannot be killed: process {row['survivors'][0]}"
     say("")
     for line in table.lines(session.steps, by_name(rows), not_begun, session.sources):
         say(line)
@@ -113,6 +117,8 @@ def _ran(session: Session, rows: Rows, each: Todo, rest_s: float, say: Say) -> R
     state = step.status(ended.code, whose if ended.code is None else "")
     row |= {"status": state, "seconds": round(ended.seconds, 1), "code": ended.code}
     row |= {"detail": step.detail(ended.output), "left": step.left(ended.output)}
+    if ended.survivors:
+        row["survivors"] = list(ended.survivors)
     if state != "passed":
         row["output"] = ended.output[-_KEPT_CHARACTERS:]
         for line in ended.output.splitlines()[-_SHOWN_LINES:]:

@@ -18,7 +18,7 @@ FIRST = "first"
 
 _SUMMARY = re.compile(r"^summary: (.*)$")
 _PYTEST = re.compile(
-    r"^=*\s*(\d+ (?:passed|failed|skipped|error|deselected)\b.*? in [\d.]+s.*?)\s*=*$"
+    r"^=*\s*([\d/]+ (?:passed|failed|skipped|error|deselected|tests collected)\b.*? in [\d.]+s.*?)\s*=*$"
 )
 _LEFT = re.compile(r"^(\d+) \w+ are left ")
 

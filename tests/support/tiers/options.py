@@ -117,7 +117,11 @@ class _Tier:
         """Deselect the other cases."""
         by_id = {item.nodeid: item for item in items}
         cases = [
-            Case(item.nodeid, item.get_closest_marker("slow") is not None)
+            Case(
+                item.nodeid,
+                item.get_closest_marker("slow") is not None,
+                item.get_closest_marker("claim") is not None,
+            )
             for item in by_id.values()
         ]
         chosen = selection.select(self._durations, cases)
@@ -221,7 +225,7 @@ class _Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up the parts of a case: before, in and after the test."""
-        case = Case(report.nodeid, "slow" in report.keywords)
+        case = Case(report.nodeid, "slow" in report.keywords, "claim" in report.keywords)
         self._seconds[case] += report.duration
         if report.skipped:
             self._skipped.add(case)
