@@ -42,7 +42,7 @@ from inductor_plugin.worker.timer import (
     take_samples,
     timer_for,
 )
-from inductor_plugin.worker.turn import turn
+from inductor_plugin.worker.turn import WAIT_S, Turn, turn
 
 KEPT_PROBLEMS = {"cpu": 2}
 """Problems whose operands are kept; of another device's only one."""
@@ -63,19 +63,28 @@ def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
     """Run one job of the benchmark worker, on a GPU while no other process of the machine runs one there."""
     memory.note()
     before_s = CHECKING.total_s
-    output = (job.candidate if isinstance(job, ScreenJob) else job.candidates[0]).output
-    with turn(uuid_of(output.device) if output.device != "cpu" else "") as alone:
+    candidates = (job.candidate,) if isinstance(job, ScreenJob) else job.candidates
+    device, subject = candidates[0].output.device, candidates[0].candidate_id
+    uuid = uuid_of(device) if device != "cpu" else ""
+    wait_s = WAIT_S + max(
+        each.timeout_s for each in candidates
+    )  # others have the same options, as a rule
+    # The parent ends a job of which it hears nothing.
+    with turn(uuid, wait_s, waiting=lambda: emit(Event("build", subject))) as mine:
+        emit_step = functools.partial(_emit_step, emit, mine)
         if isinstance(job, ScreenJob):
-            outcome = screen(job, emit)
-            disturbed = outcome.disturbed or (bool(outcome.samples_ms) and not alone)
+            outcome = screen(job, emit_step)
+            disturbed = outcome.disturbed or (bool(outcome.samples_ms) and not mine)
             return replace(outcome, check_s=CHECKING.total_s - before_s, disturbed=disturbed)
-        first, *rest = final(job, emit if alone else functools.partial(_emit_disturbed, emit))
+        first, *rest = final(job, emit_step)
     return replace(first, check_s=CHECKING.total_s - before_s), *rest
 
 
-def _emit_disturbed(emit: Emit, event: Event) -> None:
-    """Send an event; a sample as one that another process may have disturbed."""
-    emit(replace(event, disturbed=event.disturbed or event.what == "sample"))
+def _emit_step(emit: Emit, mine: Turn, event: Event) -> None:
+    """Send an event, and show life; a sample as one that another process may have disturbed, if one has been there."""
+    mine.touch()
+    disturbed = event.disturbed or (event.what == "sample" and not mine)
+    emit(replace(event, disturbed=disturbed))
 
 
 def release() -> None:
