@@ -10,14 +10,14 @@ import functools
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from inductor_plugin.attention.check.reference import CheckResult
-from inductor_plugin.cost.host import HOST_FIELD
+from inductor_plugin.cost.host import HOST_FIELD, PYTHON_FIELD
 from inductor_plugin.worker.child import memory
 from inductor_plugin.worker.child.attention import verifier_of
-from inductor_plugin.worker.child.launch import launched_as_generated
+from inductor_plugin.worker.child.launch import launched_as_generated, launched_by_python
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.child.running import Emit, Running, bound
@@ -126,7 +126,8 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         samples = take_samples(timer, running.call, job.sampling)
         known = launched_as_generated(candidate.kernel, running.call)
         host_ms = samples.host_ms if known else 0.0
-        conditions = _conditions(timer.conditions(), host_ms, host_bound=samples.host_bound)
+        own = _own(running.call, host_ms, host_bound=samples.host_bound)
+        conditions = (*timer.conditions().items(), *own)
         outcome = functools.partial(outcome, conditions=conditions)
         if checked:
             verdict = judge_again(running, problem, verdict, emit)
@@ -261,17 +262,21 @@ def _take_turns(
         if time.monotonic() - started > limit_s:
             break
     after = {f"{name}_before": value for name, value in before.items()} | timer.conditions()
-    return {
-        name: _conditions(after, host_ms[name], host_bound=name in host_bound) for name in calls
+    own = {
+        name: _own(running.call, host_ms[name], host_bound=name in host_bound)
+        for name, (running, _) in calls.items()
     }
+    return {name: (*after.items(), *facts) for name, facts in own.items()}
 
 
-def _conditions(facts: Mapping[str, object], host_ms: float, *, host_bound: bool) -> Conditions:
-    """Return facts of the device for a record, and what the host took, where it is known."""
+def _own(call: Callable[[], object], host_ms: float, *, host_bound: bool) -> Conditions:
+    """Return what a record says of a candidate's launch: what it took the host, where that is known, and by whom it was."""
     own: dict[str, object] = {"host_bound": True} if host_bound else {}
     if 0 < host_ms < math.inf:
         own[HOST_FIELD] = round(host_ms, 6)
-    return (*facts.items(), *own.items())
+    if launched_by_python(call):
+        own[PYTHON_FIELD] = True
+    return tuple(own.items())
 
 
 def _calm_sample(
