@@ -1,5 +1,7 @@
 """A model compiled for a GPU that is not there, and taken over by a process without a compiler."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import json
@@ -242,7 +244,7 @@ def test_the_library_of_call_sites_comes_with_cutlass_kernels(
     """A stub of a kernel: what launches it is in the pack, which another machine imports."""
     store = RUNTIME.store(request_.config)
     kernel = store.put_kernel(kernel_key(), {"kernel.so": b"", "source.cu": b"int f();"})
-    lowered = Lowered(HALF, "mm(8x8, 8x8)", kernels=(kernel.digest,), failed=(), rejected={})
+    lowered = Lowered("mm(8x8, 8x8)", (), kernels=(kernel.digest,), failed=(), rejected={})
     monkeypatch.setattr(precompile, "_lower", lambda *_: [lowered])
     monkeypatch.setattr(precompile, "load", lambda *_: None)
     monkeypatch.setattr(precompile, "instructions", lambda _: {})

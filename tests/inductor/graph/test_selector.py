@@ -1,6 +1,6 @@
 """What Inductor's own selection measures in the user's process waits for its turn on a GPU."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def test_inductor_s_own_selection_takes_a_turn_on_a_gpu_in_the_plugin_s_scope(
     monkeypatch.setattr(selector, "turn", turn)
     monkeypatch.setattr(selector, "uuid_of", lambda name: f"uuid of {name}")
     monkeypatch.setattr(selector, "active_config", lambda: object() if scope else None)
-    layout = ir.FixedLayout(torch.device(device), torch.float32, [2], [1])
+    fixed: Any = ir.FixedLayout  # its sizes are sympy's, as a rule
+    layout = fixed(torch.device(device), torch.float32, [2], [1])
     ours: Any = selector.PluginSelector
     assert getattr(ours, where)(["mm"], input_nodes=[], layout=layout) == {"mm": 1.0}
     assert during == [turns]
