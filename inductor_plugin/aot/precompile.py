@@ -39,10 +39,13 @@ from inductor_plugin.errors import (
     PackError,
     TargetError,
 )
+from inductor_plugin.inductor import native
 from inductor_plugin.inductor.facts.problem import target_of
 from inductor_plugin.kernels.sass import instructions
 from inductor_plugin.kernels.unit import CppSource, namespace, unique_symbol
 from inductor_plugin.ops.gemm_abi import load
+from inductor_plugin.ops.native import source as sites
+from inductor_plugin.ops.native.library import reason as library_reason
 from inductor_plugin.problem.target import Target, names, target
 from inductor_plugin.tuning.counters import COUNTERS, Stats
 from inductor_plugin.tuning.runtime import RUNTIME
@@ -56,6 +59,7 @@ HERE = "here"
 _TIMEOUT_S = 900.0
 """Longer than while tuning: nvcc takes 33 s for a kernel, and three times that on busy cores."""
 
+_LACKING = "the library of call sites is not in the pack, so that Python launches CUTLASS kernels"
 LIBRARY_FILE, SOURCE_FILE, CUBIN = "kernel.so", "source.cu", ".cubin"
 
 
@@ -88,7 +92,7 @@ class PackedKernel:
     Attributes:
         digest: Its digest in the cache.
         name: Its readable name.
-        kind: ``cutlass`` or ``triton``.
+        kind: ``cutlass``, ``triton``, or ``sites`` for the library that launches the former.
         registers: Registers per thread, None if unknown.
         spills: Bytes spilled per thread, None if unknown.
         instructions: Tensor core instructions; only of CUTLASS kernels.
@@ -138,7 +142,9 @@ class PackReport:
             "cutlass": self.count("cutlass"),
             "triton": self.count("triton"),
             "spilling": sum(bool(kernel.spills) for kernel in self.kernels),
-            "unknown_spills": sum(kernel.spills is None for kernel in self.kernels),
+            "unknown_spills": sum(
+                kernel.spills is None and kernel.kind != "sites" for kernel in self.kernels
+            ),
             "instructions": Counter(
                 name for kernel in self.kernels for name in kernel.instructions
             ),
@@ -178,6 +184,9 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
     digests = sorted({digest for problem in lowered for digest in problem.kernels})
     if not digests:
         raise PackError(_nothing_compiled(lowered))
+    called = any(LIBRARY_FILE in _entry(store, digest).files for digest in digests)
+    library = native.provided(config) if called else None  # a machine without a compiler has it so
+    digests += [library] if library else []
     pack = Pack(
         target=gpu.name,
         arch=gpu.arch,
@@ -188,13 +197,14 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
         kernels=tuple(digests),
     )
     kernels = _write_pack(store, pack, request.out, signer)
+    lacks = [f"{_LACKING}: {library_reason()}"] if called and library is None else []
     return PackReport(
         file=str(request.out),
         bytes=request.out.stat().st_size,
         pack=pack,
         problems=tuple(lowered),
         kernels=kernels,
-        warnings=tuple(_warnings(lowered, kernels)),
+        warnings=(*_warnings(lowered, kernels), *lacks),
         stats=COUNTERS.snapshot().since(before),
         seconds=round(time.perf_counter() - started, 3),
     )
@@ -338,6 +348,8 @@ def _packed_kernel(
         return PackedKernel(
             entry.digest, entry.key.config, "triton", resources.registers, resources.spills
         )
+    if entry.digest == sites.key().digest:
+        return PackedKernel(entry.digest, sites.SYMBOL, "sites", None, None)
     symbol = entry.key.config.split()[0]
     source = CppSource(entry.digest, "", symbol)
     path = entry.path(LIBRARY_FILE)

@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 HOST_FIELD = "host_ms"
 """Field of a measurement's provenance: milliseconds the host took to launch a call; absent if not known."""
 
+PYTHON_FIELD = "launched_by_python"
+"""Field of a measurement's provenance: true where Python launched a kernel that has a call site (`ops.sites`)."""
+
 
 def host_ms(provenance: Mapping[str, object]) -> float:
     """Return milliseconds the host took to launch a call, 0 if that is not known."""

@@ -57,6 +57,21 @@ def prepare(config: Config) -> None:
     ).start()
 
 
+def provided(config: Config) -> str | None:
+    """Return the library's digest once it is in a cache; None if it cannot be compiled, as `library.reason` says.
+
+    Args:
+        config: The options of the cache.
+    """
+    store, digest = RUNTIME.store(config), source.key().digest
+    if store.kernel(digest) is None:
+        if why := obstacle():
+            library.fail(why)
+            return None
+        _provide(store, config, threading.Event())
+    return digest if store.kernel(digest) is not None else None
+
+
 def declare_site(wrapper: Any, name: str, kernel: OpKernel, reads: int = 0, aux: int = 0) -> str:
     """Write a call site at the head of generated code, and return its name.
 

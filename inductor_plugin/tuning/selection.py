@@ -33,6 +33,7 @@ from inductor_plugin.tuning.ticket import (
     has_reference,
     launches_of,
     looked_up,
+    outdated,
     record_of,
     spreads,
     unwanted_libraries,
@@ -146,6 +147,8 @@ class Selection:
         known = [o for o in offered if o.candidate_id in recorded]
         rows = {o.candidate_id: recorded[o.candidate_id] for o in known}
         void = unused(rows, {o.candidate_id for o in offered if o.library}, self._config)
+        if self._config.policy == "tune":
+            void = outdated(rows, self._store) | void
         void |= refused_earlier(quarantined)  # another machine's record does not speak for those
         ticket.recorded = rows
         ticket.measured = {

@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from inductor_plugin.cache import Decision, Measured, Record
+from inductor_plugin.cache import Decision, Measured, Record, Store
 from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.config import Config
-from inductor_plugin.cost.host import host_ms
+from inductor_plugin.cost.host import PYTHON_FIELD, host_ms
 from inductor_plugin.errors import warn_once
+from inductor_plugin.ops.native import source
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.tuning.decision import Verdict
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from inductor_plugin.tuning.selection import Selection
 
 logger = logging.getLogger(__name__)
+
+BY_PYTHON = "launched by Python, before the library of call sites was in the cache"
+"""Reason to repeat a measurement."""
 
 
 def _unplanned() -> None:
@@ -145,6 +149,25 @@ def launches_of(ticket: TuningTicket) -> dict[str, float]:
         for name, row in rows.items()
         if row.provenance.get("host") == host and (ms := host_ms(row.provenance))
     }
+
+
+def outdated(rows: Mapping[str, Measured], store: Store) -> dict[str, str]:
+    """Return which measurements are to be repeated, and why: Python launched what a call site launches by now.
+
+    Only those from before the library came into the cache: where it cannot be loaded, they would be repeated for ever.
+
+    Args:
+        rows: The measurements by candidate.
+        store: The cache, which has the library or not.
+    """
+    marked = {name: row for name, row in rows.items() if row.provenance.get(PYTHON_FIELD)}
+    library = store.kernel(source.key().digest) if marked else None
+    if library is None:
+        return {}
+    came = max(
+        library.created, library.folder.stat().st_ctime
+    )  # one that was imported keeps its time
+    return {name: BY_PYTHON for name, row in marked.items() if row.measured_at < came}
 
 
 def spreads(ticket: TuningTicket) -> dict[str, float]:

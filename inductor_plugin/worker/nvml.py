@@ -34,6 +34,7 @@ class Reading:
         power_w: Power in watts.
         slowdowns: What slows it down, besides the power cap.
         others: Numbers of other processes that compute on it.
+        busy: How many processes compute on it, this one among them, where their numbers are not those of this container.
     """
 
     sm_clock_mhz: int | None = None
@@ -41,6 +42,7 @@ class Reading:
     power_w: float | None = None
     slowdowns: tuple[str, ...] | None = None
     others: tuple[int, ...] | None = None
+    busy: int | None = None
 
     @property
     def disturbance(self) -> str:
@@ -49,6 +51,8 @@ class Reading:
             return f"it is slowed down ({', '.join(self.slowdowns)})"
         if self.others:
             return f"process {self.others[0]} computes on it, too"
+        if self.busy is not None and self.busy > 1:
+            return f"{self.busy} processes compute on it"
         return ""
 
     def plain(self) -> dict[str, object]:
@@ -84,6 +88,7 @@ class Gpu:
             return Reading()
         power_mw = self._ask("nvmlDeviceGetPowerUsage")
         bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        others, busy = self._processes(since_us)
         return Reading(
             sm_clock_mhz=self.sm_clock_mhz(),
             temperature_c=self._ask("nvmlDeviceGetTemperature", 0),  # NVML_TEMPERATURE_GPU
@@ -91,26 +96,27 @@ class Gpu:
             slowdowns=None
             if bits is None
             else tuple(what for bit, what in _SLOWDOWNS.items() if bits & bit),
-            others=self._others(since_us),
+            others=others,
+            busy=busy,
         )
 
     def sm_clock_mhz(self) -> int | None:
         """Return the clock of its multiprocessors; None if it is not known."""
         return self._ask("nvmlDeviceGetClockInfo", 1)  # NVML_CLOCK_SM
 
-    def _others(self, since_us: int) -> tuple[int, ...] | None:
-        """Return the other processes that have computed; None if they are not known.
+    def _processes(self, since_us: int) -> tuple[tuple[int, ...] | None, int | None]:
+        """Return the other processes that have computed, or how many have, where this one's number is not known.
 
-        In a container the numbers are those of the host, this process's own among them: nothing is known then.
+        In a container the numbers are those of the host, or none are listed: then this process is one of those that have.
         """
         running = self._ask("nvmlDeviceGetComputeRunningProcesses")
         own = os.getpid()
-        if running is None or own not in {process.pid for process in running}:
-            return None
         # No utilization at all is an error, too.
         samples = self._ask("nvmlDeviceGetProcessUtilization", since_us) or ()
         busy = {each.pid for each in samples if each.smUtil and each.timeStamp >= since_us}
-        return tuple(sorted(busy - {own}))
+        if running is not None and own in {process.pid for process in running}:
+            return tuple(sorted(busy - {own})), None
+        return None, len(busy) or None
 
     def _ask(self, name: str, *arguments: object) -> Any:
         library, handle = self._library, self._handle

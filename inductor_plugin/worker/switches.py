@@ -1,6 +1,7 @@
 """torch's switches that choose among library kernels on a GPU: read in the user's process, set in a worker.
 
-Sources: torch.backends (https://docs.pytorch.org/docs/stable/backends.html).
+Sources: torch.backends (https://docs.pytorch.org/docs/stable/backends.html), torch.nn.attention. Which of torch's there are
+besides, and why they do not matter, is written in tests/worker/test_switches_of_torch.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import attention
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,88 @@ def _blas_library() -> str:
     return str(_CUDA.preferred_blas_library().name).lower()
 
 
+def _priority() -> str:
+    return " ".join(
+        map(str, _C._get_sdp_priority_order())
+    )  # as text: keys have no lists of numbers
+
+
+def _set_priority(order: str) -> None:
+    _C._set_sdp_priority_order([int(backend) for backend in order.split()])
+
+
+def _carveout() -> int:
+    return _C._get_sm_carveout_experimental() or 0
+
+
+def _carve_out(count: int) -> None:
+    _C._set_sm_carveout_experimental(count or None)
+
+
+def _flash_implementation() -> str:
+    return attention.current_flash_attention_impl() or ""
+
+
+def _use_flash_implementation(name: str) -> None:
+    """Let another package compute flash attention (FlashAttention 3, 4 ...); empty for torch's own.
+
+    Raises:
+        ValueError: This process does not know it: then no worker can measure what the user has.
+    """
+    if name:
+        attention.activate_flash_attention_impl(name)
+    elif attention.current_flash_attention_impl() is not None:
+        attention.restore_flash_attention_impl()
+
+
+def _workspace(library: str) -> tuple[Callable[[], object], Callable[[Any], object]]:
+    """Return what reads and what sets the bytes of a library's workspace; 0 for those it has where nobody has set them.
+
+    Those depend on the GPU and on environment variables, which a worker has, too.
+    """
+    read, write, reset = (
+        getattr(_C, f"_cuda_{verb}{library}WorkspaceSize") for verb in ("get", "set", "reset")
+    )
+
+    def bytes_set() -> int:
+        try:
+            now = int(read())
+        except RuntimeError:  # asks for the GPU where nobody has set them, and there is none
+            return 0
+        reset()
+        try:
+            default = int(read())
+        except RuntimeError:
+            default = -1
+        if now == default:
+            return 0
+        write(now)
+        return now
+
+    return bytes_set, lambda count: write(count) if count else reset()
+
+
+def _newer() -> tuple[Switch, ...]:
+    """Return the switches that not every supported torch has."""
+    found: list[Switch] = []
+    if hasattr(_C, "_get_cublaslt_prefer_grouped_gemm"):  # torch 2.14
+        grouped = _of(_CUDA.matmul, "prefer_cublaslt_grouped_gemm")
+        found.append(Switch("cublaslt_grouped", False, *grouped))  # noqa: FBT003
+    if hasattr(_C, "_get_cudnn_depthwise_kernel"):  # torch 2.14
+        kernel = _C._get_cudnn_depthwise_kernel, _C._set_cudnn_depthwise_kernel
+        found.append(Switch("cudnn_depthwise_kernel", "auto", *kernel))
+    found += [
+        Switch(f"{library.lower()}_workspace", 0, *_workspace(library))
+        for library in ("Cublas", "CublasLt")
+        if hasattr(_C, f"_cuda_reset{library}WorkspaceSize")  # torch 2.14
+    ]
+    if hasattr(_C, "_set_native_aot_enabled"):  # torch 2.15
+        native = _C._get_native_aot_enabled, _C._set_native_aot_enabled
+        found.append(Switch("native_aot", True, *native))  # noqa: FBT003
+    return tuple(found)
+
+
+_C: Any = getattr(torch, "_C")  # noqa: B009 - private: some switches have no public name
 _CUDA: Any = torch.backends.cuda  # typed partly
 _CUDNN: Any = torch.backends.cudnn
 _BENCHMARK_LIMIT = 10
@@ -84,5 +168,15 @@ SWITCHES = (
         Switch(f"sdpa_{name}", True, getattr(_CUDA, read), getattr(_CUDA, write))  # noqa: FBT003
         for name, (read, write) in _SDPA.items()
     ),
+    Switch("sdpa_priority", "1 2 0 3 4", _priority, _set_priority),
+    Switch(
+        "sdpa_math_reduction",
+        False,  # noqa: FBT003
+        _CUDA.fp16_bf16_reduction_math_sdp_allowed,
+        _CUDA.allow_fp16_bf16_reduction_math_sdp,
+    ),
+    Switch("flash_attention", "", _flash_implementation, _use_flash_implementation),
+    Switch("sm_carveout", 0, _carveout, _carve_out),
+    *_newer(),
 )
 """All of them; those of float32 and of reduced precision have fields of their own (`WorkerSettings`)."""

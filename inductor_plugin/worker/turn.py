@@ -8,18 +8,23 @@ on the GPU is seen by NVML (worker/nvml.py).
 A process that measures job after job frees its lock for microseconds only, so that another that polls for it hardly ever
 finds it free (0.6 to 9 s were seen). So the locks are a queue of two: the next process holds the second while it waits for
 the first, and a process that has just had its turn waits for the second, too.
+
+Who holds a GPU says so at each step (`Turn.touch`), and is waited for as long as it does: its parent ends it where a step
+takes too long. Who gives up measures all the same, and leaves a mark, so that the holder knows what was disturbed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import logging
 import os
 import stat
 import tempfile
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from inductor_plugin.cache.guard import reason_to_refuse
@@ -28,59 +33,176 @@ from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)
 
-WAIT_S = 30.0
-"""Longest wait for another process; a job takes a second or so."""
+WAIT_S = 150.0
+"""Longest wait for a process that shows no life: more than a step of its job may take, which is 60 s to build operands, and 30 s
+for a candidate (`bench_timeout_s`)."""
+_MOST_S = 900.0
+"""Longest wait in all."""
+_LOOK_S = 2.0
+"""Seconds between two looks whether the holder shows life."""
 _SHARED = Path("/dev/shm")
 _TABLE = LockTable()
 
 
+@dataclass(frozen=True)
+class Turn:
+    """A GPU that this process holds, or was to hold; true while nobody else has measured there since it began.
+
+    Attributes:
+        alone: False if another process holds the GPU.
+        alive: The file that says when its holder has last shown life; None where nothing is locked.
+        mark: The file that a process locks and touches which measures without holding the GPU.
+        began_ns: When this turn began, in nanoseconds since 1970.
+    """
+
+    alone: bool = True
+    alive: Path | None = None
+    mark: Path | None = None
+    began_ns: int = 0
+
+    def __bool__(self) -> bool:
+        """Return False if what was measured so far is provisional."""
+        return self.alone and (self.mark is None or not _is_marked(self.mark, self.began_ns))
+
+    def touch(self) -> None:
+        """Say that this process, which holds the GPU, makes progress."""
+        if self.alone and self.alive is not None:
+            _touch(self.alive)
+
+
 @contextmanager
-def turn(uuid: str, wait_s: float = WAIT_S, parent: Path | None = None) -> Generator[bool]:
+def turn(
+    uuid: str,
+    wait_s: float = WAIT_S,
+    parent: Path | None = None,
+    waiting: Callable[[], None] | None = None,
+) -> Generator[Turn]:
     """Hold a GPU for this process inside the block.
 
     Args:
         uuid: The GPU's UUID; empty if it is not known, or for no GPU: nothing is held then.
-        wait_s: Seconds for which another process is waited for.
+        wait_s: Seconds for which another process is waited for that shows no life.
         parent: Where the folder of the locks is.
+        waiting: Called every few seconds of a wait.
 
     Yields:
-        False if another process has held it all the time: what is measured is provisional.
+        The turn; false if another process measures there, too: what is measured is provisional.
     """
     folder = folder_in(parent or (_SHARED if _SHARED.is_dir() else Path(tempfile.gettempdir())))
     if not uuid or folder is None:
-        yield True
+        yield Turn()
         return
+    alive, mark = folder / f"alive-{uuid}", folder / f"besides-{uuid}.lock"
     try:
-        held = _queued(uuid, folder, wait_s)
+        held = _queued(uuid, folder, alive, wait_s, waiting)
     except CacheError:
-        yield False
+        with _marked(mark):
+            yield Turn(alone=False)
         return
     except OSError as error:
         logger.debug("the GPU is not locked: %s", error)
-        yield True
+        yield Turn()
         return
     try:
-        yield True
+        _touch(alive)
+        yield Turn(alive=alive, mark=mark, began_ns=time.time_ns())
     finally:
         held.__exit__(None, None, None)
 
 
-def _queued(uuid: str, folder: Path, wait_s: float) -> Held:
+def _queued(
+    uuid: str, folder: Path, alive: Path, wait_s: float, waiting: Callable[[], None] | None
+) -> Held:
     """Return the acquired lock of a GPU.
 
     Raises:
-        CacheError: It was not free within ``wait_s`` seconds.
+        CacheError: It was not free, and its holder has shown no life for ``wait_s`` seconds.
         OSError: A lock file cannot be created.
     """
-    deadline = time.monotonic() + wait_s
+    patience = _Patience(alive, wait_s, time.time())
     name = f"gpu-{uuid}"
     nested = _TABLE.is_mine(name)  # who is next waits for this very thread
-    following = Held(_TABLE, f"next-{uuid}", folder / f"next-{uuid}.lock", wait_s)
-    with nullcontext() if nested else following:
-        remaining_s = max(0.0, deadline - time.monotonic())
-        held = Held(_TABLE, name, folder / f"{name}.lock", remaining_s)
-        held.__enter__()
-    return held
+    following = None if nested else _acquired(f"next-{uuid}", folder, patience, waiting)
+    try:
+        return _acquired(name, folder, patience, waiting)
+    finally:
+        if following is not None:
+            following.__exit__(None, None, None)
+
+
+@dataclass(frozen=True)
+class _Patience:
+    """How long is waited: since when, and for what."""
+
+    alive: Path
+    wait_s: float
+    began_s: float
+
+    def left_s(self) -> float:
+        """Return the seconds that remain if the holder shows no life."""
+        shown_s = self.began_s
+        with suppress(OSError):
+            shown_s = max(shown_s, self.alive.stat().st_mtime)
+        now_s = time.time()
+        return min(shown_s + self.wait_s, self.began_s + _MOST_S) - now_s
+
+
+def _acquired(
+    name: str, folder: Path, patience: _Patience, waiting: Callable[[], None] | None
+) -> Held:
+    """Return an acquired lock; errors as of `_queued`."""
+    while True:
+        left_s = max(0.0, patience.left_s())
+        held = Held(_TABLE, name, folder / f"{name}.lock", min(_LOOK_S, left_s))
+        try:
+            held.__enter__()
+        except CacheError:
+            if patience.left_s() <= 0:
+                raise
+            if waiting is not None:
+                waiting()
+            continue
+        return held
+
+
+def _touch(file: Path) -> None:
+    now_ns = (
+        time.time_ns()
+    )  # the time of a file is that of the kernel's last tick, up to 10 ms before
+    with suppress(OSError):
+        file.touch(mode=0o600)
+        os.utime(file, ns=(now_ns, now_ns))
+
+
+@contextmanager
+def _marked(mark: Path) -> Generator[None]:
+    """Lock and touch a file inside the block: others that look at it see that this process measures."""
+    try:
+        opened = mark.open("ab")
+    except OSError:
+        yield
+        return
+    with opened:
+        _touch(mark)
+        fcntl.flock(opened, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            _touch(mark)
+
+
+def _is_marked(mark: Path, since_ns: int) -> bool:
+    """Return True if a process has measured without a turn since then, or does so now."""
+    try:
+        if mark.stat().st_mtime_ns >= since_ns:
+            return True
+        with mark.open("ab") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 @functools.cache

@@ -1,5 +1,7 @@
 """A model compiled for a GPU that is not there, and taken over by a process without a compiler."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import json
@@ -15,13 +17,16 @@ import pytest
 import torch
 
 from inductor_plugin.aot import precompile
+from inductor_plugin.aot.lower import Lowered
 from inductor_plugin.aot.precompile import Request, check
 from inductor_plugin.aot.precompile import precompile as run
 from inductor_plugin.cache import Pack, open_store
-from inductor_plugin.cache.transfer.archive import export_archive
+from inductor_plugin.cache.transfer.archive import export_archive, import_archive
 from inductor_plugin.config import Config, process_environment
 from inductor_plugin.errors import ArchiveError, OptionError, PackError, TargetError
+from inductor_plugin.inductor import native
 from inductor_plugin.kernels.nvcc import NoToolkit, find
+from inductor_plugin.ops.native import source as sites
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.cache.records import kernel_key
@@ -171,7 +176,10 @@ def test_cutlass_kernels_come_with_it_and_need_no_compiler(
     config = replace(request_.config, gemm_backends="ATEN,CUTLASS", max_candidates=3)
     finished = run(replace(request_, config=config), quiet)
     assert finished.count("cutlass") >= 3
+    assert finished.count("sites") == 1  # what launches them, for a machine without a compiler
     for kernel in finished.kernels:
+        if kernel.kind == "sites":
+            continue
         assert kernel.spills == 0
         assert kernel.registers is not None
         if kernel.kind == "cutlass":  # the attention's are Triton's
@@ -227,6 +235,31 @@ def test_a_pack_that_does_not_load_leaves_the_old_file(
         run(request_, quiet)
     assert request_.out.read_bytes() == b"the old one"
     assert [path.name for path in request_.out.parent.glob("*.unchecked")] == []
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_the_library_of_call_sites_comes_with_cutlass_kernels(
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compiler: bool
+) -> None:
+    """A stub of a kernel: what launches it is in the pack, which another machine imports."""
+    store = RUNTIME.store(request_.config)
+    kernel = store.put_kernel(kernel_key(), {"kernel.so": b"", "source.cu": b"int f();"})
+    lowered = Lowered("mm(8x8, 8x8)", (), kernels=(kernel.digest,), failed=(), rejected={})
+    monkeypatch.setattr(precompile, "_lower", lambda *_: [lowered])
+    monkeypatch.setattr(precompile, "load", lambda *_: None)
+    monkeypatch.setattr(precompile, "instructions", lambda _: {})
+    if compiler:
+        monkeypatch.setattr(
+            native, "_build", lambda store, _: store.put_kernel(sites.key(), {"kernel.so": b"so"})
+        )
+    monkeypatch.setattr(native, "obstacle", lambda: None if compiler else "there is no compiler")
+    finished = run(request_, quiet)
+    assert (sites.key().digest in finished.pack.kernels) is compiler
+    assert finished.count("sites") == compiler
+    assert any("there is no compiler" in warning for warning in finished.warnings) is not compiler
+    other = open_store(tmp_path / "other")
+    import_archive(other, request_.out, trusted=True)
+    assert (other.kernel(sites.key().digest) is not None) is compiler
 
 
 def test_a_library_that_is_none_is_found_when_the_pack_is_read_back(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from inductor_plugin.ops.native import source
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import TaskCandidate
+from inductor_plugin.tuning.ticket import BY_PYTHON
 from inductor_plugin.worker.jobs import Outcome
 from tests.support.fakes.selection import (
     CHECK,
@@ -167,6 +169,28 @@ def test_a_launch_that_takes_the_host_longer_than_the_kernel_counts(
     verdict = again.selection.decide(known)
     assert verdict.winner == winner
     assert ("its launch takes the host 20.0 us" in verdict.reason) is counts
+
+
+def test_what_python_has_launched_is_measured_again_once_there_are_call_sites(
+    tmp_path: Path,
+) -> None:
+    first = rig(tmp_path)
+    ticket = first.plan(offers("a", "b"))
+    assert ticket.task is not None
+    for each in ticket.task.entries:
+        python = {"launched_by_python": True} if each.candidate_id == "a" else {}
+        each.conditions = {"host_ms": 0.02} | python
+    race(ticket, {"library": 0.010, "a": 0.006, "b": 0.008})
+    assert first.selection.decide(ticket).winner in ("a", "b", "library")
+    assert rig(tmp_path).plan(offers("a", "b")).hit
+    first.store.put_kernel(source.key(), {"kernel.so": b"the library"})
+    assert rig(tmp_path, policy="cached").plan(offers("a", "b")).hit
+    again = rig(tmp_path).plan(offers("a", "b"))
+    assert not again.hit
+    assert again.void == {"a": BY_PYTHON}
+    assert entries(again) == ["library", "a"]
+    race(again, {"library": 0.010, "a": 0.006})  # by a call site now, or Python again: only once
+    assert rig(tmp_path).plan(offers("a", "b")).hit
 
 
 def test_launches_of_two_hosts_are_not_compared(tmp_path: Path) -> None:

@@ -163,6 +163,23 @@ def test_a_launch_that_was_late_once_is_repeated(gpu: Simulated, timer: CudaTime
         assert not timer.host_bound
 
 
+def test_before_a_late_launch_is_repeated_the_gpu_has_finished(
+    gpu: Simulated, timer: CudaTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the work of the first try would hide the host of the next one, whatever its lead."""
+    pending: list[float] = []
+    sleep = gpu.sleep
+
+    def noted(cycles: int) -> None:
+        pending.append(gpu.device_s - gpu.host_s)
+        sleep(cycles)
+
+    monkeypatch.setattr(torch.cuda, "_sleep", noted)
+    timer.sample(gpu.kernel(2e-4, 0.5), 1, cold=True)
+    assert pending
+    assert max(pending) <= 0
+
+
 def test_warm_samples_have_no_flush(gpu: Simulated, timer: CudaTimer) -> None:
     assert timer.sample(gpu.kernel(1e-6, 5e-6), 10, cold=False) == pytest.approx(5e-3, rel=0.3)
     assert gpu.slept == 0

@@ -76,16 +76,61 @@ def test_the_power_cap_is_how_a_gpu_works(monkeypatch: pytest.MonkeyPatch) -> No
     assert reading.disturbance == ""
 
 
-def test_in_a_container_other_processes_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's numbers are those of this process, too: each measurement would be disturbed."""
+@pytest.mark.parametrize(
+    ("bit", "what"),
+    [
+        (0x08, "hardware slowdown"),
+        (0x20, "software thermal slowdown"),
+        (0x40, "hardware thermal slowdown"),
+        (0x80, "power brake"),
+    ],
+)
+def test_each_slowdown_disturbs(monkeypatch: pytest.MonkeyPatch, bit: int, what: str) -> None:
+    install(monkeypatch, nvmlDeviceGetCurrentClocksThrottleReasons=bit | 0x04)
+    reading = Gpu("12-ab").read(0)
+    assert reading.slowdowns == (what,)
+    assert what in reading.disturbance
+
+
+def in_a_container(monkeypatch: pytest.MonkeyPatch, *shares: int) -> Reading:
+    """Return a reading where NVML has the host's numbers of processes, with their shares of the GPU."""
+    pids = range(OWN + 1, OWN + 1 + len(shares))
     install(
         monkeypatch,
-        nvmlDeviceGetComputeRunningProcesses=[SimpleNamespace(pid=OWN + 1)],
+        nvmlDeviceGetComputeRunningProcesses=[SimpleNamespace(pid=pid) for pid in pids],
         nvmlDeviceGetProcessUtilization=[
-            SimpleNamespace(pid=OWN + 1, smUtil=90, timeStamp=2_000_000)
+            SimpleNamespace(pid=pid, smUtil=share, timeStamp=2_000_000)
+            for pid, share in zip(pids, shares, strict=True)
         ],
     )
-    assert Gpu("12-ab").read(0) == Reading()
+    return Gpu("12-ab").read(0)
+
+
+def test_in_a_container_one_busy_process_is_this(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's numbers are those of this process, too: each measurement would be disturbed."""
+    assert in_a_container(monkeypatch, 90, 0) == Reading(busy=1)
+    assert not Reading(busy=1).disturbance
+
+
+def test_in_a_container_of_two_busy_processes_another_is_none_of_this(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading = in_a_container(monkeypatch, 90, 40, 0)
+    assert reading == Reading(busy=2)
+    assert reading.disturbance == "2 processes compute on it"
+    assert reading.plain() == {"busy": 2}
+
+
+def test_where_no_process_is_listed_at_all_none_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML names none in some containers, but counts their use."""
+    install(
+        monkeypatch,
+        nvmlDeviceGetComputeRunningProcesses=[],
+        nvmlDeviceGetProcessUtilization=[
+            SimpleNamespace(pid=pid, smUtil=50, timeStamp=2_000_000) for pid in (1, 2)
+        ],
+    )
+    assert Gpu("12-ab").read(0) == Reading(busy=2)
 
 
 def test_where_nothing_is_reported_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

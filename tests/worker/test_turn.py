@@ -10,20 +10,25 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from inductor_plugin.config import Config
+from inductor_plugin.errors import CacheError
 from inductor_plugin.worker import turn as turn_module
+from inductor_plugin.worker.bench_worker import SETUP_S
 from inductor_plugin.worker.child import bench
 from inductor_plugin.worker.jobs import Event, FinalJob, ScreenJob
-from inductor_plugin.worker.turn import folder_in, turn
+from inductor_plugin.worker.turn import Turn, folder_in, turn
 from tests.support.fakes.waiting import until
 from tests.support.repository import REPOSITORY
 from tests.worker.child.test_bench import GOOD as MEASURED
@@ -35,7 +40,7 @@ from pathlib import Path
 from inductor_plugin.worker.turn import turn
 print("ready", flush=True)
 with turn("gpu", 30.0, Path(sys.argv[1])) as alone:
-    print(alone, flush=True)
+    print(bool(alone), flush=True)
     time.sleep(float(sys.argv[2]))
 """
 
@@ -224,9 +229,9 @@ def test_what_was_measured_beside_another_process_is_provisional(
 ) -> None:
     asked: list[str] = []
 
-    def taken(uuid: str) -> Any:
+    def taken(uuid: str, *_: Any, **__: Any) -> Any:
         asked.append(uuid)
-        return nullcontext(alone)
+        return nullcontext(Turn(alone))
 
     def screened(job: ScreenJob, emit: Any) -> Any:
         return bench.Outcome("good", "ok", samples_ms=(1.0,))
@@ -255,3 +260,114 @@ def test_it_is_in_memory_where_there_is_a_folder_for_it(
     monkeypatch.setattr(turn_module, "_SHARED", tmp_path)
     with turn("gpu", 0.0):
         assert list(tmp_path.glob("*/gpu-gpu.lock"))
+
+
+def test_a_wait_is_longer_than_a_step_of_a_job_may_take() -> None:
+    timeout_s = Config().bench_timeout_s
+    assert SETUP_S + timeout_s < turn_module.WAIT_S
+
+
+def test_the_second_lock_has_what_the_first_left_of_the_limit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = [1000.0]
+    asked: list[float] = []
+
+    class Busy(turn_module.Held):
+        def __enter__(self) -> None:
+            asked.append(self._timeout_s)
+            clock[0] += self._timeout_s
+            if self._name.startswith("gpu") or len(asked) < 3:
+                raise CacheError("held")
+
+    monkeypatch.setattr(turn_module, "Held", Busy)
+    monkeypatch.setattr(turn_module, "_LOOK_S", 1.0)
+    monkeypatch.setattr(
+        turn_module, "time", SimpleNamespace(time=lambda: clock[0], time_ns=time.time_ns)
+    )
+    with turn("gpu", 5.0, tmp_path) as mine:
+        assert not mine
+    assert sum(asked) == pytest.approx(5.0)
+
+
+def test_a_holder_that_shows_life_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(turn_module, "_LOOK_S", 0.05)
+    first = holder(tmp_path, 0.8)
+    assert first_line(first) == "True"
+    folder = folder_in(tmp_path)
+    assert folder is not None
+    looks: list[float] = []
+
+    def waiting() -> None:
+        looks.append(time.monotonic())
+        Turn(alive=folder / "alive-gpu").touch()
+
+    try:
+        with turn("gpu", 0.3, tmp_path, waiting) as mine:
+            assert mine
+        assert len(looks) > 4
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_who_gives_up_disturbs_the_holder_while_it_measures_and_afterwards(tmp_path: Path) -> None:
+    stop = threading.Event()
+    entered = threading.Event()
+
+    def intrude() -> None:
+        with turn("gpu", 0.0, tmp_path) as other:
+            assert not other
+            entered.set()
+            assert stop.wait(30.0)
+
+    with turn("gpu", 5.0, tmp_path) as mine:
+        assert mine
+        intruder = threading.Thread(target=intrude)
+        intruder.start()
+        assert entered.wait(30.0)
+        assert not mine
+    with turn("gpu", 5.0, tmp_path) as following:
+        assert not following  # it still measures
+        stop.set()
+        intruder.join()
+        assert not following
+    with turn("gpu", 5.0, tmp_path) as calm:
+        assert calm
+
+
+def test_without_lock_files_this_process_is_alone_as_far_as_it_knows(tmp_path: Path) -> None:
+    folder = folder_in(tmp_path)
+    assert folder is not None
+    (folder / "gpu-gpu.lock").mkdir()
+    with turn("gpu", 1.0, tmp_path) as mine:
+        assert mine
+
+
+def test_who_waits_says_so_to_its_parent_and_who_holds_shows_life(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The parent ends a worker that says nothing for a minute."""
+    alive, waits = tmp_path / "alive", list[float]()
+
+    @contextmanager
+    def taken(_uuid: str, wait_s: float, *, waiting: Any) -> Generator[Turn]:
+        waits.append(wait_s)
+        waiting()
+        yield Turn(alive=alive)
+
+    def screened(job: ScreenJob, emit: Any) -> Any:
+        assert not alive.exists()
+        emit(Event("start", "good"))
+        assert alive.exists()
+        return bench.Outcome("good", "ok", samples_ms=(1.0,))
+
+    monkeypatch.setattr(bench, "turn", taken)
+    monkeypatch.setattr(bench, "screen", screened)
+    events: list[Event] = []
+    slow = replace(MEASURED, timeout_s=500.0)
+    bench.run(ScreenJob("problem", None, slow, ONCE, None), events.append)
+    assert [event.what for event in events] == ["build", "start"]
+    assert waits == [turn_module.WAIT_S + 500.0]

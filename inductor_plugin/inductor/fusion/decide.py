@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 _EACH = "each"
 """Key under which a reason is filed that holds for every kernel."""
+_BESIDES = "another process measured on the GPU meanwhile"
 _STOCK: dict[str, Any] = {}
 """Inductor's own method, while ours replaces it."""
 
@@ -176,22 +177,27 @@ def _answer(
 def _measured_here(fusion: Fusion, stock: Callable[[], Any]) -> Any:
     """Return Inductor's own decision, which it measures in this process: on a GPU after the worker has done its work.
 
-    Two processes that measure on one GPU at once measure each other.
+    Two processes that measure on one GPU at once measure each other: what was measured so decides nothing, two kernels run.
     """
     if fusion.device.type == "cpu":
         return stock()
     session, uuid = fusion.state.session, uuid_of(device_text(fusion.device))
 
-    def alone(measure: Callable[[], Any]) -> Any:
+    def alone(measure: Callable[[], Any]) -> tuple[Any, bool]:
         session.wait_all()
-        with turn(uuid):
-            return measure()
+        with turn(uuid) as mine:
+            return measure(), bool(mine)
 
-    result = alone(stock)
-    later = result.callable_fn
-    if later is None:
-        return result
-    return replace(result, callable_fn=functools.partial(alone, later))
+    result, trusted = alone(stock)
+    measured_later = result.callable_fn
+    if measured_later is None:
+        return result if trusted or not result.should_fuse else _not_fused(fusion, _BESIDES)
+
+    def later() -> bool:
+        fuses, trusted = alone(measured_later)
+        return fuses and trusted
+
+    return replace(result, callable_fn=later)
 
 
 def _closed(fusion: Fusion) -> str | None:

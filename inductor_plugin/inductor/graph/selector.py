@@ -22,12 +22,15 @@ from inductor_plugin.errors import OptionError
 from inductor_plugin.inductor.candidates.decompose_k import allowed, promising
 from inductor_plugin.inductor.candidates.offers import foreign
 from inductor_plugin.inductor.facts import compat
+from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.facts.scope import active_config
 from inductor_plugin.inductor.graph.deferral import DEFERRABLE
 from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.inductor.graph.pinning import is_reproducible, untimed
 from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.problem.attention import DIRECTIONS
+from inductor_plugin.worker.cuda_timer import uuid_of
+from inductor_plugin.worker.turn import turn
 
 logger = logging.getLogger(__name__)
 
@@ -82,10 +85,37 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
             )
             return stock(untimed(offered) if is_reproducible(config) else offered)
 
+    @classmethod
+    def benchmark_in_current_process(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return what Inductor measures here, while no worker measures on the same GPU; arguments as Inductor's."""
+        measure: Any = super().benchmark_in_current_process
+        return _alone(measure, args, kwargs)
+
+    @classmethod
+    def benchmark_in_sub_process(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return what Inductor measures in its own processes, as `benchmark_in_current_process` does."""
+        measure: Any = super().benchmark_in_sub_process
+        return _alone(measure, args, kwargs)
+
     def _only(self, name: str, choices: list[Any], kwargs: dict[str, Any]) -> Any:
         if not choices:
             raise self.create_no_valid_choices(name, "No choices exist for backend.")
         return compat.selected(choices[0].output_node(), choices[0], kwargs)
+
+
+def _alone(measure: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what a function measures for Inductor; in the plugin's scope when it is this process's turn on the GPU.
+
+    Each process that measures disturbs the other. Inductor has no mark for a time that was disturbed, so the log has it.
+    """
+    device = next((v.device for v in (*args, *kwargs.values()) if isinstance(v, ir.Layout)), None)
+    if active_config() is None or device is None or device.type == "cpu":
+        return measure(*args, **kwargs)
+    with turn(uuid_of(device_text(device))) as mine:
+        measured = measure(*args, **kwargs)
+        if not mine:
+            logger.info("Inductor's selection was measured beside another process on the GPU")
+    return measured
 
 
 def install() -> None:

@@ -10,14 +10,14 @@ import functools
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from inductor_plugin.attention.check.reference import CheckResult
-from inductor_plugin.cost.host import HOST_FIELD
+from inductor_plugin.cost.host import HOST_FIELD, PYTHON_FIELD
 from inductor_plugin.worker.child import memory
 from inductor_plugin.worker.child.attention import verifier_of
-from inductor_plugin.worker.child.launch import launched_as_generated
+from inductor_plugin.worker.child.launch import launched_as_generated, launched_by_python
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.child.running import Emit, Running, bound
@@ -42,7 +42,7 @@ from inductor_plugin.worker.timer import (
     take_samples,
     timer_for,
 )
-from inductor_plugin.worker.turn import turn
+from inductor_plugin.worker.turn import WAIT_S, Turn, turn
 
 KEPT_PROBLEMS = {"cpu": 2}
 """Problems whose operands are kept; of another device's only one."""
@@ -63,19 +63,28 @@ def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
     """Run one job of the benchmark worker, on a GPU while no other process of the machine runs one there."""
     memory.note()
     before_s = CHECKING.total_s
-    output = (job.candidate if isinstance(job, ScreenJob) else job.candidates[0]).output
-    with turn(uuid_of(output.device) if output.device != "cpu" else "") as alone:
+    candidates = (job.candidate,) if isinstance(job, ScreenJob) else job.candidates
+    device, subject = candidates[0].output.device, candidates[0].candidate_id
+    uuid = uuid_of(device) if device != "cpu" else ""
+    wait_s = WAIT_S + max(
+        each.timeout_s for each in candidates
+    )  # others have the same options, as a rule
+    # The parent ends a job of which it hears nothing.
+    with turn(uuid, wait_s, waiting=lambda: emit(Event("build", subject))) as mine:
+        emit_step = functools.partial(_emit_step, emit, mine)
         if isinstance(job, ScreenJob):
-            outcome = screen(job, emit)
-            disturbed = outcome.disturbed or (bool(outcome.samples_ms) and not alone)
+            outcome = screen(job, emit_step)
+            disturbed = outcome.disturbed or (bool(outcome.samples_ms) and not mine)
             return replace(outcome, check_s=CHECKING.total_s - before_s, disturbed=disturbed)
-        first, *rest = final(job, emit if alone else functools.partial(_emit_disturbed, emit))
+        first, *rest = final(job, emit_step)
     return replace(first, check_s=CHECKING.total_s - before_s), *rest
 
 
-def _emit_disturbed(emit: Emit, event: Event) -> None:
-    """Send an event; a sample as one that another process may have disturbed."""
-    emit(replace(event, disturbed=event.disturbed or event.what == "sample"))
+def _emit_step(emit: Emit, mine: Turn, event: Event) -> None:
+    """Send an event, and show life; a sample as one that another process may have disturbed, if one has been there."""
+    mine.touch()
+    disturbed = event.disturbed or (event.what == "sample" and not mine)
+    emit(replace(event, disturbed=disturbed))
 
 
 def release() -> None:
@@ -117,7 +126,8 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         samples = take_samples(timer, running.call, job.sampling)
         known = launched_as_generated(candidate.kernel, running.call)
         host_ms = samples.host_ms if known else 0.0
-        conditions = _conditions(timer.conditions(), host_ms, host_bound=samples.host_bound)
+        own = _own(running.call, host_ms, host_bound=samples.host_bound)
+        conditions = (*timer.conditions().items(), *own)
         outcome = functools.partial(outcome, conditions=conditions)
         if checked:
             verdict = judge_again(running, problem, verdict, emit)
@@ -252,17 +262,21 @@ def _take_turns(
         if time.monotonic() - started > limit_s:
             break
     after = {f"{name}_before": value for name, value in before.items()} | timer.conditions()
-    return {
-        name: _conditions(after, host_ms[name], host_bound=name in host_bound) for name in calls
+    own = {
+        name: _own(running.call, host_ms[name], host_bound=name in host_bound)
+        for name, (running, _) in calls.items()
     }
+    return {name: (*after.items(), *facts) for name, facts in own.items()}
 
 
-def _conditions(facts: Mapping[str, object], host_ms: float, *, host_bound: bool) -> Conditions:
-    """Return facts of the device for a record, and what the host took, where it is known."""
+def _own(call: Callable[[], object], host_ms: float, *, host_bound: bool) -> Conditions:
+    """Return what a record says of a candidate's launch: what it took the host, where that is known, and by whom it was."""
     own: dict[str, object] = {"host_bound": True} if host_bound else {}
     if 0 < host_ms < math.inf:
         own[HOST_FIELD] = round(host_ms, 6)
-    return (*facts.items(), *own.items())
+    if launched_by_python(call):
+        own[PYTHON_FIELD] = True
+    return tuple(own.items())
 
 
 def _calm_sample(

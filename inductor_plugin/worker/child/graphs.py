@@ -33,11 +33,13 @@ from inductor_plugin.worker.graph_job import (
 )
 from inductor_plugin.worker.jobs import Sampling
 from inductor_plugin.worker.timer import Timer, release_timers, repeats_for, timer_for
-from inductor_plugin.worker.turn import turn
+from inductor_plugin.worker.turn import Turn, turn
 
 _SMALL = 0.1
 """Standard deviation of random values: products of thousands of them stay finite in half precision."""
 _MOST_INTEGER = 8
+_WAIT_S = 30.0
+"""Longest wait for another process that measures: the parent waits for all of this."""
 _MOST_TURNS, FEWEST_TURNS = 30, 5
 FEWEST_CALLS = 3 + FEWEST_TURNS
 """Of each graph: two to warm up, the one that finds how many calls make a sample, and the fewest turns."""
@@ -75,7 +77,7 @@ def _compared(job: GraphJob) -> GraphTimes:
     started = time.monotonic()
     patched, timer = _apply(job.settings), timer_for(job.device)
     tensors: dict[GraphTensor, torch.Tensor] = {}
-    with patched, torch.no_grad(), _at_home(job.device) as alone:
+    with patched, torch.no_grad(), _at_home(job.device) as mine:
         inputs = [built(value, tensors) for value in job.inputs]
         calls = [functools.partial(_call, loaded(code, tensors), inputs) for code in job.graphs]
         restore = _restore(job, inputs)
@@ -89,6 +91,7 @@ def _compared(job: GraphJob) -> GraphTimes:
             return GraphTimes(reason=reason, load_s=load_s, run_s=once_s)
         repeats = max(repeats_for(timer, call, _SAMPLING) for call in calls)
         turns = _turns(timer, calls, repeats, restore, loaded_at + job.limit_s)
+        alone = bool(mine)
     calm = [row for row, disturbed in turns if alone and not disturbed]
     used = calm or [row for row, _ in turns]
     run_s = time.monotonic() - loaded_at
@@ -96,10 +99,10 @@ def _compared(job: GraphJob) -> GraphTimes:
 
 
 @contextmanager
-def _at_home(device: str) -> Generator[bool]:
-    """Hold a GPU inside the block; True if no other process held it."""
-    with turn("" if device == "cpu" else uuid_of(device)) as alone:
-        yield alone
+def _at_home(device: str) -> Generator[Turn]:
+    """Hold a GPU inside the block; the turn is true while no other process measures there."""
+    with turn("" if device == "cpu" else uuid_of(device), _WAIT_S) as mine:
+        yield mine
 
 
 def _call(graph: Callable[[list[Any]], object], inputs: Sequence[Any]) -> object:

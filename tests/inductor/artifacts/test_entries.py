@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.compiler._cache import CacheArtifactManager
 import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
-from inductor_plugin.inductor.artifacts import artifact
+from inductor_plugin.inductor.artifacts import artifact, entries
 from inductor_plugin.inductor.facts.scope import CARRIER, ConfigCarrier
 from inductor_plugin.ops import launch, sites
 from inductor_plugin.ops.gemm_abi import GemmCall
@@ -25,6 +26,7 @@ from inductor_plugin.ops.native import source
 from inductor_plugin.templates.cutlass.source import INTERFACE as PRODUCTS
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.ops.test_sites import ECHO, Echo
+from tests.support.fakes.selection import offers, race, rig
 from tests.support.native import call_sites, host_kernels
 
 pytestmark = pytest.mark.compat
@@ -90,6 +92,18 @@ def test_a_call_site_finds_its_kernel_in_the_process_that_loads(
     call(a, b, None, out=out)
     assert echo.runs == 1
     assert open_store(cache_dir).kernel(source.key().digest) is not None
+
+
+def test_the_kernel_of_a_winner_is_among_the_artifacts_with_its_record(tmp_path: Path) -> None:
+    bench = rig(tmp_path / "theirs")
+    ticket = bench.plan(offers("a", "b"))
+    race(ticket, {"library": 2.0, "a": 1.0, "b": 1.5})
+    bench.selection.decide(ticket)
+    ticket.measured = {
+        name: replace(row, kernel=f"digest of {name}") for name, row in ticket.measured.items()
+    }
+    entries.add_decisions(bench.store, "environment", [ticket])
+    assert keys() == ["kernel/digest of a", f"record/environment/mm/{ticket.digest}"]
 
 
 def test_a_kernel_that_was_evicted_is_saved_as_nothing(

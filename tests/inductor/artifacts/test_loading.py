@@ -1,7 +1,7 @@
 """Artifacts get into the cache of the process that loads them; what is wrong with them costs one warning."""
 
 # torch types these partly; what it leaves open says nothing about the tests.
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from inductor_plugin.cache import Record, open_store
 from inductor_plugin.cache.transfer import parcel
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.artifacts import artifact, entries
+from inductor_plugin.ops.native import library
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.cache.records import (
     ENVIRONMENT,
@@ -70,6 +71,18 @@ def test_they_go_to_the_cache_of_the_environment_variables(
     assert [entry.key for entry in store.iter_kernels()] == [kernel_key()]
     # The object that later compiles use, too.
     assert RUNTIME.store(Config.load()).kernel(kernel_key().digest) is not None
+
+
+def test_the_library_of_call_sites_is_searched_again_after_kernels_were_loaded(
+    known: Record, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be one of them; it was searched without success when the first call site was made."""
+    monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_DIR", str(cache_dir))
+    state = library._State()
+    state.searched = 1000
+    monkeypatch.setattr(library, "_STATE", state)
+    torch.compiler.load_cache_artifacts(saved())
+    assert state.searched == -1
 
 
 def test_they_go_to_the_cache_of_enable(known: Record, cache_dir: Path, tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -41,6 +43,7 @@ from inductor_plugin.problem.tolerance import STEPPED, Tolerance
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import BenchCandidate, Compiled
+from inductor_plugin.worker.turn import Turn
 from tests.support.lowering import Arg, Lab
 
 pytestmark = [
@@ -606,6 +609,45 @@ def test_what_inductor_measures_itself_waits_for_the_worker(
     assert fusions(opened)
     assert meanwhile
     assert set(meanwhile) == {0}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_what_inductor_measures_itself_decides_only_in_a_turn_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, when: str, *, alone: bool
+) -> None:
+    held: list[str] = []
+    measured_in: list[int] = []
+
+    @contextmanager
+    def turn(uuid: str) -> Generator[Turn]:
+        held.append(uuid)
+        yield Turn(alone)
+        held.pop()
+
+    def measure() -> bool:
+        measured_in.append(len(held))
+        return True
+
+    def stock() -> Any:
+        if when == "later":
+            return FusionResult.from_callable(measure)
+        return FusionResult.fuse(should_fuse=measure())
+
+    monkeypatch.setattr(decide, "turn", turn)
+    monkeypatch.setattr(decide, "uuid_of", lambda name: f"uuid of {name}")
+    monkeypatch.setattr(decide, "_not_fused", lambda *_: FusionResult.fuse(should_fuse=False))
+    waits: list[None] = []
+    session = SimpleNamespace(wait_all=lambda: waits.append(None))
+    fusion: Any = SimpleNamespace(
+        device=torch.device("cuda:0"), state=SimpleNamespace(session=session)
+    )
+    result = decide._measured_here(fusion, stock)
+    later = result.callable_fn
+    assert (later() if later is not None else result.should_fuse) is alone
+    assert measured_in == [1]
+    assert not held
+    assert waits
 
 
 def test_where_the_plugin_fails_inductor_decides(

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from inductor_plugin.kernels.call import (
     ExternKernel,
@@ -20,9 +21,10 @@ from inductor_plugin.kernels.call import (
     SequenceKernel,
     SequenceStep,
 )
+from inductor_plugin.ops.native import library
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.child import bench, launch, triton_launch
-from inductor_plugin.worker.child.inductor import BoundSequence
+from inductor_plugin.worker.child.inductor import BoundSequence, bind_op
 from inductor_plugin.worker.jobs import (
     Event,
     FinalJob,
@@ -161,6 +163,53 @@ def test_how_the_device_was_is_in_the_outcome(monkeypatch: pytest.MonkeyPatch) -
         ("sm_clock_mhz", 1980),
         ("host_ms", 0.0125),
     )
+
+
+def test_finals_begin_on_a_warm_gpu_and_keep_the_least_time_of_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other work on the machine only prolongs it."""
+    timer, done = ScriptedTimer([1.0] * 20), list[str]()
+    hosts_ms = iter([0.03, 0.01, 0.02])
+    sample = timer.sample
+
+    def taken(call: Callable[[], object], repeats: int, *, cold: bool) -> float:
+        done.append("sample")
+        timer.host_ms = next(hosts_ms)
+        return sample(call, repeats, cold=cold)
+
+    monkeypatch.setattr(timer, "sample", taken)
+    monkeypatch.setattr(timer, "warm", lambda _: done.append("warm"))
+    monkeypatch.setattr(bench, "timer_for", lambda _: timer)
+    monkeypatch.setattr(bench, "repeats_for", lambda *_: 1)
+    (final,) = bench.final(FinalJob("one", (LIBRARY,), 3, ONCE), lambda event: None)
+    assert done == ["warm", "sample", "sample", "sample"]
+    assert dict(final.conditions)["host_ms"] == 0.01
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+@pytest.mark.parametrize("place", ["alone", "in a sequence"])
+def test_what_python_launches_until_there_is_a_call_site_is_marked(
+    monkeypatch: pytest.MonkeyPatch, place: str, *, compiles: bool
+) -> None:
+    """20 us instead of 0.4: without a compiler generated code launches it so, too, else it is no time of that."""
+    operator = OpKernel("inductor_plugin::cutlass_mm.out", ("k@/a/path", "tt", 1, 0, 1))
+    out = torch.empty(4, 4)
+    monkeypatch.setattr(library, "sites", lambda: None)
+    monkeypatch.setattr(launch, "compiles_sites", lambda: compiles)
+    call = bind_op(operator, (out, out), out)
+    kernel: Any = operator
+    if place == "in a sequence":
+        call = BoundSequence((print, call), {})
+        steps = (SequenceStep(ExternKernel("mm"), ()), SequenceStep(operator, ()))
+        kernel = SequenceKernel(steps)
+    assert launch.launched_by_python(call)
+    assert launch.launched_as_generated(kernel, call) is not compiles
+    own = bench._own(call, 0.02, host_bound=False)  # pyright: ignore[reportPrivateUsage]
+    assert dict(own) == {"host_ms": 0.02, "launched_by_python": True}
+    native: Any = SimpleNamespace(launch=print)
+    monkeypatch.setattr(library, "sites", lambda: SimpleNamespace(product_site=lambda *_: native))
+    assert not launch.launched_by_python(bind_op(operator, (out, out), out))
 
 
 def test_what_is_launched_otherwise_than_in_generated_code_has_no_host_time() -> None:

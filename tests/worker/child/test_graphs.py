@@ -96,7 +96,7 @@ def test_a_changed_input_is_restored_and_what_another_process_disturbs_is_known(
     held: list[str] = []
 
     @contextmanager
-    def turn(uuid: str) -> Generator[bool]:
+    def turn(uuid: str, wait_s: float) -> Generator[bool]:
         held.append(uuid)
         yield alone
 
@@ -127,6 +127,26 @@ def test_a_changed_input_is_restored_and_what_another_process_disturbs_is_known(
     assert held == [""]
     assert len(seen) == 60
     assert len(set(seen)) == 1
+
+
+@pytest.mark.parametrize(("device", "uuid"), [("cpu", ""), ("cuda:1", "uuid of cuda:1")])
+def test_graphs_are_measured_when_it_is_their_turn_on_their_gpu(
+    monkeypatch: pytest.MonkeyPatch, device: str, uuid: str
+) -> None:
+    held: list[str] = []
+
+    @contextmanager
+    def turn(uuid: str, wait_s: float) -> Generator[bool]:
+        held.append(uuid)
+        yield True
+
+    monkeypatch.setattr(graphs, "turn", turn)
+    monkeypatch.setattr(graphs, "uuid_of", lambda name: f"uuid of {name}")  # pyright: ignore
+    monkeypatch.setattr(graphs, "timer_for", lambda device: Clock())  # pyright: ignore
+    monkeypatch.setattr(graphs, "_apply", lambda settings: nullcontext())  # pyright: ignore
+    source = "def call(inputs):\n    return ()\n"
+    graphs.compare(GraphJob((GraphCode(source),) * 2, (), (), device, LoadSettings(), limit_s=0.2))
+    assert held == [uuid]
 
 
 def test_graphs_whose_calls_take_too_long_are_not_run_again(

@@ -39,6 +39,12 @@ class FakeCard:
         monkeypatch.setattr(cuda, "mem_get_info", mem_get_info)
         monkeypatch.setattr(cuda, "memory_allocated", lambda: int(self.used * GIB))
         monkeypatch.setattr(cuda, "memory_reserved", lambda: int(self.held * GIB))
+        monkeypatch.setattr(
+            torch._C,  # pyright: ignore[reportPrivateUsage]
+            "_cuda_clearCublasWorkspaces",
+            lambda: self.calls.append("workspaces"),
+            raising=False,
+        )
         monkeypatch.setattr(cuda, "empty_cache", lambda: self.calls.append("cache"))
         monkeypatch.setattr(memory.gc, "collect", lambda: self.calls.append("garbage"))
 
@@ -108,4 +114,4 @@ def test_memory_is_given_back_after_it_was_dropped(
 ) -> None:
     card.used = used
     memory.give_back(lambda: card.calls.append("dropped"))
-    assert card.calls == ["dropped", *calls]
+    assert card.calls == ["dropped", "workspaces", *calls]

@@ -286,3 +286,18 @@ def test_after_the_samples_the_first_verdict_stays_unless_the_numbers_are_wrong(
     assert verdict.judge_again(wrong, problem, first, ignore).reason == (
         "wrong numbers (right at first, wrong when called again)"
     )
+
+
+def test_after_the_last_call_a_thread_that_still_writes_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It writes a millisecond after the call has returned."""
+    running = writing(lambda out: out.fill_(RIGHT))
+
+    def sleep(seconds: float) -> None:
+        if seconds >= 0.001:
+            running.result.fill_(RIGHT + 1)
+
+    monkeypatch.setattr(verdict.time, "sleep", sleep)
+    outcome = verdict.judge_again(running, state(Product()), CheckResult(0.125, ""), ignore)
+    assert "wrong when called again" in outcome.reason
