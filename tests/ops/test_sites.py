@@ -246,7 +246,7 @@ CASES: dict[str, tuple[str, tuple[Any, ...], tuple[int, int], tuple[Any, ...], T
     ),
     "epilogue": (
         "mm_epilogue",
-        ("tt", *LAUNCH, "a text"),
+        ("tt", *LAUNCH, call_sites.epilogue((5, 6), "row", "column", "full")),
         (3, 1),
         (
             *(torch.randn(5, 7), torch.randn(7, 6)),
@@ -257,7 +257,7 @@ CASES: dict[str, tuple[str, tuple[Any, ...], tuple[int, int], tuple[Any, ...], T
     ),
     "epilogue, output a view": (
         "mm_epilogue",
-        ("tt", *LAUNCH, "a text"),
+        ("tt", *LAUNCH, call_sites.epilogue((3, 5, 6), "row")),
         (1, 1),
         (torch.randn(3, 5, 7), torch.randn(3, 7, 6), torch.randn(3, 1, 6), torch.empty(15, 6)),
         torch.empty(15, 6),
