@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inductor_plugin.errors import CallRefusedError, OperandError
+from inductor_plugin.errors import CallRefusedError, KernelError, OperandError
 from inductor_plugin.ops import launch, sites
 from inductor_plugin.ops.abi import TensorView
 from inductor_plugin.ops.gemm_abi import GemmCall
@@ -323,3 +323,21 @@ def test_an_operand_of_another_device_is_an_error(place: int) -> None:
     out = TensorView((5, 6), (6, 1), 0, torch.float32, cpu)
     found = misfit("cutlass_mm", (a, b), ("tt", 1, 0, 1), out, KernelTypes())
     assert found == (f"operand {place} is on meta, the output on cpu", True)
+
+
+@pytest.mark.parametrize(("name", "alignment"), [("mm", 64), ("attention, output", 128)])
+def test_a_workspace_begins_where_the_kernel_reads_it(
+    name: str, alignment: int, echoes: dict[str, Echo]
+) -> None:
+    echo = echo_of(name, echoes)
+    call, (operands, out) = site_of(name, echo.kernel), tensors_of(Changed(name, {}, ""))
+    storage = torch.empty(1024, dtype=torch.uint8)
+    begin = -storage.data_ptr() % alignment
+    call(*operands, storage[begin : begin + 256], out=out)
+    runs = echo.runs
+    for offset in (1, alignment // 2):
+        with pytest.raises(KernelError, match=f"multiple of {alignment} bytes"):
+            call(*operands, storage[begin + offset : begin + offset + 256], out=out)
+    assert echo.runs == runs
+    call(*operands, storage[begin + alignment : begin + alignment + 256], out=out)
+    assert echo.runs == runs + 1
