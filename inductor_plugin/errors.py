@@ -7,6 +7,7 @@ InductorPluginError
 ├── PinError               a problem without a pin (option ``strict``), or a recording of nothing
 ├── RankError              ranks that cannot be compared
 ├── PackError              a pack of precompiled kernels that is empty or does not load
+├── OperandError           operands of a call that do not fit each other; nothing was launched
 ├── OutputError            a chosen kernel that wrote NaN or Inf (option ``check_outputs``)
 ├── KernelError            a compiled kernel that cannot be loaded, or refuses a call
 │   └── CallRefusedError   the kernel does not take the operands; nothing was launched
@@ -58,6 +59,10 @@ class PackError(InductorPluginError):
 
 class OutputError(InductorPluginError):
     """A chosen kernel wrote NaN or Inf though its inputs are finite."""
+
+
+class OperandError(InductorPluginError, RuntimeError):
+    """Operands that do not fit each other, as torch's own operator would say too; nothing was launched."""
 
 
 class KernelError(InductorPluginError):

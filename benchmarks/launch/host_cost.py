@@ -86,7 +86,7 @@ def functions(kernel: str) -> dict[str, Callable[[], None]]:
         "product, workspace": ("cutlass_mm", (kernel, "tt", 1, 0, 1), "a, b", "w", "c"),
         "epilogue": (
             "cutlass_mm_epilogue",
-            (kernel, "tt", 1, 0, 1, "a text"),
+            (kernel, "tt", 1, 0, 1, call_sites.epilogue((4, 4), "row", "column", "full")),
             "a, b, row, column, residual, aux",
             "None",
             "c",

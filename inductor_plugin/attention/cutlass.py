@@ -20,9 +20,11 @@ from torch import Tensor
 from inductor_plugin.attention import unfused
 from inductor_plugin.attention.cutlass_abi import ABI, WORKSPACE_ALIGNMENT, FmhaCall
 from inductor_plugin.attention.cutlass_call import CALLS, backward_of, forward_of
-from inductor_plugin.errors import CallRefusedError
+from inductor_plugin.attention.cutlass_rules import misfit
+from inductor_plugin.errors import CallRefusedError, OperandError
 from inductor_plugin.ops import launch
 from inductor_plugin.ops.abi import TensorView
+from inductor_plugin.ops.kernel_types import types_of
 from inductor_plugin.ops.operators import define_kernels
 from inductor_plugin.problem.attention import Mask
 
@@ -89,12 +91,20 @@ def cutlass_fmha(
         window: ``left``, ``right`` and ``bottom_right`` of a `Mask`.
         workspace: Scratch memory of the kernel, uint8; None to allocate it.
         out: As q.
+
+    Raises:
+        OperandError: The operands do not fit each other.
     """
     mask = Mask(*window)
+    heads = {name: launch.view_of(x) for name, x in (("q", q), ("k", k), ("v", v), ("out", out))}
+    rows = {} if lse is None else {"lse": launch.view_of(lse)}
+    refused = _refusal("cutlass_fmha", kernel, heads, rows)
 
     def make() -> FmhaCall:
-        rows = None if lse is None else _row_view(lse, "lse")
-        return forward_of(*map(_view, (q, k, v)), rows, scale, *window, **_written(out))
+        if refused:
+            raise CallRefusedError(refused)
+        operands = (heads["q"], heads["k"], heads["v"], rows.get("lse"))
+        return forward_of(*operands, scale, *window, out=heads["out"], **_on(out.device))
 
     def library() -> Tensor:
         result, sums = unfused.forward(q, k, v, mask=mask, scale=scale, dtype=torch.float32)
@@ -147,17 +157,27 @@ def cutlass_fmha_backward(
         dq: As q.
         dv: As v.
         out: As k.
+
+    Raises:
+        OperandError: The operands do not fit each other.
     """
     mask = Mask(*window)
+    large = {"d_out": d_out, "q": q, "k": k, "v": v, "dq": dq, "dv": dv, "dk": out}
+    heads = {name: launch.view_of(tensor) for name, tensor in large.items()}
+    rows = {"lse": launch.view_of(lse), "delta": launch.view_of(delta)}
+    refused = _refusal("cutlass_fmha_backward", kernel, heads, rows)
 
     def make() -> FmhaCall:
         if torch.are_deterministic_algorithms_enabled():
             raise CallRefusedError(
                 f"{kernel.partition('@')[0]}: its dq depends on the order of sums"
             )
-        rows = _row_view(lse, "lse"), _row_view(delta, "delta")
-        views = (*map(_view, (d_out, q, k, v, o)), *rows, *map(_view, (dq, dv)))
-        return backward_of(*views, scale, *window, **_written(out))
+        if refused:
+            raise CallRefusedError(refused)
+        d_q, d_k, d_v = (heads[name] for name in ("dq", "dk", "dv"))
+        operands = (heads["d_out"], heads["q"], heads["k"], heads["v"], launch.view_of(o))
+        given = (*operands, rows["lse"], rows["delta"], d_q, d_v)
+        return backward_of(*given, scale, *window, out=d_k, **_on(out.device))
 
     def library() -> Tensor:
         result = unfused.backward(d_out, q, k, v, mask=mask, scale=scale, dtype=torch.float32)
@@ -168,24 +188,24 @@ def cutlass_fmha_backward(
     launch.run_or_fallback(ATTENTION, kernel, make, library, workspace, out)
 
 
-def _view(operand: Tensor) -> TensorView:
-    if operand.stride(-1) != 1 and operand.size(-1) > 1:
-        raise CallRefusedError(f"the last dimension must be contiguous, strides {operand.stride()}")
-    return launch.view_of(operand)
+def _refusal(
+    name: str, kernel: str, heads: dict[str, TensorView], rows: dict[str, TensorView]
+) -> str:
+    """Return why the kernel does not take operands that fit each other; empty if it does.
+
+    Raises:
+        OperandError: They do not.
+    """
+    found = misfit(heads, rows, types_of(kernel))
+    if found is None:
+        return ""
+    if found.wrong:
+        raise OperandError(f"{name}: {found.reason}")
+    return f"{name}: {found.reason}"
 
 
-def _row_view(rows: Tensor, name: str) -> TensorView:
-    if rows.dtype != torch.float32 or not rows.is_contiguous():
-        raise CallRefusedError(f"{name} must be dense float32, it is {rows.dtype} {rows.stride()}")
-    return launch.view_of(rows)
-
-
-def _written(out: Tensor) -> dict[str, Any]:
-    return {
-        "out": _view(out),
-        "sm_count": launch.multiprocessors(out.device),
-        "device": out.device.index or 0,
-    }
+def _on(device: torch.device) -> dict[str, int]:
+    return {"sm_count": launch.multiprocessors(device), "device": device.index or 0}
 
 
 _OPERATORS: Any = define_kernels(

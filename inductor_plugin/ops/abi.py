@@ -29,11 +29,15 @@ class TensorView(NamedTuple):
         size: Elements along each dimension.
         stride: Strides in elements.
         pointer: Device address; 0 where the call is only checked and not run.
+        dtype: The ``torch.dtype``; None where it is not known.
+        device: The ``torch.device``; None where it is not known.
     """
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     pointer: int = 0
+    dtype: Any = None
+    device: Any = None
 
 
 @dataclass(frozen=True)

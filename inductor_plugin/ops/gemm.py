@@ -18,16 +18,13 @@ from typing import Any
 
 import torch
 
+from inductor_plugin.errors import CallRefusedError, OperandError
 from inductor_plugin.ops import launch
+from inductor_plugin.ops.abi import TensorView
 from inductor_plugin.ops.gemm_abi import ABI, GemmCall
-from inductor_plugin.ops.gemm_call import (
-    CALLS,
-    added,
-    grouped,
-    product,
-    scaled,
-    scaled_added,
-)
+from inductor_plugin.ops.gemm_call import CALLS
+from inductor_plugin.ops.gemm_rules import Misfit, misfit
+from inductor_plugin.ops.kernel_types import types_of
 from inductor_plugin.ops.operators import define_kernels
 
 _LAUNCH = "str kernel, str order, int swizzle, int raster, int split_k"
@@ -83,10 +80,9 @@ def cutlass_mm(
         workspace: Scratch memory of the kernel, uint8; None to allocate it.
         out: [m, n] or [batch, m, n], rows contiguous.
     """
-    make = functools.partial(call_of, product, (a, b), arguments, out)
     multiply = _ATEN._int_mm if a.dtype == torch.int8 else torch.matmul
     library = functools.partial(multiply, a, b, out=out)
-    run_product(kernel, make, library, workspace, out)
+    run_product("cutlass_mm", kernel, (a, b), arguments, library, workspace, out)
 
 
 def cutlass_addmm(
@@ -99,11 +95,10 @@ def cutlass_addmm(
     out: torch.Tensor,
 ) -> None:
     """Write alpha * A @ B + beta * C to ``out``; as `cutlass_mm`, with `gemm_call.added`."""
-    make = functools.partial(call_of, added, (c, a, b), arguments, out)
     add: Any = torch.baddbmm if a.dim() > 2 else torch.addmm
     alpha, beta = arguments[-2:]
     library = functools.partial(add, c, a, b, alpha=alpha, beta=beta, out=out)
-    run_product(kernel, make, library, workspace, out)
+    run_product("cutlass_addmm", kernel, (c, a, b), arguments, library, workspace, out)
 
 
 def cutlass_scaled_mm(
@@ -117,11 +112,9 @@ def cutlass_scaled_mm(
     out: torch.Tensor,
 ) -> None:
     """Write scale_a * scale_b * (A @ B) to ``out``; as `cutlass_mm`, with `gemm_call.scaled`."""
-    make = functools.partial(call_of, scaled, (a, b, scale_a, scale_b), arguments, out)
-    library = functools.partial(
-        _ATEN._scaled_mm, a, b, scale_a, scale_b, out_dtype=out.dtype, out=out
-    )
-    run_product(kernel, make, library, workspace, out)
+    operands = (a, b, scale_a, scale_b)
+    library = functools.partial(_ATEN._scaled_mm, *operands, out_dtype=out.dtype, out=out)
+    run_product("cutlass_scaled_mm", kernel, operands, arguments, library, workspace, out)
 
 
 def cutlass_scaled_addmm(
@@ -136,11 +129,11 @@ def cutlass_scaled_addmm(
     out: torch.Tensor,
 ) -> None:
     """Write scale_a * scale_b * (A @ B) + C[n] to ``out``; the rest as in `cutlass_scaled_mm`."""
-    make = functools.partial(call_of, scaled_added, (a, b, scale_a, scale_b, c), arguments, out)
     library = functools.partial(
         _ATEN._scaled_mm, a, b, scale_a, scale_b, bias=c, out_dtype=out.dtype, out=out
     )
-    run_product(kernel, make, library, workspace, out)
+    operands = (a, b, scale_a, scale_b, c)
+    run_product("cutlass_scaled_addmm", kernel, operands, arguments, library, workspace, out)
 
 
 def cutlass_grouped_mm(
@@ -167,36 +160,57 @@ def cutlass_grouped_mm(
     if not a.shape[-1]:
         out.zero_()
         return
-    make = functools.partial(call_of, grouped, (a, b, offsets), arguments, out)
 
     def library() -> torch.Tensor:
         return out.copy_(_ATEN._grouped_mm(a, b, offsets))
 
-    run_product(kernel, make, library, workspace, out)
-
-
-def call_of(
-    make: Callable[..., GemmCall],
-    operands: Sequence[torch.Tensor],
-    arguments: Sequence[Any],
-    out: torch.Tensor,
-) -> GemmCall:
-    """Return the call that a function of `gemm_call` builds from tensors."""
-    processors = launch.multiprocessors(out.device)
-    views = map(launch.view_of, operands)
-    return make(*views, *arguments, out=launch.view_of(out), sm_count=processors)
+    operands = (a, b, offsets)
+    run_product("cutlass_grouped_mm", kernel, operands, arguments, library, workspace, out)
 
 
 def run_product(
+    name: str,
     kernel: str,
-    make_call: Callable[[], GemmCall],
+    operands: Sequence[torch.Tensor],
+    arguments: Sequence[Any],
     library: Callable[[], object],
     workspace: torch.Tensor | None,
     out: torch.Tensor,
 ) -> None:
-    """Launch a kernel or compute the library product; see `launch.run_or_fallback`."""
+    """Launch a kernel or compute the library product; see `launch.run_or_fallback`.
+
+    Args:
+        name: The operator, ``cutlass_mm`` ...
+        kernel: ``SYMBOL@DIGEST``.
+        operands: As its function of `gemm_call` takes them.
+        arguments: Those after the operands.
+        library: Writes the same to ``out``.
+        workspace: Scratch memory of the kernel, uint8; None to allocate it.
+        out: The output.
+
+    Raises:
+        OperandError: The operands do not fit each other.
+    """
+    views, written = [launch.view_of(operand) for operand in operands], launch.view_of(out)
+    found = misfit(name, views, arguments, written, types_of(kernel))
+    if found is not None and found.wrong:
+        raise OperandError(f"{name}: {found.reason}")
     if out.numel():
-        launch.run_or_fallback(PRODUCTS, kernel, make_call, library, workspace, out)
+        make = functools.partial(_call, name, found, views, arguments, written)
+        launch.run_or_fallback(PRODUCTS, kernel, make, library, workspace, out)
+
+
+def _call(
+    name: str,
+    found: Misfit | None,
+    operands: Sequence[TensorView],
+    arguments: Sequence[Any],
+    out: TensorView,
+) -> GemmCall:
+    if found is not None:
+        raise CallRefusedError(f"{name}: {found.reason}")
+    processors = launch.multiprocessors(out.device)
+    return CALLS[name](*operands, *arguments, out=out, sm_count=processors)
 
 
 _OPERATORS: Any = define_kernels(

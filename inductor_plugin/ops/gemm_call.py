@@ -80,7 +80,7 @@ def added(
         return call
     call.beta = beta
     call.c = c.pointer
-    call.batch_c = c.stride[0] if len(c.size) > 2 else 0
+    call.batch_c = c.stride[0] if len(c.size) > 2 and c.size[0] > 1 else 0
     if bias == "full":
         call.lead_c = c.stride[-2]
     return call

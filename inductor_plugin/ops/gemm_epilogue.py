@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
+from inductor_plugin.errors import OperandError
 from inductor_plugin.ops.epilogue_eval import evaluate
-from inductor_plugin.ops.gemm import call_of, run_product
-from inductor_plugin.ops.gemm_call import fused
+from inductor_plugin.ops.gemm import run_product
+from inductor_plugin.ops.gemm_rules import factors_misfit
 from inductor_plugin.ops.launch import view_of
 from inductor_plugin.ops.operators import define_kernels
 from inductor_plugin.problem.epilogue import Epilogue
@@ -60,25 +61,19 @@ def cutlass_mm_epilogue(
         workspace: Scratch memory of the kernel, uint8; None to allocate it.
         out: The last of its writes, [m, n] or [batch, m, n] or a view of that, rows contiguous.
     """
+    view_a, view_b = view_of(a), view_of(b)
+    for tensor in (*aux, out):
+        if found := factors_misfit(view_a, view_b, tensor.numel()):
+            raise OperandError(f"cutlass_mm_epilogue: {found.reason}")
+    dtypes, wanted = tuple([tensor.dtype for tensor in (*operands, *aux, out)]), _dtypes(epilogue)
+    if dtypes != wanted:
+        raise OperandError(f"cutlass_mm_epilogue: tensors of {dtypes}, its epilogue has {wanted}")
     # Inductor's outputs may be views of D, (batch, m, n) of (batch * m, n).
     size = (*a.shape[:-1], b.shape[-1])
     written, others = out.view(size), [tensor.view(size) for tensor in aux]
-    launch = (order, swizzle, raster, split_k)
-    make = functools.partial(_call, a, b, operands, launch, others, written)
+    tensors, launch = (a, b, *operands, *others), (order, swizzle, raster, split_k, len(others))
     library = functools.partial(_library, a, b, operands, epilogue, others, written)
-    run_product(kernel, make, library, workspace, written)
-
-
-def _call(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    operands: Sequence[torch.Tensor],
-    launch: Sequence[Any],
-    aux: Sequence[torch.Tensor],
-    out: torch.Tensor,
-) -> Any:
-    slots = [view_of(tensor) for tensor in (*operands, *aux)]
-    return call_of(functools.partial(fused, slots), (a, b), launch, out)
+    run_product("cutlass_mm_epilogue", kernel, tensors, launch, library, workspace, written)
 
 
 def _library(
@@ -110,6 +105,16 @@ def _product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tens
 @functools.lru_cache(maxsize=1024)
 def _decoded(text: str) -> Epilogue:
     return decode(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _dtypes(text: str) -> tuple[torch.dtype, ...]:
+    """Return the dtypes of an epilogue's operands, of its outputs but the last, of D if it is written, of the last."""
+    epilogue = _decoded(text)
+    *others, last = [access.dtype for access in epilogue.writes]
+    product = [epilogue.dtype] if epilogue.readers else []
+    names = [*(access.dtype for access in epilogue.reads), *others, *product, last]
+    return tuple(getattr(torch, name) for name in names)
 
 
 def _fake(

@@ -209,8 +209,9 @@ def find_kernel(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call]
 
 
 def view_of(tensor: torch.Tensor) -> TensorView:
-    """Return the sizes, strides and address of a tensor."""
-    return TensorView(tensor.shape, tensor.stride(), tensor.data_ptr())
+    """Return what a call and its rules need of a tensor."""
+    pointer = tensor.data_ptr()
+    return TensorView(tensor.shape, tensor.stride(), pointer, tensor.dtype, tensor.device)
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from torch._C._profiler import _RecordFunctionFast
 from torch.autograd import profiler
 
 from inductor_plugin.ops import imports_of, launch
+from inductor_plugin.ops.kernel_types import types_of
 from inductor_plugin.ops.native import library
 from inductor_plugin.ops.operators import name_of, resolve
 
@@ -42,6 +43,8 @@ ATTENTIONS = ("cutlass_fmha", "cutlass_fmha_output", "cutlass_fmha_backward")
 """By `AttentionSite::Kind`."""
 _BIASES = ("none", "row", "column", "full")
 """By `GemmSite::Bias`."""
+_SCALES = (None, "tensor", "rowwise")
+"""By `GemmSite::Scale`."""
 
 
 OBSERVERS: set[Callable[[str], None]] = set()
@@ -129,12 +132,15 @@ class _OperatorCall:
         site.bind(address, index, launch.multiprocessors(device))
 
 
-def product_numbers(op: str, arguments: Sequence[Any], counts: tuple[int, int]) -> tuple[Any, ...]:
+def product_numbers(
+    op: str, kernel: str, arguments: Sequence[Any], counts: tuple[int, int]
+) -> tuple[Any, ...]:
     """Return the fields of a `GemmSite`, in their order.
 
     Args:
         op: The operator.
-        arguments: Its constant arguments after the kernel's name.
+        kernel: ``SYMBOL`` or ``SYMBOL@DIGEST``.
+        arguments: The constant arguments after the kernel's name.
         counts: Operands and further outputs of an epilogue.
     """
     name = name_of(op)
@@ -142,7 +148,8 @@ def product_numbers(op: str, arguments: Sequence[Any], counts: tuple[int, int]) 
     bias, alpha, beta = scalars if name == "cutlass_addmm" else ("none", 1.0, 0.0)
     rows = [int(letter == "t") for letter in order]
     launched = (swizzle, raster, split_k, _BIASES.index(bias))
-    return (_PRODUCTS.index(name), *rows, *launched, *counts, alpha, beta)
+    scale = _SCALES.index(types_of(kernel).scale)
+    return (_PRODUCTS.index(name), *rows, *launched, *counts, alpha, beta, scale)
 
 
 def attention_numbers(op: str, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -163,4 +170,6 @@ def _site(
         backward = name_of(op) == "cutlass_fmha_backward"  # its sums are in no fixed order
         veto = torch.are_deterministic_algorithms_enabled if backward else None
         return sites.attention_site(name, slow, veto, *attention_numbers(op, constants))
-    return sites.product_site(name, slow, *product_numbers(op, constants, counts))
+    return sites.product_site(
+        name, slow, *product_numbers(op, str(arguments[0]), constants, counts)
+    )

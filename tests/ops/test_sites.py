@@ -246,7 +246,7 @@ CASES: dict[str, tuple[str, tuple[Any, ...], tuple[int, int], tuple[Any, ...], T
     ),
     "epilogue": (
         "mm_epilogue",
-        ("tt", *LAUNCH, "a text"),
+        ("tt", *LAUNCH, call_sites.epilogue((5, 6), "row", "column", "full")),
         (3, 1),
         (
             *(torch.randn(5, 7), torch.randn(7, 6)),
@@ -257,7 +257,7 @@ CASES: dict[str, tuple[str, tuple[Any, ...], tuple[int, int], tuple[Any, ...], T
     ),
     "epilogue, output a view": (
         "mm_epilogue",
-        ("tt", *LAUNCH, "a text"),
+        ("tt", *LAUNCH, call_sites.epilogue((3, 5, 6), "row")),
         (1, 1),
         (torch.randn(3, 5, 7), torch.randn(3, 7, 6), torch.randn(3, 1, 6), torch.empty(15, 6)),
         torch.empty(15, 6),
@@ -391,34 +391,6 @@ def test_other_threads_run_while_a_kernel_waits(product: Echo) -> None:
     assert product.runs == runs + 1  # it has not ended with the limit of its wait
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "other"),
-    [
-        ("bmm, one B for all", 1, torch.randn(2, 7, 6)),
-        ("baddbmm, full", 0, torch.randn(3, 4, 6)),
-        ("epilogue", 2, torch.randn(1, 5)),
-        ("epilogue", 5, torch.empty(4, 6)),
-        ("grouped", 2, torch.tensor([2, 9], dtype=torch.int32)),
-        ("attention", 1, torch.randn(2, 2, 7, 4)),
-        ("attention", 2, torch.randn(2, 2, 6, 8)),
-        ("attention", 3, LSE.double()),
-        ("attention, backward", 5, torch.randn(2, 4, 4)),
-    ],
-    ids=["batch", "bias", "read", "aux", "groups", "dim", "keys", "dtype of lse", "rows of lse"],
-)
-def test_an_operand_of_another_size_never_reaches_the_kernel(
-    name: str, place: int, other: Tensor, echoes: dict[str, Echo], slow_calls: SlowCalls
-) -> None:
-    """The kernel would read or write past its end."""
-    echo = echoes["fmha" if name.startswith("attention") else "mm"]
-    echo.answer()
-    call, operands, out = site_of(name, echo)
-    call(*operands, None, out=out)
-    slow, runs = slow_calls(), echo.runs
-    call(*operands[:place], other, *operands[place + 1 :], None, out=out)
-    assert (len(slow), echo.runs) == (1, runs)
-
-
 def test_another_kernel_is_bound_without_what_the_last_has_kept(product: Echo) -> None:
     call, operands, out = site_of("mm", product)
     call(*operands, None, out=out)
@@ -458,28 +430,6 @@ def test_a_kernel_that_does_not_start_is_not_tried_again(cached: Echo) -> None:
         call(a, b, None, out=out)
     assert torch.equal(out, a @ b)
     assert cached.runs == runs
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "out"),
-    [
-        (torch.randn(5, 7), torch.randn(8, 6), torch.empty(5, 6)),
-        (torch.randn(5, 7), torch.randn(7, 6), torch.empty(4, 6)),
-        (torch.randn(5, 7), torch.randn(7, 6), torch.empty(6, 5).t()),
-        (torch.randn(5), torch.randn(7, 6), torch.empty(5, 6)),
-        (torch.randn(7, 5, 7), torch.randn(7, 6), torch.empty(7, 5, 6)),
-    ],
-    ids=["k", "m", "columns", "a vector", "a batch and a matrix"],
-)
-def test_tensors_that_do_not_fit_never_reach_the_kernel_from_a_site(
-    product: Echo, a: Tensor, b: Tensor, out: Tensor, slow_calls: SlowCalls
-) -> None:
-    call, operands, good = site_of("mm", product)
-    call(*operands, None, out=good)
-    slow = slow_calls()
-    runs = product.runs
-    call(a, b, None, out=out)
-    assert (len(slow), product.runs) == (1, runs)
 
 
 @pytest.mark.parametrize("name", ["mm", "attention"])

@@ -1,4 +1,5 @@
-// The call of an attention's kernel from tensors; the same fields as `inductor_plugin.attention.cutlass_call` writes.
+// The call of an attention's kernel from tensors: the fields that `inductor_plugin.attention.cutlass_call` writes, by the
+// rules of `inductor_plugin.attention.cutlass_rules`.
 
 struct AttentionSite {
   // As in `inductor_plugin.ops.sites`, by the operator's name.
@@ -15,7 +16,7 @@ struct AttentionSite {
   bool fill(FmhaCall& call, View const* views, View const& out, int32_t sm_count) const {
     View const* const qkv = views + (kind == kBackward ? 1 : 0);
     View const &q = qkv[0], &k = qkv[1], &v = qkv[2];
-    if (q.dim != 4 || k.dim != 4) return false;
+    if (q.dim != 4 || k.dim != 4 || k.dtype != q.dtype || v.dtype != q.dtype) return false;
     call.batch = q.size[0], call.heads = q.size[1], call.seq_q = q.size[2], call.dim = q.size[3];
     call.heads_kv = k.size[1], call.seq_k = k.size[2];
     call.scale = scale, call.window_left = left, call.window_right = right, call.bottom_right = bottom_right;
@@ -51,6 +52,8 @@ struct AttentionSite {
   }
 
   bool fill_forward(FmhaCall& call, View const* views, View const& out) const {
+    int32_t const q = views[0].dtype;
+    if (out.dtype != (q == torch_.float8_e4m3fn ? torch_.bfloat16 : q)) return false;
     if (!same(out, views[0]) || !take(out, call.out, call.stride_out)) return false;
     if (kind == kOutput || !views[3].given) return true;
     float const* lse;
@@ -62,6 +65,10 @@ struct AttentionSite {
   bool fill_backward(FmhaCall& call, View const* views, View const& out) const {
     View const &d_out = views[0], &q = views[1], &k = views[2], &dq = views[7], &dv = views[8];
     float const* lse;
+    View const* const like_q[] = {&d_out, &dq, &dv, &out};
+    for (View const* view : like_q) {
+      if (view->dtype != q.dtype) return false;
+    }
     if (!same(d_out, q) || !same(dq, q) || !same(dv, k) || !same(out, k)) return false;
     if (!take_rows(views[5], call, lse) || !take_rows(views[6], call, call.delta)) return false;
     call.lse = const_cast<float*>(lse);

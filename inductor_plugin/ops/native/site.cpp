@@ -18,6 +18,7 @@ struct Site {
   int32_t device;      // -1: the CPU, where tests run
   int32_t sm_count;
   void* kept;          // what the kernel has prepared for the last call
+  int32_t dtypes[kMostArguments];  // of the arguments of the last call that the operator has run, -1 for None
   bool busy;           // a thread is in a call, without the GIL, and owns ``kept``; others keep nothing
   bool is_attention;
   GemmSite gemm;
@@ -74,6 +75,10 @@ static bool launch(Site& site, PyObject* const* arguments, Py_ssize_t count) {
     if (site.is_attention && at == 3 && site.attention.kind == AttentionSite::kForward && arguments[at] == Py_None) continue;
     if (!read(arguments[at], views[at]) || !views[at].beside(out)) return false;
   }
+  for (int32_t at = 0; at < operands; ++at) {
+    if (site.dtypes[at] != (views[at].given ? views[at].dtype : -1)) return false;
+  }
+  if (site.dtypes[operands] != out.dtype) return false;
   bool const has_workspace = arguments[count - 2] != Py_None;
   if (has_workspace && !read(arguments[count - 2], workspace)) return false;
   View const* const memory = has_workspace ? &workspace : nullptr;
@@ -90,6 +95,18 @@ static bool launch(Site& site, PyObject* const* arguments, Py_ssize_t count) {
   if (!site.gemm.fill(call, views, out, site.sm_count)) return false;
   if (!has_work(call)) return false;
   return started(site.entry, call, memory, out, kProductAlignment, start);
+}
+
+// Keeps the dtypes of a call that the operator has accepted: only it knows those of the kernel.
+static void keep_dtypes(Site& site, PyObject* const* arguments, Py_ssize_t count) {
+  int32_t const operands = site.is_attention ? site.attention.arguments() : site.gemm.arguments();
+  if (!site.entry || count != operands + 2 || count > kMostArguments) return;
+  for (int32_t at = 0; at <= operands; ++at) {
+    View view;
+    PyObject* const tensor = arguments[at < operands ? at : count - 1];
+    site.dtypes[at] = read(tensor, view) ? view.dtype : -1;
+  }
+  PyErr_Clear();
 }
 
 // A call's range while torch's profiler runs: it records what goes through the dispatcher, and a site does not.
@@ -135,6 +152,7 @@ static PyObject* site_launch(PyObject* self, PyObject* const* arguments, Py_ssiz
   PyObject* const result = named ? PyObject_Call(site.slow, others, named) : nullptr;
   Py_XDECREF(others);
   Py_XDECREF(named);
+  if (result) keep_dtypes(site, arguments, unnamed + 1);
   return result;
 }
 
@@ -225,8 +243,8 @@ static Site* new_site(PyObject* name, PyObject* slow, PyObject* veto) {
 static PyObject* product_site(PyObject*, PyObject* arguments) {
   PyObject *name, *slow;
   GemmSite spec{};
-  if (!PyArg_ParseTuple(arguments, "UOiiiiiiiiiff", &name, &slow, &spec.kind, &spec.rows_a, &spec.rows_b, &spec.swizzle,
-                        &spec.raster, &spec.split_k, &spec.bias, &spec.operands, &spec.aux, &spec.alpha, &spec.beta)) {
+  if (!PyArg_ParseTuple(arguments, "UOiiiiiiiiiff|i", &name, &slow, &spec.kind, &spec.rows_a, &spec.rows_b, &spec.swizzle,
+                        &spec.raster, &spec.split_k, &spec.bias, &spec.operands, &spec.aux, &spec.alpha, &spec.beta, &spec.scale)) {
     return nullptr;
   }
   if (spec.operands < 0 || spec.aux < 0 || spec.operands + spec.aux > 8) {

@@ -16,7 +16,7 @@ struct Torch {
   int32_t (*delete_guard)(void*);
   int32_t (*current_device)(int32_t*);
   int32_t (*current_stream)(int32_t, void**);  // null in a build without CUDA
-  int32_t cuda, uint8, float32;
+  int32_t cuda, uint8, int32, bfloat16, float8_e4m3fn, float32;
   bool ready;
 
   // Returns the name of what this torch lacks, null if it lacks nothing.
@@ -61,6 +61,9 @@ struct Torch {
     if (!take(core, "aoti_torch_get_current_device_index", current_device)) return "aoti_torch_get_current_device_index";
     if (!number(core, "aoti_torch_device_type_cuda", cuda)) return "aoti_torch_device_type_cuda";
     if (!number(core, "aoti_torch_dtype_uint8", uint8)) return "aoti_torch_dtype_uint8";
+    if (!number(core, "aoti_torch_dtype_int32", int32)) return "aoti_torch_dtype_int32";
+    if (!number(core, "aoti_torch_dtype_bfloat16", bfloat16)) return "aoti_torch_dtype_bfloat16";
+    if (!number(core, "aoti_torch_dtype_float8_e4m3fn", float8_e4m3fn)) return "aoti_torch_dtype_float8_e4m3fn";
     return number(core, "aoti_torch_dtype_float32", float32) ? nullptr : "aoti_torch_dtype_float32";
   }
 };

@@ -64,8 +64,8 @@ def site_text(
         fields = f"{kind}, {bottom_right}, {left}, {right}, {_float32(scale)}"
         site, spec, alignment = "AttentionCallSite", "AttentionSite", "kAttentionAlignment"
     else:
-        *whole, alpha, beta = product_numbers(op, arguments, (0, 0))
-        fields = f"{', '.join(map(str, whole))}, {_float32(alpha)}, {_float32(beta)}"
+        *whole, alpha, beta, scale = product_numbers(op, symbol, arguments, (0, 0))
+        fields = f"{', '.join(map(str, whole))}, {_float32(alpha)}, {_float32(beta)}, {scale}"
         site, spec, alignment = "ProductSite", "GemmSite", "kProductAlignment"
     space = f"{NAMESPACE}::"
     return (

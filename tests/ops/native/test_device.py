@@ -52,6 +52,9 @@ int32_t aoti_torch_delete_device_guard(void* guard) {{
 int32_t aoti_torch_get_current_device_index(int32_t* out) {{ return *out = current, 0; }}
 int32_t aoti_torch_device_type_cuda() {{ return 1; }}
 int32_t aoti_torch_dtype_uint8() {{ return 0; }}
+int32_t aoti_torch_dtype_int32() {{ return 3; }}
+int32_t aoti_torch_dtype_bfloat16() {{ return 15; }}
+int32_t aoti_torch_dtype_float8_e4m3fn() {{ return 24; }}
 int32_t aoti_torch_dtype_float32() {{ return 6; }}
 void begin(int32_t on, int32_t answer, int64_t needs) {{
   current = on, status = answer, needed = needs;
@@ -101,25 +104,37 @@ function.argtypes, function.restype = 4 * (ctypes.py_object,), ctypes.py_object
 sites = function(Tensor, Parameter, {}, None)
 stub.begin.argtypes = ctypes.c_int32, ctypes.c_int32, ctypes.c_int64
 address = ctypes.cast(stub.kernel, ctypes.c_void_p).value
-for current, bound, device, status, needed in json.loads(cases):
+for current, bound, device, status, needed, others in json.loads(cases):
     slow = []
     site = sites.product_site("site", lambda *_, out: slow.append(out), 0, 1, 1, 1, 0, 1, 0, 0, 0, 1.0, 0.0)
     site.bind(address, bound, 132)
+    on = {**dict.fromkeys(("a", "b", "workspace", "out"), device), **others}
+    a, b, out = Tensor(5, 7, on["a"]), Tensor(7, 6, on["b"]), Tensor(5, 6, on["out"])
+    workspace = Tensor(1, 256, on["workspace"])
+    workspace.fields.dtype = 0
+    workspace.fields.data += -workspace.fields.data % 64
+    given = workspace if "workspace" in others else None
+    site.launch(a, b, given, out=out)  # the operator accepts their dtypes
+    slow.clear()
     stub.begin(current, status, needed)
-    a, b, out = Tensor(5, 7, device), Tensor(7, 6, device), Tensor(5, 6, device)
-    site.launch(a, b, None, out=out)
+    site.launch(a, b, given, out=out)
     seen = (ctypes.c_int64 * 8)()
     stub.seen(seen)
     print(json.dumps([len(slow), *seen]))
 """
 CASES = {
-    "another device is current": (0, 1, 1, 0, 0),
-    "its device is current": (1, 1, 1, 0, 0),
-    "a workspace is needed": (0, 1, 1, 0, 64),
-    "the kernel does not start": (0, 1, 1, 7, 0),
-    "it is bound to another device": (0, 1, 0, 0, 0),
+    "another device is current": (0, 1, 1, 0, 0, {}),
+    "its device is current": (1, 1, 1, 0, 0, {}),
+    "a workspace is needed": (0, 1, 1, 0, 64, {}),
+    "the kernel does not start": (0, 1, 1, 7, 0, {}),
+    "it is bound to another device": (0, 1, 0, 0, 0, {}),
+    "a workspace is given": (0, 1, 1, 0, 64, {"workspace": 1}),
+    "the workspace is on another device": (0, 1, 1, 0, 64, {"workspace": 0}),
+    "A is on another device": (0, 1, 1, 0, 0, {"a": 0}),
+    "B is on another device": (0, 1, 1, 0, 0, {"b": 0}),
 }
-"""The current device, that of the bound kernel, that of the tensors, the kernel's answer, and the workspace it needs."""
+"""The current device, that of the bound kernel, that of the tensors, the kernel's answer, the workspace it needs, and the
+devices of single tensors; a workspace is given where it has one."""
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +192,13 @@ def test_a_device_is_set_back_where_a_kernel_does_not_start(
     assert (row["open_guards"], row["left"]) == (0, 0)
 
 
-def test_tensors_of_another_device_never_reach_the_kernel(seen: dict[str, dict[str, Any]]) -> None:
-    row = seen["it is bound to another device"]
-    assert (row["runs"], row["slow"]) == (0, 1)
+@pytest.mark.parametrize("case", [name for name in CASES if name.endswith("another device")])
+def test_tensors_of_another_device_never_reach_the_kernel(
+    case: str, seen: dict[str, dict[str, Any]]
+) -> None:
+    assert (seen[case]["runs"], seen[case]["slow"]) == (0, 1)
+
+
+def test_a_workspace_of_the_same_device_does(seen: dict[str, dict[str, Any]]) -> None:
+    row = seen["a workspace is given"]
+    assert (row["runs"], row["slow"], row["memory"]) == (1, 0, -1)

@@ -16,7 +16,7 @@ PROGRAM = """
 #include <cstdio>
 namespace inductor_plugin {{
 struct Kernel {{ Kernel(char const*, char const*, char const*, int) {{}} }};
-struct GemmSite {{ int kind, a, b, swizzle, raster, split, bias, reads, aux; float alpha, beta; }};
+struct GemmSite {{ int kind, a, b, swizzle, raster, split, bias, reads, aux; float alpha, beta; int scale; }};
 constexpr int kProductAlignment = 16;
 struct ProductSite {{
   ProductSite(Kernel&, GemmSite site, int) {{ std::printf("%a %a\\n", site.alpha, site.beta); }}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import subprocess
 import sysconfig
 import tempfile
@@ -18,6 +19,8 @@ from inductor_plugin.attention import cutlass
 from inductor_plugin.kernels.unit import with_unique_name
 from inductor_plugin.ops import gemm, gemm_epilogue
 from inductor_plugin.ops.native import library, source
+from inductor_plugin.problem.epilogue import Access, Epilogue, Pattern, Step
+from inductor_plugin.problem.epilogue_text import encode
 
 _OPERATORS = {
     "cutlass_mm.out": gemm.cutlass_mm,
@@ -30,6 +33,20 @@ _OPERATORS = {
     "cutlass_fmha_output.out": cutlass.cutlass_fmha_output,
     "cutlass_fmha_backward.out": cutlass.cutlass_fmha_backward,
 }
+
+
+def epilogue(size: tuple[int, ...], *reads: Pattern) -> str:
+    """Return the text of an epilogue of float32 that adds what it reads, and writes the first sum as well."""
+    steps = [Step("product")]
+    for place in range(len(reads)):
+        before = len(steps) - (2 if place == 1 else 1)
+        steps += [Step("load", (), place), Step("add", (before, len(steps)))]
+        if place == 0:
+            steps.append(Step("store", (2,), 0))
+    steps.append(Step("store", (len(steps) - (2 if len(reads) == 1 else 1),), 1))
+    written = Access("full", "float32", math.prod(size))
+    accesses = tuple(Access(kind, "float32", 1) for kind in reads)
+    return encode(Epilogue(size, "float32", tuple(steps), accesses, (written, written)))
 
 
 @functools.cache
