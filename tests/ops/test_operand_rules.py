@@ -207,7 +207,6 @@ FITS = {
     "batch of one": Changed("baddbmm, full", {0: torch.randn(1, 5, 6)}, ""),
     "padded bias": Changed("baddbmm, full", {0: torch.randn(3, 5, 9)[..., :6]}, ""),
     "one scale each": Changed("scaled", {2: torch.ones(1), 3: torch.ones(1, 1)}, ""),
-    "no lse": Changed("attention", {}, ""),
 }
 
 
