@@ -122,7 +122,7 @@ for current, bound, device, status, needed, others in json.loads(cases):
     stub.seen(seen)
     print(json.dumps([len(slow), *seen]))
 """
-CASES = {
+CASES: dict[str, tuple[int, int, int, int, int, dict[str, int]]] = {
     "another device is current": (0, 1, 1, 0, 0, {}),
     "its device is current": (1, 1, 1, 0, 0, {}),
     "a workspace is needed": (0, 1, 1, 0, 64, {}),
