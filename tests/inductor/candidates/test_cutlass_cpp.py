@@ -149,7 +149,7 @@ def test_a_program_of_aotinductor_calls_the_kernel_without_python(
     assert declared[1] == declared[2]
     site = re.search(r"launch_buf0\(launch_buf0_kernel, \S+GemmSite\{([^}]*)\}", code)
     assert site is not None
-    assert site[1] == "0, 1, 0, 1, 0, 1, 0, 0, 0, 1.0f, 0.0f"
+    assert site[1] == "0, 1, 0, 1, 0, 1, 0, 0, 0, 1.0f, 0.0f, 0"
     ((library,),) = taken
     assert Path(library).name == f"{declared[1]}.kernel"
     assert Path(library).is_file()
@@ -163,7 +163,7 @@ def test_a_program_has_torchs_product_with_bias_where_the_kernel_cannot_run(
     with opened("cutlass", cache_dir) as lab, programs():
         code = lab.lower(addmm, Arg((512,)), A, B_T, gemm_backends="ATEN,CUTLASS")
     assert re.search(r"aoti_torch_cuda_addmm_out\(buf0, .*c_1, .*, a_1, .*, 2\.0, 0\.5\)\)", code)
-    assert re.search(r"GemmSite\{1, 1, 0, \d, \d, 1, 1, 0, 0, 0\.5f, 2\.0f\}", code)
+    assert re.search(r"GemmSite\{1, 1, 0, \d, \d, 1, 1, 0, 0, 0\.5f, 2\.0f, 0\}", code)
 
 
 @needs_cuda
