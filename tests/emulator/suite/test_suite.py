@@ -11,7 +11,14 @@ from tests.emulator.suite.entry import Entry, entries
 from tests.emulator.suite.row import counts_of
 
 ENTRIES = entries()
-RUNS = [(name, schedule) for name, entry in ENTRIES.items() for schedule in entry.schedules]
+_UNSEEN = ("sm100", "tree", "fmha")
+"""Families that have not been run whole: of them, the cases of the committed table are tests (`python -m tests.emulator.suite`)."""
+RUNS = [
+    (name, schedule)
+    for name, entry in ENTRIES.items()
+    if entry.family not in _UNSEEN or name in table.read()
+    for schedule in entry.schedules
+]
 MORE = 1.25
 """A count may grow by this factor and by `_FEW`: another version of nvcc schedules other instructions."""
 _FEW = 4096
