@@ -6,6 +6,7 @@ same rules, and hands what they refuse to the operator, which words the error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -48,12 +49,9 @@ def _sizes(heads: Mapping[str, TensorView], rows: Mapping[str, TensorView]) -> M
         wanted = size_q if name in _LIKE_Q else wanted_k
         if view.size != wanted:
             return Misfit(f"{name} is {tuple(view.size)}, it must be {tuple(wanted)}")
-    count = size_q[0] * size_q[1] * size_q[2]
+    count = math.prod(size_q[:3])
     for name, view in rows.items():
-        own = 1
-        for extent in view.size:
-            own *= extent
-        if own != count:
+        if math.prod(view.size) != count:
             return Misfit(f"{name} is {tuple(view.size)}, it must be {tuple(size_q[:3])}")
     return None
 

@@ -6,6 +6,7 @@ besides, and why they do not matter, is written in tests/worker/test_switches_of
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -67,9 +68,8 @@ def _blas_library() -> str:
 
 
 def _priority() -> str:
-    return " ".join(
-        map(str, _C._get_sdp_priority_order())
-    )  # as text: keys have no lists of numbers
+    # As text, since a key has no lists of numbers.
+    return " ".join(map(str, _C._get_sdp_priority_order()))
 
 
 def _set_priority(order: str) -> None:
@@ -109,20 +109,25 @@ def _workspace(library: str) -> tuple[Callable[[], object], Callable[[Any], obje
         getattr(_C, f"_cuda_{verb}{library}WorkspaceSize") for verb in ("get", "set", "reset")
     )
 
+    @functools.cache
+    def default() -> int:
+        """Return the bytes where nobody has set them: torch says so only after a reset, which is taken back, once a process."""
+        now = int(read())
+        reset()
+        try:
+            known = int(read())
+        except RuntimeError:  # asks for the GPU, and there is none
+            known = -1
+        if known != now:
+            write(now)
+        return known
+
     def bytes_set() -> int:
         try:
             now = int(read())
-        except RuntimeError:  # asks for the GPU where nobody has set them, and there is none
-            return 0
-        reset()
-        try:
-            default = int(read())
         except RuntimeError:
-            default = -1
-        if now == default:
             return 0
-        write(now)
-        return now
+        return 0 if now == default() else now
 
     return bytes_set, lambda count: write(count) if count else reset()
 

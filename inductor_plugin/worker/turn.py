@@ -166,9 +166,8 @@ def _acquired(
 
 
 def _touch(file: Path) -> None:
-    now_ns = (
-        time.time_ns()
-    )  # the time of a file is that of the kernel's last tick, up to 10 ms before
+    # Without a time of its own, a file has that of the kernel's last tick, up to 10 ms before.
+    now_ns = time.time_ns()
     with suppress(OSError):
         file.touch(mode=0o600)
         os.utime(file, ns=(now_ns, now_ns))

@@ -66,9 +66,8 @@ def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
     candidates = (job.candidate,) if isinstance(job, ScreenJob) else job.candidates
     device, subject = candidates[0].output.device, candidates[0].candidate_id
     uuid = uuid_of(device) if device != "cpu" else ""
-    wait_s = WAIT_S + max(
-        each.timeout_s for each in candidates
-    )  # others have the same options, as a rule
+    # As a rule, others have the same options.
+    wait_s = WAIT_S + max(each.timeout_s for each in candidates)
     # The parent ends a job of which it hears nothing.
     with turn(uuid, wait_s, waiting=lambda: emit(Event("build", subject))) as mine:
         emit_step = functools.partial(_emit_step, emit, mine)

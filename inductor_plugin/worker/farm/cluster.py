@@ -25,7 +25,6 @@ RETRIES = 3
 """How often Ray runs a job again whose worker or node is lost."""
 _COUNTED_S = 1.0
 """Seconds for which the number of CPUs is kept; nodes come and go."""
-_FOREVER_S = 1e9
 
 
 class Cluster:

@@ -21,7 +21,6 @@ from inductor_plugin.worker.jobs import Outcome
 from tests.support.fakes.selection import ENVIRONMENT, Rig, entries, offers, race, rig
 from tests.support.fakes.tasks import cpp_build, entry, offer
 from tests.support.remote.files import FaultyFiles, MemoryFiles
-from tests.support.warned import forget
 
 LIMIT_S = 5.0
 
@@ -57,7 +56,6 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
-    forget()
     monkeypatch.setattr("inductor_plugin.cache.remote.health.PAUSES_S", (0.05, 0.05))
     started = Fleet(tmp_path)
     yield started

@@ -24,14 +24,8 @@ from tests.support.cache.records import (
     record,
 )
 from tests.support.remote.files import FaultyFiles, MemoryFiles
-from tests.support.warned import forget
 
 PLACE = Place(record().environment, record().op, record().digest)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    forget()
 
 
 def exchange(files: Any, path: Path, *, kernels: bool = False) -> tuple[Exchange, Store]:

@@ -25,7 +25,6 @@ from inductor_plugin.errors import CacheError
 from tests.support.cache.records import measured, record
 from tests.support.fakes.waiting import until
 from tests.support.remote.files import FaultyFiles, MemoryFiles
-from tests.support.warned import forget
 
 LIMIT_S = 0.3
 PLACE = Place(record().environment, record().op, record().digest)
@@ -35,7 +34,6 @@ Open = Callable[..., tuple[RemoteTier, Store]]
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
     """Return a function that returns a remote behind an empty cache."""
-    forget()
     tiers: list[RemoteTier] = []
 
     def make(
@@ -236,8 +234,6 @@ def test_all_waits_of_a_graph_together_take_the_limit_at_most(opened: Open) -> N
 def test_a_remote_that_cannot_be_opened_is_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    forget()
-
     def refuse(_url: str) -> Files:
         raise CacheError('s3://x needs a package: pip install "inductor-plugin[s3]"')
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +28,7 @@ from tests.support.trust.payload import (
     TRUST,
     Kernel,
     load_all,
-    marking_library,
 )
-from tests.support.warned import forget
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    forget()
-
-
-@pytest.fixture(scope="module")
-def mark(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("mark") / "code-ran"
-
-
-@pytest.fixture(scope="module")
-def payload(tmp_path_factory: pytest.TempPathFactory, mark: Path) -> bytes:
-    return marking_library(tmp_path_factory.mktemp("payload"), mark)
-
-
-@pytest.fixture
-def kernel(tmp_path: Path, payload: bytes, mark: Path) -> Iterator[Kernel]:
-    yield Kernel(tmp_path / "files", {LIBRARY: payload})
-    assert not mark.exists(), "code of the attacker ran"
 
 
 @pytest.fixture

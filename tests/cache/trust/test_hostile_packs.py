@@ -24,21 +24,10 @@ from tests.support.trust.payload import (
     TRUST,
     Kernel,
     load_all,
-    marking_library,
 )
 
 Make = Callable[[str], Kernel]
 NOT_TRUSTED = "holds native code that is not trusted"
-
-
-@pytest.fixture(scope="module")
-def mark(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("mark") / "code-ran"
-
-
-@pytest.fixture(scope="module")
-def payload(tmp_path_factory: pytest.TempPathFactory, mark: Path) -> bytes:
-    return marking_library(tmp_path_factory.mktemp("payload"), mark)
 
 
 @pytest.fixture

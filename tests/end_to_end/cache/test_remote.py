@@ -23,7 +23,6 @@ from inductor_plugin.tuning.runtime import RUNTIME
 from tests.end_to_end.test_cpu import Spent, compiled, fresh
 from tests.support.candidates.providers import offered
 from tests.support.remote.s3_server import BUCKET, S3Server, s3_server
-from tests.support.warned import forget
 
 __all__ = ["fresh"]  # the fixture
 
@@ -40,7 +39,6 @@ def running() -> Iterator[S3Server]:
 def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     for name, value in running.environment.items():
         monkeypatch.setenv(name, value)
-    forget()
     running.fault()
     yield running
     running.fault()
@@ -175,7 +173,6 @@ def test_a_faulty_store_changes_no_result_loses_nothing_and_is_not_waited_for(
 def test_a_server_that_is_killed_in_the_middle_keeps_no_compile(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    forget()
     a, b = product(6)
     c, d = product(7)
     with s3_server() as mortal, offered("good"):
