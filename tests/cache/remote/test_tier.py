@@ -183,6 +183,20 @@ def test_after_three_failures_only_the_local_cache_is_used_with_one_warning(
     assert store.counters()["remote_unsent"] == 1
 
 
+def test_a_record_that_is_not_worth_sending_is_no_answer_of_the_remote(
+    opened: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.health.PAUSES_S", (0.01, 0.01))
+    tier, store = opened(FaultyFiles(MemoryFiles(), failing=-1))
+    for number in range(3):
+        stored = store.put_record(record(measured("a", status="raised"), problem=number))
+        tier.send(stored.environment, stored.op, stored.digest)
+        tier.drain()
+        assert not ask(tier, Place(*PLACE[:2], f"{number:064d}"))
+        time.sleep(0.02)
+    assert "only the local cache is used" in caplog.text
+
+
 def test_a_failure_that_passes_costs_no_record(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
