@@ -38,6 +38,21 @@ def fma(a: Any, b: Any, c: Any) -> Array:
     return _sum_to_odd(product, np.asarray(c, F64)).astype(F32)
 
 
+def fma_directed(a: Any, b: Any, c: Any, rounding: str) -> Array:
+    """Return a * b + c of float32, rounded once: down (``rm``), up (``rp``) or toward zero (``rz``)."""
+    product, addend = np.asarray(a, F64) * np.asarray(b, F64), np.asarray(c, F64)
+    exact = _sum_to_odd(product, addend)
+    if rounding == "rz":
+        return toward_zero(exact)
+    near = exact.astype(F32)
+    beyond = near > exact if rounding == "rm" else near < exact
+    end = F32(-np.inf if rounding == "rm" else np.inf)
+    result = np.where(beyond, np.nextafter(near, end), near)
+    # A sum that cancels is -0 where it is rounded down; zeros of one sign keep it.
+    cancels = (exact == 0) & (np.signbit(product) != np.signbit(addend))
+    return np.where(cancels, F32(-0.0), result) if rounding == "rm" else result
+
+
 def fma_f64(a: Any, b: Any, c: Any) -> Array:
     """Return a * b + c of float64. Rounded twice: the last bit may differ from a GPU's."""
     return np.asarray(np.asarray(a, F64) * b + c, F64)

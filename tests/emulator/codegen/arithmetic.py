@@ -1,12 +1,12 @@
 """Sums, products, quotients, extremes: of integers, floats, and pairs of 16-bit numbers.
 
 Not modelled: ``.ftz`` (subnormal numbers are kept) and the errors of ``.approx``. Rounding other than to the nearest
-is refused.
+is refused, but for ``fma`` of float32 (`expf` rounds down).
 """
 
 from __future__ import annotations
 
-from tests.emulator.codegen.opcode import Opcode, opcode
+from tests.emulator.codegen.opcode import Opcode, chosen, opcode
 from tests.emulator.codegen.writer import UnknownError, Writer, numpy_name
 from tests.emulator.ptx.syntax import Immediate, Instruction, Operand
 from tests.emulator.ptx.types import value_type
@@ -169,6 +169,9 @@ def fused(writer: Writer, instruction: Instruction) -> None:
     """Write a fused multiply-add."""
     kind = instruction.type
     limit = chosen_limit(instruction)
+    rounding = chosen(instruction, "rm rp rz")
+    if rounding and kind != "f32":
+        raise UnknownError(f"{instruction.opcode}: .{rounding} of {kind}")
     if kind in HALVES:
         base = kind.removesuffix("x2")
         text = f"floats.fma_{base}({{0}}, {{1}}, {{2}})"
@@ -180,6 +183,8 @@ def fused(writer: Writer, instruction: Instruction) -> None:
     else:
         a, b, c = (writer.value(x, kind, array=True) for x in instruction.operands[1:4])
         text = f"floats.{'fma' if kind == 'f32' else 'fma_f64'}({a}, {b}, {c})"
+        if rounding:
+            text = f"floats.fma_directed({a}, {b}, {c}, {rounding!r})"
         writer.put(instruction, instruction.operands[0], f"{limit}({text})", kind)
 
 
@@ -263,9 +268,9 @@ OPCODES: dict[str, Opcode] = {
     "sub": opcode(_subtract, f"{_FLOAT} cc"),
     "subc": opcode(_subtract, "cc"),
     "mul": opcode(_multiply, f"{_FLOAT} lo hi wide"),
-    "mad": opcode(_multiply_add, f"{_FLOAT} lo hi wide cc"),
+    "mad": opcode(_multiply_add, f"{_FLOAT} rm rp rz lo hi wide cc"),
     "madc": opcode(_multiply_add, "lo hi cc"),
-    "fma": opcode(fused, _FLOAT),
+    "fma": opcode(fused, f"{_FLOAT} rm rp rz"),
     "div": opcode(_divide, "rn ftz approx full"),
     "rem": opcode(_remainder),
     "min": opcode(_extreme, _FLOAT),

@@ -89,6 +89,37 @@ def test_a_fused_multiply_add_rounds_once() -> None:
     assert not np.array_equal(twice, wanted)
 
 
+@pytest.mark.parametrize("rounding", ["rm", "rp", "rz"])
+def test_a_fused_multiply_add_rounds_in_the_direction_it_names(rounding: str) -> None:
+    a, b, c = hard_operands()
+    c[:200] = -a[:200] * np.float32(0.5)  # these cancel
+    b[:200] = 0.5
+    operands = {"%a": ("f32", a), "%b": ("f32", b), "%c": ("f32", c)}
+    (got,) = evaluate(f"fma.{rounding}.f32 %d, %a, %b, %c;", operands, {"%d": "f32"})
+    for x, y, z, value in zip(a, b, c, got, strict=True):
+        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        down = rounding == "rm" or (rounding == "rz" and exact > 0)
+        side = np.float32(np.inf if down else -np.inf)
+        beyond = Fraction(float(np.nextafter(value, side)))
+        if exact == 0:
+            assert value == 0
+            assert np.signbit(value) == (rounding == "rm")
+        elif down:
+            assert Fraction(float(value)) <= exact < beyond
+        else:
+            assert beyond < exact <= Fraction(float(value))
+
+
+def test_a_sum_beyond_the_largest_number_is_the_largest_where_it_is_rounded_down() -> None:
+    most = np.finfo(np.float32).max
+    a = np.array([most, -most, most], np.float32)
+    operands = {"%a": ("f32", a), "%b": ("f32", a[:1].repeat(3)), "%c": ("f32", a)}
+    wanted = {"rm": [most, -np.inf, most], "rp": [np.inf, -most, np.inf], "rz": [most, -most, most]}
+    for rounding, numbers in wanted.items():
+        (got,) = evaluate(f"fma.{rounding}.f32 %d, %a, %b, %c;", operands, {"%d": "f32"})
+        assert got.tolist() == [float(number) for number in numbers], rounding
+
+
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 def test_a_fused_multiply_add_of_halves_rounds_once(kind: str) -> None:
     dtype = torch.float16 if kind == "f16" else torch.bfloat16
