@@ -246,6 +246,15 @@ BACKWARD = Header(
             + _RELEASED_LATER
             + "    return make_tuple(acc_DK, acc_DV);\n",
         ),
+        # dS.T is written by the four warps of a group and read by products of the group; the second group's dS @ K reads
+        # rows that other warps of it have written. The example has no barrier between; the order barrier is the other group's.
+        Edit(
+            "      cutlass::arch::fence_view_async_shared();\n"
+            "      if (wg_idx == 0) math_wg_order_barrier.arrive();\n",
+            "      cutlass::arch::fence_view_async_shared();\n"
+            "      cutlass::arch::NamedBarrier::sync(cutlass::NumThreadsPerWarpGroup, wg_idx);\n"
+            "      if (wg_idx == 0) math_wg_order_barrier.arrive();\n",
+        ),
         # bfloat16 has no implicit conversion from float.
         Edit(
             "acc_DS(i) = acc_P(i) * params.scale_softmax * (acc_DP(i) - reg_ODO(i));",

@@ -176,7 +176,9 @@ def _backward(
     dk, dv = (_tensor(case, case.heads_kv, case.keys, dtype) for _ in range(2))
     gradient = d_out.numbers()
     sums = (exact.out * gradient).sum(-1)
-    lse = device_tensor(exact.lse.shape, torch.float32, None, exact.lse)
+    # As the project's forward kernels and `attention.check.sample.exact_rows` write it: +inf where no key is seen.
+    seen = exact.lse.masked_fill(exact.lse.isneginf(), torch.inf)
+    lse = device_tensor(seen.shape, torch.float32, None, seen)
     delta = device_tensor(sums.shape, torch.float32, None, sums)
     call = cutlass_call.backward_of(
         d_out.view,
