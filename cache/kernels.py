@@ -75,6 +75,19 @@ class KernelShelf:
         """Return a kernel whose files are as published, or None; a damaged kernel is removed."""
         return self._memory.get(digest) or self._on_disk(digest)
 
+    def holds(self, entry: KernelEntry) -> bool:
+        """Return whether a kernel of the same files is here and may run; a damaged one is left as it is."""
+        kept = self._memory.get(entry.digest)
+        if kept is not None:
+            return kept.files == entry.files
+        folder = self._folder.layout.kernel(entry.digest)
+        try:
+            known = read_entry(folder)
+            refusal = damage(known) or self._distrust(folder, known)
+        except (OSError, ValueError):
+            return False
+        return refusal is None and known.files == entry.files
+
     def put(
         self,
         key: KernelKey,

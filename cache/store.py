@@ -128,6 +128,11 @@ class Store:
             return self._second.kernel(digest)
         return kernel
 
+    def holds_kernel(self, entry: KernelEntry) -> bool:
+        """Return whether a kernel of the same files is here and may run; nothing is changed."""
+        second = self._second is not None and self._second.holds_kernel(entry)
+        return self._kernels.holds(entry) or second
+
     def put_kernel(
         self,
         key: KernelKey,

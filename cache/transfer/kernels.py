@@ -83,7 +83,7 @@ def admitted(
         verdict = vouched(entry, store.trust)
         if verdict.voucher is not None:
             taken.append(replace(entry, taken=Taken("signature", named)))
-        elif verdict.is_forged or not (trusted or _is_known(store, entry)):
+        elif verdict.is_forged or not (trusted or store.holds_kernel(entry)):
             refused.setdefault(verdict.reason, []).append(entry)
         else:
             taken.append(replace(entry, taken=Taken("operator", named)))
@@ -113,11 +113,6 @@ def copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> Copied:
         new += known is None
         signed += known is None and entry.taken is not None and entry.taken.by == "signature"
     return Copied(new, existing, len(libraries), signed)
-
-
-def _is_known(store: Store, entry: KernelEntry) -> bool:
-    known = store.kernel(entry.digest)
-    return known is not None and known.files == entry.files
 
 
 def _refusal(refused: dict[str, list[KernelEntry]], source: str) -> str:

@@ -69,6 +69,21 @@ def test_a_pack_of_a_friend_is_taken_and_loaded(tmp_path: Path, payload: bytes, 
     mark.unlink()
 
 
+def test_a_refused_pack_leaves_a_damaged_kernel_of_the_cache_as_it_is(
+    tmp_path: Path, make: Make
+) -> None:
+    kernel = make("k")
+    file = archives.write(tmp_path / "x", kernel.members())
+    store = open_store(tmp_path / "cache", trust=TRUST)
+    import_archive(store, file, trusted=True)
+    (library,) = store.layout.kernels.rglob(LIBRARY)
+    library.chmod(0o600)
+    library.write_bytes(b"cut")
+    with pytest.raises(TrustError, match=NOT_TRUSTED):
+        import_archive(open_store(tmp_path / "cache", trust=TRUST), file)
+    assert library.read_bytes() == b"cut"
+
+
 def swapped(kernel: Kernel) -> None:
     kernel.signed().with_library(kernel.files[LIBRARY] + b"\0")
 
