@@ -65,6 +65,8 @@ class TilePrediction:
         waves: Number of waves of blocks.
         occupancy: Blocks on one multiprocessor at once.
         stages: Steps along K in flight.
+        operations: Multiplications and additions, those of incomplete tiles included.
+        loaded: Bytes loaded from L2; incomplete tiles along M and N count as whole ones.
     """
 
     seconds: float
@@ -77,6 +79,8 @@ class TilePrediction:
     waves: int
     occupancy: int
     stages: int
+    operations: int
+    loaded: float
 
     @property
     def bound(self) -> Bound:
@@ -172,6 +176,7 @@ def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePredict
         LAUNCH_S + busy_s + fill_s + reduce_s,
         compute_s, l2_s, memory_s, fill_s, reduce_s,
         tiles, waves, occupancy, stages_of(target, shape, config),
+        tiles * steps * 2 * config.m * config.n * config.k, tiles * steps * loaded,
     )  # fmt: skip
 
 

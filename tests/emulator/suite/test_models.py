@@ -1,0 +1,70 @@
+"""The model that ranks tiles (`inductor_plugin.cost.gemm`) against what the emulator has counted of products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from inductor_plugin.cost.gemm import TilePrediction, predict
+from inductor_plugin.cost.tile import BYTES, GemmShape, TileConfig, ceil_div
+from inductor_plugin.problem.target import target
+from inductor_plugin.templates.cutlass.choices import Choice
+from inductor_plugin.templates.cutlass.config import Launch
+from inductor_plugin.templates.cutlass.order import tile_of
+from tests.emulator.kernels.gemm import DTYPES, Case, dtype_name
+from tests.emulator.suite import row as table
+from tests.emulator.suite.products import CASES, Product
+
+ROWS = table.read()
+COUNTED = {
+    name: product
+    for name, product in CASES.items()
+    if name in ROWS and not product.case.config.grouped
+}
+PLAIN = [
+    name
+    for name, product in COUNTED.items()
+    if product.case.config.bias == product.case.config.scale == "none"
+    and product.case.config.schedule != "stream_k"
+    and product.case.split == 1
+]
+"""Products that read their two factors and nothing else."""
+
+
+def shape_of(case: Case) -> GemmShape:
+    a, b, out = (dtype_name(DTYPES[each]) for each in (case.config.a, case.config.b, case.config.d))
+    return GemmShape(case.m, case.n, case.k, max(case.batch, 1), a, b, out)
+
+
+def tile(case: Case) -> TileConfig:
+    return tile_of(Choice(case.config, Launch(split_k=case.split)))
+
+
+def predicted(product: Product) -> TilePrediction:
+    # A short sum has too few steps for the stages, and a model refuses it: how many there are counts for nothing here.
+    config = replace(tile(product.case), stages=0)
+    prediction = predict(target(product.gpu), shape_of(product.case), config)
+    assert isinstance(prediction, TilePrediction), prediction
+    return prediction
+
+
+@pytest.mark.parametrize("name", [name for name in COUNTED if CASES[name].case.split == 1])
+def test_operations_are_those_that_tensor_cores_did(name: str) -> None:
+    assert ROWS[name].counts["tensor operations"] == predicted(CASES[name]).operations
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_loads_are_those_of_whole_tiles(name: str) -> None:
+    case, counted = CASES[name].case, ROWS[name].counts["global read"]
+    shape, config = shape_of(case), tile(case)
+    rows, columns = ceil_div(case.m, config.m), ceil_div(case.n, config.n)
+    along_m, along_n = (
+        ceil_div(tiles, size) for tiles, size in zip((rows, columns), config.cluster, strict=True)
+    )
+    a, b = case.m * case.k * BYTES[shape.a], case.k * case.n * BYTES[shape.b]
+    assert counted == shape.batch * (a * along_n + b * along_m)
+    padding = max(rows * config.m / case.m, 1) * max(columns * config.n / case.n, 1)
+    padding *= ceil_div(case.k, config.k) * config.k / case.k
+    clusters = along_m * config.cluster[0] / rows * along_n * config.cluster[1] / columns
+    assert counted <= predicted(CASES[name]).loaded <= counted * padding * clusters
