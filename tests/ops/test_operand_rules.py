@@ -21,8 +21,9 @@ from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.ops.gemm_rules import misfit
 from inductor_plugin.ops.kernel_types import KernelTypes, types_of
 from inductor_plugin.templates.cutlass.source import INTERFACE as PRODUCTS
-from tests.ops.test_sites import CASES, ECHO, KV, LSE, Echo, Q, echoes, is_bound
 from tests.support.native import call_sites, host_kernels
+from tests.support.native.echo import ECHO, Echo, echoes
+from tests.support.native.site_cases import CASES, KV, LSE, Q, is_bound
 
 __all__ = ["echoes"]
 pytestmark = pytest.mark.compat

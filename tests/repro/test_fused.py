@@ -27,7 +27,7 @@ from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.problem.epilogue_text import load
 from inductor_plugin.repro.script import script
 from inductor_plugin.tuning.selection import TuningTicket
-from tests.inductor.fusion.test_decide import APART, FUSED, A, B, C, activated
+from tests.support.fusion_lab import APART, FUSED, A, B, C, activated
 from tests.support.lowering import Arg, Lab
 from tests.support.processes.repro import ran
 

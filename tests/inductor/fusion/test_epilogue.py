@@ -45,12 +45,9 @@ def of_buffers(values: list[Epilogue]) -> Callable[[GraphLowering], None]:
     update = GraphLowering._update_scheduler  # pyright: ignore[reportPrivateUsage]
 
     def updating(graph: Any) -> None:
-        products = [
-            multi_template
-            for multi_template in graph.buffers
-            if isinstance(multi_template, ir.MultiTemplateBuffer)
-        ]
-        for buffer in graph.buffers:
+        buffers: list[ir.Buffer] = graph.buffers
+        products = [each for each in buffers if isinstance(each, ir.MultiTemplateBuffer)]
+        for buffer in buffers:
             if isinstance(buffer, ir.ComputedBuffer):
                 read = {dep.name for dep in buffer.get_read_writes().reads}
                 _, body, _ = buffer.get_default_sizes_body()
