@@ -324,8 +324,8 @@ def test_an_operand_of_another_device_is_an_error(place: int) -> None:
         for size, device in zip(((5, 7), (7, 6)), devices, strict=True)
     )
     out = TensorView((5, 6), (6, 1), 0, torch.float32, cpu)
-    found = misfit("cutlass_mm", (a, b), ("tt", 1, 0, 1), out, KernelTypes())
-    assert found == (f"operand {place} is on meta, the output on cpu", True)
+    error = misfit("cutlass_mm", (a, b), ("tt", 1, 0, 1), out, KernelTypes())
+    assert error == (f"operand {place} is on meta, the output on cpu", True)
 
 
 @pytest.mark.parametrize(("name", "alignment"), [("mm", 64), ("attention, output", 128)])

@@ -20,8 +20,8 @@ def is_bound(call: Any, *operands: Tensor, out: Tensor) -> bool:
     """Call a site; return whether it has called its kernel without entering Python."""
     calls: list[tuple[Any, ...]] = []
 
-    def slow(*given: Any, out: Tensor) -> Tensor:
-        calls.append(given)
+    def slow(*values: Any, out: Tensor) -> Tensor:
+        calls.append(values)
         return out
 
     with pytest.MonkeyPatch.context() as patched:
