@@ -265,10 +265,11 @@ def _times(pair: Pair, epilogue: Epilogue) -> tuple[float, float, float]:
     tile = kernel.tile[:2]
     cycles = epilogue.elements * sum(CYCLES.get(operation, 1) for operation in epilogue.operations)
     own = epilogue.product_bytes
-    written = epilogue.write_bytes + (own if epilogue.readers else 0)
-    moved = product.operand_bytes + epilogue.read_bytes, written
+    read = sum(access.bytes for access in epilogue.reads)
+    written = sum(access.bytes for access in epilogue.writes)
+    moved = product.operand_bytes + read, written + (own if epilogue.readers else 0)
     fused = Work(product, pair.name, tile, *moved, cycles, label)
-    apart = Work(None, "", (0, 0), epilogue.read_bytes + own, epilogue.write_bytes, cycles, label)
+    apart = Work(None, "", (0, 0), read + own, written, cycles, label)
     alone_us = wider * cost.triton(product, pair.name, tile)
     return alone_us, wider * cost.generated(fused), cost.generated(apart)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from torch import Tensor
 
@@ -16,6 +16,24 @@ from inductor_plugin.attention.arguments import (
 )
 from inductor_plugin.attention.operator import FMHA
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in `typing` since Python 3.11
+
+
+class _Options(TypedDict, total=False):
+    """The options of `fmha` that do not change the type of its result."""
+
+    bias: Tensor | None
+    cu_seqlens_q: Tensor | None
+    cu_seqlens_k: Tensor | None
+    max_seqlen_q: int | None
+    max_seqlen_k: int | None
+    window: tuple[int, int]
+    causal: bool
+    bottom_right: bool
+    softcap: float
+    scale: float | None
+
 
 @overload
 def fmha(
@@ -23,57 +41,20 @@ def fmha(
     k: Tensor,
     v: Tensor,
     *,
-    bias: Tensor | None = ...,
-    cu_seqlens_q: Tensor | None = ...,
-    cu_seqlens_k: Tensor | None = ...,
-    max_seqlen_q: int | None = ...,
-    max_seqlen_k: int | None = ...,
-    window: tuple[int, int] = ...,
-    causal: bool = ...,
-    bottom_right: bool = ...,
-    softcap: float = ...,
-    scale: float | None = ...,
     return_lse: Literal[False] = ...,
+    **options: Unpack[_Options],
 ) -> Tensor: ...
 
 
 @overload
 def fmha(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    bias: Tensor | None = ...,
-    cu_seqlens_q: Tensor | None = ...,
-    cu_seqlens_k: Tensor | None = ...,
-    max_seqlen_q: int | None = ...,
-    max_seqlen_k: int | None = ...,
-    window: tuple[int, int] = ...,
-    causal: bool = ...,
-    bottom_right: bool = ...,
-    softcap: float = ...,
-    scale: float | None = ...,
-    return_lse: Literal[True],
+    q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[True], **options: Unpack[_Options]
 ) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
 def fmha(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    bias: Tensor | None = ...,
-    cu_seqlens_q: Tensor | None = ...,
-    cu_seqlens_k: Tensor | None = ...,
-    max_seqlen_q: int | None = ...,
-    max_seqlen_k: int | None = ...,
-    window: tuple[int, int] = ...,
-    causal: bool = ...,
-    bottom_right: bool = ...,
-    softcap: float = ...,
-    scale: float | None = ...,
-    return_lse: bool,
+    q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool, **options: Unpack[_Options]
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 
 

@@ -124,16 +124,6 @@ class Epilogue:
         """Bytes of D where it is stored."""
         return self.elements * item_bytes(self.dtype)
 
-    @property
-    def read_bytes(self) -> int:
-        """Bytes read besides D."""
-        return sum(access.bytes for access in self.reads)
-
-    @property
-    def write_bytes(self) -> int:
-        """Bytes written."""
-        return sum(access.bytes for access in self.writes)
-
     @cached_property
     def merged(self) -> Epilogue:
         """This epilogue after common subexpression elimination, as compilers see it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any
 
 from inductor_plugin.errors import TargetError
 
@@ -116,17 +116,8 @@ class Target:
         }
 
 
-class _Limits(TypedDict):
-    shared_per_multiprocessor: int
-    shared_per_block: int
-    registers_per_multiprocessor: int
-    threads_per_multiprocessor: int
-    threads_per_block: int
-    blocks_per_multiprocessor: int
-
-
-def _limits(shared_kib: int, threads: int, blocks: int) -> _Limits:
-    """Return what depends on the compute capability alone."""
+def _limits(shared_kib: int, threads: int, blocks: int) -> dict[str, int]:
+    """Return the fields of a `Target` that depend on the compute capability alone."""
     return {
         "shared_per_multiprocessor": shared_kib * KIB,
         "shared_per_block": (shared_kib - 1) * KIB,

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from tests.support.repository import REPOSITORY
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
 NVCC = not isinstance(find("", process_environment()), NoToolkit)
+
 
 HALF = "tests.support.graphs.models:half"
 
@@ -87,20 +87,6 @@ def test_a_model_that_raises_is_one_line(request_: Request, name: str, said: str
         run(replace(request_, models=(spec,)), quiet)
     assert "\n" not in str(raised.value)
     assert not request_.out.exists()
-
-
-def test_what_is_compiled_is_said_where_there_is_no_bar() -> None:
-    lines: list[str] = []
-    said = threading.Event()
-
-    def say(text: str) -> None:
-        lines.append(text)
-        said.set()
-
-    with precompile._reported(say, interval_s=0.001):  # pyright: ignore[reportPrivateUsage]
-        assert said.wait(10)
-    assert lines[0] == "0 kernels compiled, 0 s"
-    assert not any(thread.name == "inductor-plugin-precompile" for thread in threading.enumerate())
 
 
 def command(*arguments: str) -> dict[str, Any]:
@@ -322,43 +308,6 @@ def test_the_general_set_is_compiled(request_: Request, monkeypatch: pytest.Monk
     assert config.gemm_backends == "ATEN,CUTLASS"
 
 
-def test_the_command_line_hands_everything_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from inductor_plugin import cli
-
-    seen: list[Request] = []
-
-    def stop(request: Request, say: Any) -> None:
-        seen.append(request)
-        raise PackError("enough")
-
-    monkeypatch.setattr(precompile, "precompile", stop)
-    arguments = ["precompile", "--target", "A100", "--model", "a:b", "--model", "c:d", "--dynamic"]
-    arguments += [
-        "--backends",
-        "TRITON",
-        "--max-candidates",
-        "3",
-        "--nvcc",
-        "/x",
-        "--standard",
-        "sm_80",
-    ]
-    arguments += ["--out", "x.pack", "--cache-dir", str(tmp_path)]
-    assert cli.main(arguments) == 2
-    assert "enough" in capsys.readouterr().err
-    (request,) = seen
-    assert request.target == "A100"
-    assert request.models == ("a:b", "c:d")
-    assert (request.dynamic, request.standard, request.out) == (True, "sm_80", Path("x.pack"))
-    config = request.config
-    assert (config.gemm_backends, config.max_candidates, config.nvcc) == ("TRITON", 3, "/x")
-    assert (config.policy, config.cache_dir) == ("build", tmp_path)
-    assert cli.main(["precompile", "--standard", "sm_80", "--cache-dir", str(tmp_path)]) == 2
-    assert seen[1].target == "A100"
-
-
 def test_without_a_compiler_the_rest_is_compiled_and_the_lack_is_said(request_: Request) -> None:
     config = replace(
         request_.config, gemm_backends="ATEN,TRITON,CUTLASS", nvcc="/nowhere", max_candidates=1
@@ -398,18 +347,3 @@ def test_an_archive_without_a_pack_is_none(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"no archive")
     with pytest.raises(ArchiveError, match="damaged"):
         check(tmp_path / "x")
-
-
-def test_the_general_set_knows_every_architecture_and_keeps_its_sizes() -> None:
-    from inductor_plugin.aot import standard
-    from inductor_plugin.problem.target import names, target
-
-    for name in names():
-        assert standard.for_arch(target(name).arch).arch == target(name).arch
-    with pytest.raises(TargetError, match="known are: sm_100a"):
-        standard.for_arch("sm_70")
-    model, sets = standard.products("sm_80")
-    assert not model.eight_bit
-    assert [len(arguments_[0]) for arguments_ in sets if isinstance(arguments_, tuple)] == [
-        len(standard.LAYERS)
-    ] * 5

@@ -29,15 +29,10 @@ from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.kernels.unit import CppSource, unique_symbol
 from inductor_plugin.ops import gemm_abi
 from inductor_plugin.templates.cutlass.evt import Evt, Node, Operand, Output
+from tests.support.cutlass.toolkit import a_toolkit
 from tests.support.graphs.epilogues import CASES
 
-
-@pytest.fixture(name="toolkit", scope="module")
-def a_toolkit() -> Toolkit:
-    toolkit = nvcc.find("", dict(os.environ))
-    if not isinstance(toolkit, Toolkit):
-        pytest.skip(toolkit.reason)
-    return toolkit
+__all__ = ["a_toolkit"]  # the fixture
 
 
 def rows() -> list[dict[str, Any]]:

@@ -5,15 +5,13 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies
 
-from inductor_plugin.cache import Decision, Measured, Record, document
-from inductor_plugin.cache.merge import combine, merge
-from inductor_plugin.cache.record import GRAPH, from_fields, rounded, to_fields
+from inductor_plugin.cache import Record, document
+from inductor_plugin.cache.merge import merge
+from inductor_plugin.cache.record import from_fields, rounded, to_fields
 from tests.support.cache.records import decision, measured, record
 
 
@@ -37,77 +35,6 @@ def test_a_record_is_noisy_where_what_decided_it_is(
     assert replace(kept, decision=None).noisy is False
     assert loud.noisy == ((spread_ms or 0.0) > 1.0)
     assert "noisy" not in to_fields(kept)  # it is derived, so that old records have it too
-
-
-def test_merging_keeps_every_candidate_the_newer_measurement_and_the_newer_refusals():
-    old = record(measured("a", 1.0), measured("b", 2.0), rejected={"t": "old"})
-    new = record(
-        measured("b", 3.0, measured_at=2000.0),
-        measured("c", 4.0),
-        updated=2000.0,
-        rejected={"u": "new"},
-    )
-    for both in (merge(old, new), merge(new, old)):
-        assert {n: candidate.median_ms for n, candidate in both.candidates.items()} == {
-            "a": 1,
-            "b": 3,
-            "c": 4,
-        }
-        assert both.rejected == {"u": "new"}
-        assert (both.created, both.updated) == (1000.0, 2000.0)
-
-
-def test_of_two_records_of_a_graph_the_later_decision_keeps_its_own_measurements():
-    """A third row is no better evidence there: its name says which choices the graph gives up."""
-    three = [measured("tuned"), measured("library"), measured("tuned, less a")]
-    old = record(*three, decision=decision("tuned, less a", 3, 1000.0))
-    new = record(
-        measured("tuned", 2.0), measured("library"), decision=decision("library", 2, 2000.0)
-    )
-    old, new = (replace(each, op=GRAPH) for each in (old, new))
-    for both in (merge(old, new), merge(new, old)):
-        assert both.decision == new.decision
-        assert both.candidates == new.candidates
-    pinned = replace(old, pinned=True)
-    assert merge(pinned, new) == merge(new, pinned)
-    assert merge(pinned, new).decision == old.decision
-
-
-def test_a_timing_does_not_give_way_to_a_newer_skip():
-    timed = record(measured("a", 1.0))
-    skipped = record(measured("a", None, status="skipped", measured_at=3000.0))
-    assert merge(timed, skipped).candidates["a"].median_ms == 1.0
-    assert merge(skipped, timed).candidates["a"].median_ms == 1.0
-
-
-def test_a_failure_seen_later_replaces_a_timing():
-    wrong = record(measured("a", None, status="wrong", measured_at=3000.0))
-    assert merge(record(measured("a")), wrong).candidates["a"].status == "wrong"
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "winner"),
-    [
-        (decision("a", 3, 1000.0), decision("b", 2, 2000.0), "a"),
-        (decision("a", 2, 1000.0), decision("b", 2, 2000.0), "b"),
-        (decision("a", 2, 1000.0), None, "a"),
-    ],
-)
-def test_the_decision_from_most_candidates_then_the_newer_stays(
-    left: object, right: object, winner: str
-):
-    kept, other = record(decision=left), record(decision=right)
-    for both in (merge(kept, other), merge(other, kept)):
-        assert both.decision is not None
-        assert both.decision.winner == winner
-
-
-def test_a_pinned_record_keeps_its_decision():
-    pinned = record(decision=decision("a"), pinned=True)
-    both = merge(pinned, record(decision=decision("b", 9, 9000.0)))
-    assert both.pinned
-    assert both.decision is not None
-    assert both.decision.winner == "a"
 
 
 def test_samples_keep_the_digits_that_mean_something():
@@ -221,174 +148,6 @@ def test_times_of_a_clock_that_was_ahead_are_not_believed():
     assert merge(read, fresh).candidates["a"].median_ms == 7.0
 
 
-UNCHECKED = {"numbers": "unchecked"}
-
-
-@pytest.mark.parametrize(
-    ("better", "worse"),
-    [
-        (measured("a", measured_at=1.0), measured("a", measured_at=2.0, provenance=UNCHECKED)),
-        (
-            measured("a", None, status="wrong", measured_at=1.0, provenance=UNCHECKED),
-            measured("a", measured_at=2.0, provenance=UNCHECKED),
-        ),
-        (
-            measured("a", None, status="red_zone", measured_at=1.0),
-            measured("a", measured_at=2.0, provenance=UNCHECKED),
-        ),
-        (
-            measured("a", None, status="wrong", measured_at=1.0),
-            measured("a", measured_at=2.0, provenance={"numbers": "no reference"}),
-        ),
-        # With raised limits, and still without the check, it came through.
-        (
-            measured("a", measured_at=2.0, provenance=UNCHECKED),
-            measured("a", None, status="hung", measured_at=1.0, provenance=UNCHECKED),
-        ),
-        (measured("a", None, status="hung", measured_at=2.0), measured("a", measured_at=1.0)),
-    ],
-)
-def test_checked_numbers_and_failures_found_beat_unchecked_ones(better: Measured, worse: Measured):
-    for both in (merge(record(better), record(worse)), merge(record(worse), record(better))):
-        assert both.candidates["a"] == better
-
-
-def row(name: str, status: str, checked: bool, when: float, ms: float | None) -> Measured:
-    provenance = {} if checked else UNCHECKED
-    return measured(name, ms, status=status, measured_at=when, provenance=provenance)
-
-
-def whole(
-    rows: list[Measured],
-    chosen: Decision | None,
-    when: float,
-    pinned: bool,
-    line: str,
-    extra: dict[str, int],
-) -> Record:
-    """Return a record; an epilogue is in all of them or, in those of an earlier version, in none."""
-    return record(
-        *rows,
-        decision=chosen,
-        updated=when,
-        pinned=pinned and chosen is not None,  # who pins has decided
-        describe=f"mm({line})",
-        rejected={"t": line},
-        epilogue={"step 0": line},
-        extra=extra,
-    )
-
-
-times = strategies.sampled_from([0.0, 1.0, 2.0])
-rows = strategies.builds(
-    row,
-    strategies.sampled_from("ab"),
-    strategies.sampled_from(["ok", "skipped", "pruned", "hung", "wrong", "crashed"]),
-    strategies.booleans(),
-    times,
-    strategies.sampled_from([None, 1.0, 2.0]),
-)
-decisions = strategies.builds(
-    decision, strategies.sampled_from("ab"), strategies.integers(1, 2), times
-)
-records = strategies.builds(
-    whole,
-    strategies.lists(rows, max_size=2),
-    strategies.none() | decisions,
-    times,
-    strategies.booleans(),
-    strategies.sampled_from("xy"),
-    strategies.dictionaries(strategies.sampled_from("pq"), strategies.integers(0, 2)),
-)
-
-
-@settings(max_examples=300, deadline=None, database=None)
-@given(records, records, records)
-def test_the_order_in_which_records_merge_does_not_matter(a: Record, b: Record, c: Record):
-    assert merge(a, b) == merge(b, a)
-    assert merge(a, merge(b, c)) == merge(merge(a, b), c)
-    assert merge(a, a) == a
-    assert merge(merge(a, b), b) == merge(a, b)
-
-
-def of_a_graph(kept: Record) -> Record:
-    return replace(kept, op=GRAPH)
-
-
-def with_samples(kept: Record, count: int) -> Record:
-    """Return a record whose measurements have this many samples, where there are any."""
-    rows = kept.candidates.items()
-    sampled = {
-        name: replace(line, samples_ms=(1.0,) * (count if line.median_ms is not None else 0))
-        for name, line in rows
-    }
-    return replace(kept, candidates=sampled)
-
-
-graphs = strategies.builds(of_a_graph, records)
-sampled = strategies.builds(with_samples, records, strategies.integers(0, 3))
-few = strategies.lists(sampled, min_size=1, max_size=4) | strategies.lists(
-    graphs, min_size=1, max_size=4
-)
-
-
-@settings(max_examples=1000, deadline=None, database=None)
-@given(few, strategies.randoms(use_true_random=False))
-def test_records_of_several_caches_combine_in_any_order(values: list[Record], random: Random):
-    expected = functools.reduce(combine, values)
-    for _ in range(3):
-        pool = [*values, random.choice(values)]  # one of them twice
-        while len(pool) > 1:  # in any order and grouping
-            left, right = (pool.pop(random.randrange(len(pool))) for _ in range(2))
-            pool.append(combine(left, right))
-        assert pool == [expected]
-    assert combine(expected, expected) == expected
-    again = from_fields(document.load(document.dump(to_fields(expected))))
-    assert combine(again, again) == again
-
-
-def test_of_two_caches_more_samples_win():
-    few = record(measured("a", samples_ms=(1.0,) * 3, measured_at=9.0))
-    many = record(measured("a", samples_ms=(2.0,) * 9, measured_at=1.0))
-    assert combine(few, many).candidates == combine(many, few).candidates == many.candidates
-    assert (
-        merge(few, many).candidates == few.candidates
-    )  # one cache's later measurement replaces its earlier one
-
-
-def test_a_decision_with_more_samples_is_kept_and_says_how_many():
-    a = record(measured("a", samples_ms=(1.0,) * 9), decision=decision("a", 2, 1.0))
-    b = record(measured("b", samples_ms=(1.0,) * 5), decision=decision("b", 2, 9.0))
-    both = combine(a, b)
-    assert both.decision == a.decision
-    c = record(measured("a", samples_ms=(3.0,) * 20), measured("b"), decision=None)
-    assert (decided := combine(both, c).decision) is not None
-    assert (decided.winner, decided.extra) == ("a", {"samples": 9})
-
-
-def test_what_one_cache_has_seen_fail_holds_for_all_and_calm_samples_beat_disturbed_ones():
-    good = measured("a", samples_ms=(1.0,) * 9, measured_at=9.0)
-    wrong = measured("a", None, status="wrong", measured_at=1.0)
-    busy = measured("a", samples_ms=(1.0,) * 30, provenance={"disturbed": True})
-    assert combine(record(good), record(wrong)).candidates["a"] == wrong
-    assert combine(record(busy), record(good)).candidates["a"] == good
-    hung = measured("a", None, status="hung", measured_at=99.0)
-    assert combine(record(good), record(hung)).candidates["a"] == good
-    pruned = measured("a", None, status="pruned", measured_at=99.0)  # by what one build has shown
-    assert combine(record(good), record(pruned)).candidates["a"] == good
-
-
-def test_a_winner_that_another_cache_has_seen_fail_is_no_decision():
-    won = record(measured("a", samples_ms=(1.0,) * 9), decision=decision("a", 2, 9.0))
-    assert won.valid_decision == won.decision
-    for status, still in (("wrong", False), ("compile_failed", False), ("hung", True)):
-        bad = measured("a", None, status=status)
-        refused = record(bad, measured("b"), decision=decision("b", 2, 1.0))
-        both = combine(refused, won)
-        assert (both.valid_decision is not None) == still, status
-    assert both.valid_decision == won.decision
-
-
 NOTE = {
     "version": "1",
     "product": "bfloat16 full size=4,8 readers=0",
@@ -424,15 +183,3 @@ def test_of_two_notes_the_later_one_stays() -> None:
     # Of a class of sizes, another one was measured: the note tells the first's.
     moved = replace(bare, describe="mm(7x512)")
     assert merge(first, moved).epilogue == merge(moved, first).epilogue == {}
-
-
-def test_of_two_records_of_a_graph_one_is_kept_whole() -> None:
-    """Its times are those of its own choices: a row of the other would be compared with them."""
-    few = replace(record(measured("tuned", samples_ms=(1.0, 1.0))), op=GRAPH)
-    many = replace(
-        record(measured("tuned", samples_ms=(2.0,) * 4), measured("given_up", samples_ms=(3.0,))),
-        op=GRAPH,
-    )
-    own = replace(record(measured("other", samples_ms=(1.0,))), op=GRAPH)
-    assert combine(few, many).candidates == combine(many, few).candidates == many.candidates
-    assert combine(own, many).candidates == many.candidates

@@ -22,12 +22,11 @@ from torch.compiler._cache import CacheArtifact, CacheArtifactFactory, CacheArti
 import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.end_to_end.test_cpu import Spent, compiled, fresh
 from tests.support.candidates.providers import offered
+from tests.support.compile import Spent, compiled, fresh
 from tests.support.repository import REPOSITORY
 
 __all__ = ["fresh"]  # the fixture
-
 pytestmark = pytest.mark.compat
 
 

@@ -7,28 +7,22 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
-import torch._inductor.config as inductor_config
-from torch._dynamo.utils import counters
-from torch._inductor import select_algorithm
 
-import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.quarantine import MISHAPS
-from inductor_plugin.inductor import jinja, vector
-from inductor_plugin.tuning.counters import Stats
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.support.candidates import faults
 from tests.support.candidates.providers import offered
+from tests.support.compile import Spent, compiled, fresh, records
 
+__all__ = ["fresh"]  # the fixture
 pytestmark = pytest.mark.compat
+
 
 ALL_FAULTS = ("raises", "segfaults", "hangs", "no_memory", "sticky", "wrong", "overruns")
 STATUS = {
@@ -40,39 +34,6 @@ STATUS = {
     "wrong": "wrong",
     "overruns": "red_zone",
 }
-
-
-@pytest.fixture(autouse=True)
-def fresh(inductor_cache: Path) -> Iterator[None]:
-    """Compile everything anew, and end the workers that share nothing with the next test."""
-    torch._dynamo.reset()
-    with inductor_config.patch(fx_graph_cache=False):
-        yield
-    inductor_plugin.disable()
-    torch._dynamo.reset()
-
-
-class Spent:
-    """What the plugin did since it was made."""
-
-    def __init__(self) -> None:
-        self._before = inductor_plugin.stats()
-
-    @property
-    def stats(self) -> Stats:
-        return inductor_plugin.stats().since(self._before)
-
-
-def compiled(function: Callable[..., Any], cache_dir: Path, **options: Any) -> Callable[..., Any]:
-    options.setdefault("worker_memory_bytes", faults.MEMORY_BYTES)
-    return torch.compile(
-        function, backend="inductor_plugin", options={"cache_dir": str(cache_dir), **options}
-    )
-
-
-def records(cache_dir: Path) -> list[dict[str, Any]]:
-    paths = sorted(cache_dir.glob("records/*/*/*.json"))
-    return [json.loads(path.read_text()) for path in paths]
 
 
 def test_a_matrix_product_is_measured_once_and_remembered(cache_dir: Path) -> None:
@@ -234,86 +195,6 @@ def test_policy_cached_measures_nothing(cache_dir: Path) -> None:
     assert spent.stats.benchmarked == 0
 
 
-def test_stock_backend_takes_the_plugins_options(cache_dir: Path) -> None:
-    a, b = torch.randn(12, 12), torch.randn(12, 12)
-    spent = Spent()
-    with offered("good"):
-        options = inductor_plugin.options(cache_dir=str(cache_dir), max_autotune=True)
-        assert torch.allclose(torch.compile(torch.mm, options=options)(a, b), a @ b, atol=1e-5)
-    assert spent.stats.problems == 1
-
-
-def test_enable_covers_every_compile_and_disable_leaves_torch_as_it_was(cache_dir: Path) -> None:
-    from torch._inductor import compile_fx
-
-    original = compile_fx.compile_fx
-    a, b = torch.randn(9, 9), torch.randn(9, 9)
-    with offered("good"):
-        inductor_plugin.enable(cache_dir=str(cache_dir))
-        spent = Spent()
-        torch.compile(torch.mm)(a, b)
-        assert spent.stats.problems == 1
-        inductor_plugin.disable()
-        assert compile_fx.compile_fx is original
-        selector = select_algorithm.get_algorithm_selector_cache()
-        assert type(selector) is select_algorithm.AlgorithmSelectorCache
-        assert not vector.installed()
-        assert not jinja.installed()
-        torch._dynamo.reset()
-        spent = Spent()
-        torch.compile(torch.mm, options={"max_autotune": True})(a, b)
-        assert spent.stats.problems == 0
-
-
-def test_two_models_with_different_options_do_not_see_each_other(
-    cache_dir: Path, tmp_path: Path
-) -> None:
-    a, b = torch.randn(10, 10), torch.randn(10, 10)
-    other = tmp_path / "other-cache"
-    with offered("good"):
-        compiled(lambda x, y: torch.mm(x, y) + 1, cache_dir)(a, b)
-        spent = Spent()
-        compiled(lambda x, y: torch.mm(x, y) + 2, other, policy="cached")(a, b)
-        assert spent.stats.benchmarked == 0
-        spent = Spent()
-        torch.compile(lambda x, y: torch.mm(x, y) + 3, options={"max_autotune": True})(a, b)
-        assert spent.stats.problems == 0
-    assert len(records(cache_dir)) == 1
-    assert not records(other)
-
-
-def test_a_compile_in_another_thread_is_in_scope(cache_dir: Path) -> None:
-    a, b = torch.randn(11, 11), torch.randn(11, 11)
-    answers: list[torch.Tensor] = []
-    spent = Spent()
-    with offered("good"):
-        function = compiled(torch.mm, cache_dir)
-        thread = threading.Thread(target=lambda: answers.append(function(a, b)))
-        thread.start()
-        thread.join(120)
-    assert torch.allclose(answers[0], a @ b, atol=1e-5)
-    assert spent.stats.problems == 1
-
-
-def test_options_enter_the_fx_graph_cache_key(cache_dir: Path) -> None:
-    a, b = torch.randn(13, 13), torch.randn(13, 13)
-
-    def misses(**options: Any) -> int:
-        torch._dynamo.reset()
-        before = counters["inductor"]["fxgraph_cache_miss"]
-        compiled(torch.mm, cache_dir, **options)(a, b)
-        return counters["inductor"]["fxgraph_cache_miss"] - before
-
-    with (
-        inductor_config.patch(fx_graph_cache=True),
-        torch._functorch.config.patch(enable_autograd_cache=False),
-    ):
-        assert misses() == 1
-        assert misses() == 0
-        assert misses(never_slower_margin=1.5) == 1
-        assert misses(never_slower_margin=1.5, progress="off") == 0
-
-
 def test_a_dynamic_size_shares_the_record_of_its_class(cache_dir: Path) -> None:
     b = torch.randn(24, 24)
     with offered("good"):
@@ -341,14 +222,6 @@ def test_batched_products_and_baddbmm_are_tuned(cache_dir: Path) -> None:
         answer = compiled(lambda a, b, c: torch.bmm(a, b) + c, cache_dir)(a, b, c)
     assert torch.allclose(answer, torch.baddbmm(c, a, b), atol=1e-4)
     assert spent.stats.problems >= 1
-
-
-def test_an_unknown_option_is_named_at_the_first_compile(cache_dir: Path) -> None:
-    function = compiled(torch.mm, cache_dir, tune_bugdet_s=3)
-    with pytest.raises(Exception, match="tune_budget_s"):
-        function(torch.randn(4, 4), torch.randn(4, 4))
-    with pytest.raises(ValueError, match="tune_budget_s"):
-        inductor_plugin.options(tune_bugdet_s=3)
 
 
 def test_a_lost_pool_falls_back_to_the_library_kernel_with_one_warning(
@@ -380,15 +253,6 @@ def test_the_tuning_budget_leaves_the_rest_unmeasured(cache_dir: Path) -> None:
     assert spent.stats.record_misses == 1
 
 
-def test_where_it_steps_aside_stock_inductor_decides(cache_dir: Path) -> None:
-    a, b = torch.randn(17, 17), torch.randn(17, 17)
-    spent = Spent()
-    with offered("good"):
-        answer = compiled(torch.mm, cache_dir, max_autotune=False)(a, b)
-    assert torch.allclose(answer, a @ b, atol=1e-4)
-    assert spent.stats.problems == 0
-
-
 def test_a_library_kernel_that_cannot_travel_to_a_worker_is_measured_here_and_wins(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,26 +268,6 @@ def test_a_library_kernel_that_cannot_travel_to_a_worker_is_measured_here_and_wi
     unknown = "there is no library kernel to compare its numbers with"
     assert outcomes == {"extern": ("ok", ""), "template": ("skipped", unknown)}
     assert record["decision"]["winner"] == record["decision"]["library"]
-
-
-def test_a_torch_without_the_hooks_is_left_to_stock_inductor_with_one_warning(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from inductor_plugin import activation
-    from inductor_plugin.inductor.facts import compat
-
-    activation._step_aside.cache_clear()
-    monkeypatch.setattr(compat, "unsupported", lambda: "torch 9.9 lacks everything")
-    a, b = torch.randn(19, 19), torch.randn(19, 19)
-    spent = Spent()
-    with offered("good"):
-        with pytest.warns(RuntimeWarning, match="torch 9.9 lacks everything"):
-            options = inductor_plugin.options(max_autotune=True)
-        # Warned once: a second warning would be an error here.
-        answer = torch.compile(torch.mm, backend="inductor_plugin")(a, b)
-    assert options == {"max_autotune": True}
-    assert torch.allclose(answer, a @ b, atol=1e-4)
-    assert spent.stats.problems == 0
 
 
 def test_a_refused_cache_costs_the_memory_not_the_compile(

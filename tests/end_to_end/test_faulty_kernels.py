@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,6 @@ import torch
 import torch._dynamo
 import torch._inductor.config as inductor_config
 
-import inductor_plugin
 from inductor_plugin.cache import Measured, Record, document, open_store
 from inductor_plugin.cache.record import to_fields
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive
@@ -30,18 +29,12 @@ from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.jobs import Outcome, ScreenJob
 from tests.support.candidates import wrong_numbers
 from tests.support.candidates.providers import offered
+from tests.support.compile import fresh
+
+__all__ = ["fresh"]  # the fixture
 
 FAULTS = (wrong_numbers.second_call, wrong_numbers.writes_a, wrong_numbers.too_large)
 AHEAD = 4e9
-
-
-@pytest.fixture(autouse=True)
-def fresh(inductor_cache: Path) -> Iterator[None]:
-    torch._dynamo.reset()
-    with inductor_config.patch(fx_graph_cache=False):
-        yield
-    inductor_plugin.disable()
-    torch._dynamo.reset()
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from inductor_plugin.cache import open_store
-from tests.end_to_end.test_cpu import compiled, fresh
 from tests.support.candidates.providers import offered
+from tests.support.compile import compiled, fresh
 from tests.support.warned import forget
 
 pytestmark = pytest.mark.compat

@@ -20,8 +20,8 @@ from torch._inductor.codegen.common import KernelTemplate
 import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.inductor import jinja, vector
-from tests.end_to_end.test_cpu import Spent, compiled, fresh
 from tests.support.candidates.providers import offered
+from tests.support.compile import Spent, compiled, fresh
 
 pytestmark = pytest.mark.compat
 

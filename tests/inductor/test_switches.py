@@ -18,11 +18,10 @@ from inductor_plugin.inductor import hooks
 from inductor_plugin.inductor.graph import session
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.tuning.ticket import TuningTicket
-from tests.end_to_end.test_cpu import Spent, compiled, fresh, records
 from tests.support.candidates.providers import offered
+from tests.support.compile import Spent, compiled, fresh, records
 
 __all__ = ["fresh"]  # the fixture
-
 pytestmark = [
     pytest.mark.compat,
     pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled"),  # torch says so itself

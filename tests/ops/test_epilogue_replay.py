@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
 ]
 
-ALL = {one.name: one for one in (*CASES, *MORE)}
+ALL = {case.name: case for case in (*CASES, *MORE)}
 FACTORS = (Shape((M, K), torch.float32), Shape((K, N), torch.float32))
 
 
@@ -53,12 +53,12 @@ def noted(name: str, dtype: torch.dtype) -> tuple[dict[str, str], list[Facts], l
     case = ALL[name]
     graph, shapes = case.graph(dtype)
     epilogue, traced = lowered(graph, shapes, case.readers)
-    inputs = [one.name for one in traced.graph.nodes if one.op == "placeholder"]
+    inputs = [node.name for node in traced.graph.nodes if node.op == "placeholder"]
     # The operands of a problem are in the order in which the epilogue reads them.
-    read = dict.fromkeys(one.buffer for one in epilogue.reads)
-    order = [*shapes[:2], *(shapes[inputs.index(one)] for one in read)]
+    read = dict.fromkeys(access.buffer for access in epilogue.reads)
+    order = [*shapes[:2], *(shapes[inputs.index(buffer)] for buffer in read)]
     note = dump(epilogue, [(M, N)] * len(epilogue.writes))
-    return note, [operand(one) for one in order[2:]], order
+    return note, [operand(shape) for shape in order[2:]], order
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
@@ -77,27 +77,27 @@ def test_it_computes_what_the_epilogue_does(name: str) -> None:
     epilogue = load(note).epilogue
     torch.manual_seed(5)
     a, b = torch.randn(M, K) / 8, torch.randn(K, N)
-    operands = [torch.randn(one.size).abs() + 0.5 for one in shapes[2:]]
+    operands = [torch.randn(shape.size).abs() + 0.5 for shape in shapes[2:]]
     wanted = evaluate(epilogue, a @ b, operands)
-    found = function(note, own)(a, b, *operands)
-    assert [one.dtype for one in found] == [one.dtype for one in wanted]
-    for one, two in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one.float(), two.float(), rtol=1e-5, atol=1e-6)
-    wide = [one.double() for one in (a, b, *operands)]
-    for one, two in zip(function(note, own, torch.float64)(*wide), wanted, strict=True):
-        assert one.dtype == torch.float64
-        off = (one - two.double()).abs()
+    results = function(note, own)(a, b, *operands)
+    assert [result.dtype for result in results] == [result.dtype for result in wanted]
+    for result, expected in zip(results, wanted, strict=True):
+        torch.testing.assert_close(result.float(), expected.float(), rtol=1e-5, atol=1e-6)
+    wide = [tensor.double() for tensor in (a, b, *operands)]
+    for result, expected in zip(function(note, own, torch.float64)(*wide), wanted, strict=True):
+        assert result.dtype == torch.float64
+        off = (result - expected.double()).abs()
         # What is rounded to whole numbers, or to a few bits, may fall on either side.
         narrow = epilogue.writes[0].dtype.startswith("float8")
         coarse = any(map(jumps, epilogue.steps)) or narrow
-        assert off.max() <= (1 if coarse else 2e-4 * one.abs().max())
-        assert off.mean() <= 1e-4 * one.abs().max()
+        assert off.max() <= (1 if coarse else 2e-4 * result.abs().max())
+        assert off.mean() <= 1e-4 * result.abs().max()
 
 
 def test_exact_results_are_not_rounded_on_the_way() -> None:
     note, own, shapes = noted("gelu", torch.bfloat16)
-    given = [torch.randn(one.size, dtype=torch.float64) for one in shapes]
-    (exact,) = function(note, own, torch.float64)(*given)
+    operands = [torch.randn(shape.size, dtype=torch.float64) for shape in shapes]
+    (exact,) = function(note, own, torch.float64)(*operands)
     assert exact.dtype == torch.float64
     assert not torch.equal(exact, exact.bfloat16().double())
 
@@ -108,12 +108,12 @@ def test_a_product_with_other_readers_is_returned_with_a_value_for_each_further_
     written, returned, *others = after(product)
     assert torch.equal(written, product)
     assert returned is product
-    assert [one.shape for one in others] == [(1,), (1,)]
+    assert [value.shape for value in others] == [(1,), (1,)]
 
 
 def test_whatever_is_computed_elsewhere_can_be_replayed() -> None:
     assert set(OPERATIONS) <= REPLAYED
-    assert all(one in SIGNS or one == "to_dtype" or hasattr(torch, one) for one in REPLAYED)
+    assert all(name in SIGNS or name == "to_dtype" or hasattr(torch, name) for name in REPLAYED)
 
 
 def chain(*steps: Step, **facts: Any) -> Epilogue:
@@ -136,11 +136,11 @@ def test_numbers_stand_where_a_call_takes_none() -> None:
         epilogue = chain(Step("constant", (), 0.5), Step(op, values))
         note = dump(epilogue, [(M, N)])
         a, b = torch.randn(M, K), torch.randn(K, N)
-        (found,) = function(note, [])(a, b)
+        (result,) = function(note, [])(a, b)
         (wanted,) = evaluate(epilogue, a @ b, [])
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(result, wanted)
         again, _ = lowered(function(note, []), FACTORS)
-        done = [one for one in again.steps if one.op not in ("product", "constant", "store")]
+        done = [step for step in again.steps if step.op not in ("product", "constant", "store")]
         assert (done[0].op == op) or op in ("truediv", "lt")
 
 
@@ -169,9 +169,9 @@ def test_an_operand_is_read_where_the_epilogue_reads_it(
     flat = torch.arange(200, dtype=torch.float32)
     own = torch.as_strided(flat, size, stride)
     after = replay(note, [{"size": size, "stride": stride, "offset": 0}])
-    (found,) = after(torch.zeros(PRODUCT), own)
+    (result,) = after(torch.zeros(PRODUCT), own)
     wanted = torch.as_strided(flat, PRODUCT, read, offset)
-    assert torch.equal(found.expand(PRODUCT), wanted)
+    assert torch.equal(result.expand(PRODUCT), wanted)
 
 
 @pytest.mark.parametrize(

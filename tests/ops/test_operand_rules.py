@@ -21,8 +21,9 @@ from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.ops.gemm_rules import misfit
 from inductor_plugin.ops.kernel_types import KernelTypes, types_of
 from inductor_plugin.templates.cutlass.source import INTERFACE as PRODUCTS
-from tests.ops.test_sites import CASES, ECHO, KV, LSE, Echo, Q, echoes, is_bound
 from tests.support.native import call_sites, host_kernels
+from tests.support.native.echo import ECHO, Echo, echoes
+from tests.support.native.site_cases import CASES, KV, LSE, Q, is_bound
 
 __all__ = ["echoes"]
 pytestmark = pytest.mark.compat
@@ -323,8 +324,8 @@ def test_an_operand_of_another_device_is_an_error(place: int) -> None:
         for size, device in zip(((5, 7), (7, 6)), devices, strict=True)
     )
     out = TensorView((5, 6), (6, 1), 0, torch.float32, cpu)
-    found = misfit("cutlass_mm", (a, b), ("tt", 1, 0, 1), out, KernelTypes())
-    assert found == (f"operand {place} is on meta, the output on cpu", True)
+    error = misfit("cutlass_mm", (a, b), ("tt", 1, 0, 1), out, KernelTypes())
+    assert error == (f"operand {place} is on meta, the output on cpu", True)
 
 
 @pytest.mark.parametrize(("name", "alignment"), [("mm", 64), ("attention, output", 128)])

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import sys
 import threading
@@ -20,100 +19,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from inductor_plugin.attention.cutlass_abi import FmhaCall
 from inductor_plugin.ops import launch, sites
 from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.ops.operators import resolve
-from inductor_plugin.templates.cutlass.source import INTERFACE as PRODUCTS
-from inductor_plugin.templates.cutlass_attention.source import INTERFACE as ATTENTION
 from tests.support.native import call_sites, host_kernels
+from tests.support.native.echo import Echo, echoes, product
+from tests.support.native.site_cases import CASES, KV, LSE, Q, is_bound, site_of
 
+__all__ = ["echoes", "product"]  # the fixtures
 pytestmark = pytest.mark.compat
-
-# Each kernel copies its call where a test reads it, and counts its runs.
-ECHO = """
-#include <cstdint>
-#include <cstring>
-#include <unistd.h>
-{header}
-static {call} last;
-static int64_t runs, forgotten, refuses, needed;
-static volatile int64_t gate = 1;
-static char mine;
-extern "C" void set_gate(int64_t open) {{ gate = open; }}
-extern "C" void* last_call() {{ return &last; }}
-extern "C" int64_t* numbers() {{ static int64_t* all[] = {{&runs, &forgotten, &refuses, &needed}}; return (int64_t*)all; }}
-extern "C" int32_t echo(int32_t mode, {call}* call, uint64_t* bytes, void* stream) {{
-  if (mode == kForget) {{ ++forgotten; *call->kept = nullptr; return kOk; }}
-  if (mode == kWorkspaceBytes) *bytes = needed;
-  if (refuses) return int32_t(refuses);
-  if (mode != kRun) return kOk;
-  for (int64_t turn = 0; !gate && turn < 3000; ++turn) usleep(1000);
-  if (!gate) return kOk;
-  if (needed && call->workspace_bytes < uint64_t(needed)) return kWorkspace;
-  ++runs;
-  last = *call;
-  if (call->kept) *call->kept = &mine;
-  return kOk;
-}}
-"""
-
-
-class Echo:
-    """A library whose kernel ``echo`` keeps its last call."""
-
-    def __init__(self, path: Path, call: type[Any]) -> None:
-        loaded = ctypes.CDLL(str(path))
-        loaded.last_call.restype = ctypes.POINTER(call)
-        loaded.numbers.restype = ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))
-        self.kernel = f"echo@{path}"
-        self.set_gate: Any = loaded.set_gate
-        self._last, self._numbers = loaded.last_call(), loaded.numbers()
-
-    @property
-    def call(self) -> dict[str, Any]:
-        """The fields of the last call; pointers as numbers, arrays as lists; without what the caller keeps."""
-        fields = {
-            name: getattr(self._last.contents, name) for name, _ in self._last.contents._fields_
-        }
-        del fields["kept"]
-        return {name: _plain(value) for name, value in fields.items()}
-
-    @property
-    def runs(self) -> int:
-        return int(self._numbers[0][0])
-
-    @property
-    def forgotten(self) -> int:
-        return int(self._numbers[1][0])
-
-    def answer(self, status: int = 0, needed: int = 0) -> None:
-        self._numbers[2][0], self._numbers[3][0] = status, needed
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "_fields_"):
-        return [_plain(getattr(value, name)) for name, _ in value._fields_]
-    return [_plain(element) for element in value] if hasattr(value, "_length_") else value or 0
-
-
-def _echo(folder: Path, header: Path, call: type[Any]) -> Echo:
-    text = ECHO.format(header=header.read_text(), call=call.__name__)
-    return Echo(host_kernels.library(folder, text), call)
-
-
-@pytest.fixture(scope="module")
-def echoes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Echo]:
-    return {
-        "mm": _echo(tmp_path_factory.mktemp("mm"), PRODUCTS, GemmCall),
-        "fmha": _echo(tmp_path_factory.mktemp("fmha"), ATTENTION, FmhaCall),
-    }
-
-
-@pytest.fixture
-def product(echoes: dict[str, Echo]) -> Echo:
-    echoes["mm"].answer()
-    return echoes["mm"]
 
 
 @pytest.fixture(autouse=True)
@@ -153,137 +67,6 @@ def slow_calls(monkeypatch: pytest.MonkeyPatch) -> SlowCalls:
         return calls
 
     return replaced
-
-
-def is_bound(call: Any, *operands: Tensor, out: Tensor) -> bool:
-    """Call a site; return whether it has called its kernel without entering Python."""
-    calls: list[tuple[Any, ...]] = []
-
-    def slow(*given: Any, out: Tensor) -> Tensor:
-        calls.append(given)
-        return out
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sites._OperatorCall, "__call__", slow)
-        call(*operands, None, out=out)
-    return not calls
-
-
-LAUNCH = (2, 1, 3)
-ROW = torch.randn(6)
-Q, KV = (torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8))
-LSE = torch.randn(2, 4, 5)
-
-
-def turned(tensor: Tensor) -> Tensor:
-    """Return the same sizes, heads and rows swapped in memory."""
-    return torch.empty(tensor.transpose(1, 2).shape).transpose(1, 2)
-
-
-CASES: dict[str, tuple[str, tuple[Any, ...], tuple[int, int], tuple[Any, ...], Tensor]] = {
-    "mm": (
-        "mm",
-        ("tt", *LAUNCH),
-        (0, 0),
-        (torch.randn(5, 7), torch.randn(7, 6)),
-        torch.empty(5, 6),
-    ),
-    "mm, transposed, padded": (
-        "mm",
-        ("nn", *LAUNCH),
-        (0, 0),
-        (torch.randn(7, 9).t()[:5], torch.randn(6, 10)[:, :7].t()),
-        torch.empty(5, 9)[:, :6],
-    ),
-    "bmm, one B for all": (
-        "mm",
-        ("tt", *LAUNCH),
-        (0, 0),
-        (torch.randn(3, 5, 7), torch.randn(1, 7, 6).expand(3, 7, 6)),
-        torch.empty(3, 5, 6),
-    ),
-    "addmm, row": (
-        "addmm",
-        ("tt", *LAUNCH, "row", 0.5, 2.0),
-        (0, 0),
-        (ROW, torch.randn(5, 7), torch.randn(7, 6)),
-        torch.empty(5, 6),
-    ),
-    "baddbmm, full": (
-        "addmm",
-        ("tt", *LAUNCH, "full", 1.0, 3.0),
-        (0, 0),
-        (torch.randn(3, 5, 8)[..., :6], torch.randn(3, 5, 7), torch.randn(3, 7, 6)),
-        torch.empty(3, 5, 6),
-    ),
-    "addmm, unread": (
-        "addmm",
-        ("tt", *LAUNCH, "none", 1.0, 0.0),
-        (0, 0),
-        (ROW, torch.randn(5, 7), torch.randn(7, 6)),
-        torch.empty(5, 6),
-    ),
-    "scaled": (
-        "scaled_mm",
-        ("tt", *LAUNCH),
-        (0, 0),
-        (torch.randn(5, 7), torch.randn(7, 6), torch.ones(5, 1), torch.ones(1, 6)),
-        torch.empty(5, 6),
-    ),
-    "scaled, bias": (
-        "scaled_addmm",
-        ("tt", *LAUNCH),
-        (0, 0),
-        (torch.randn(5, 7), torch.randn(7, 6), torch.ones(1), torch.ones(1), ROW),
-        torch.empty(5, 6),
-    ),
-    "grouped": (
-        "grouped_mm",
-        ("tt", *LAUNCH),
-        (0, 0),
-        (torch.randn(9, 7), torch.randn(3, 7, 6), torch.tensor([2, 5, 9], dtype=torch.int32)),
-        torch.empty(9, 6),
-    ),
-    "epilogue": (
-        "mm_epilogue",
-        ("tt", *LAUNCH, call_sites.epilogue((5, 6), "row", "column", "full")),
-        (3, 1),
-        (
-            *(torch.randn(5, 7), torch.randn(7, 6)),
-            *(torch.randn(1, 6), torch.randn(5, 1), torch.randn(5, 9)[:, :6]),
-            torch.empty(5, 8)[:, :6],
-        ),
-        torch.empty(5, 6),
-    ),
-    "epilogue, output a view": (
-        "mm_epilogue",
-        ("tt", *LAUNCH, call_sites.epilogue((3, 5, 6), "row")),
-        (1, 1),
-        (torch.randn(3, 5, 7), torch.randn(3, 7, 6), torch.randn(3, 1, 6), torch.empty(15, 6)),
-        torch.empty(15, 6),
-    ),
-    "attention": (
-        "fmha",
-        (0.5, 3, -1, True),
-        (0, 0),
-        (Q, KV, turned(KV), LSE),
-        turned(Q),
-    ),
-    "attention, output": ("fmha_output", (0.25, -1, 0, False), (0, 0), (Q, KV, KV), turned(Q)),
-    "attention, backward": (
-        "fmha_backward",
-        (0.5, 3, 0, False),
-        (0, 0),
-        (turned(Q), Q, KV, KV, Q, LSE, LSE.clone(), turned(Q), turned(KV)),
-        turned(KV),
-    ),
-}
-
-
-def site_of(name: str, echo: Echo) -> tuple[Callable[..., Any], tuple[Any, ...], Tensor]:
-    op, arguments, (reads, aux), operands, out = CASES[name]
-    constants = (echo.kernel, *arguments)
-    return sites.site(f"inductor_plugin::cutlass_{op}.out", constants, reads, aux), operands, out
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -101,9 +101,9 @@ def test_the_wheel_announces_the_command_and_the_entry_points(wheel: Path):
 
 def test_the_wheel_holds_a_bill_of_materials_that_its_record_lists(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (one for one in archive.namelist() if "/sboms/" in one)
+        (name,) = (member for member in archive.namelist() if "/sboms/" in member)
         text = archive.read(name).decode()
-        (record,) = (one for one in archive.namelist() if one.endswith("dist-info/RECORD"))
+        (record,) = (member for member in archive.namelist() if member.endswith("dist-info/RECORD"))
         assert f"\n{name},sha256=" in archive.read(record).decode()
     assert name.endswith(".dist-info/sboms/inductor-plugin.cdx.json")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None

@@ -161,8 +161,8 @@ def test_bytes() -> None:
     product, gate, bias, out = 256 * 512 * 2, 256 * 512 * 2, 512 * 2, 256 * 512
     assert GATED.elements == 256 * 512
     assert GATED.product_bytes == product
-    assert GATED.read_bytes == gate + bias
-    assert GATED.write_bytes == out
+    assert [access.bytes for access in GATED.reads] == [bias, gate]
+    assert [access.bytes for access in GATED.writes] == [out]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,6 @@ def test_what_is_no_number_counts_only_where_there_should_be_one(body: dict[str,
     right = torch.tensor([1.0, math.nan, math.inf], dtype=torch.float64)
     assert body["error"]([torch.tensor([1.0, 2.0, 3.0])], [right]) == 0.0
     for odd in (math.nan, math.inf):
-        found = body["error"]([torch.tensor([odd, 0.0, 0.0]), right[:1]], [right, right[:1]])
-        assert not found <= 1.0
+        error = body["error"]([torch.tensor([odd, 0.0, 0.0]), right[:1]], [right, right[:1]])
+        assert not error <= 1.0
     assert body["error"]([torch.empty(0)], [torch.empty(0, dtype=torch.float64)]) == 0.0

@@ -36,8 +36,8 @@ def convolution(*options: Any) -> Callable[..., Any]:
 
 def scaled(out: torch.dtype, *, fast: bool = False) -> Callable[..., Any]:
     def call(a: Any, b: Any, sa: Any, sb: Any, *bias: Any) -> Any:
-        given = {"out_dtype": out, "use_fast_accum": fast}
-        return (torch._scaled_mm(a, b, sa, sb, *bias, **given),)
+        options = {"out_dtype": out, "use_fast_accum": fast}
+        return (torch._scaled_mm(a, b, sa, sb, *bias, **options),)
 
     return call
 
@@ -90,37 +90,37 @@ GPU = {"mm_wide", "scaled_rows", "scaled_bias"}
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_is_written_as_it_was_made(name: str, cache_dir: Path) -> None:
-    call, given, body = CALLS[name]
+    call, arguments, body = CALLS[name]
     with Lab(library_first, cache_dir).open() as lab:
-        lab.lower(call, *given)
+        lab.lower(call, *arguments)
     (record,) = open_store(cache_dir).iter_records()
-    made = script(record, {}, str(cache_dir))
-    assert made.refused == ""
-    assert f"    return {body}\n" in made.text
+    written = script(record, {}, str(cache_dir))
+    assert written.refused == ""
+    assert f"    return {body}\n" in written.text
     names: dict[str, Any] = {"__name__": "script"}
-    exec(made.text.replace("'device': 'cuda'", "'device': 'cpu'"), names)
-    values = [names["inside"](one, names["outside"](one)) for one in names["OPERANDS"]]
-    assert [(tuple(one.shape), one.dtype) for one in values] == [
-        (one.size, one.dtype) for one in given
+    exec(written.text.replace("'device': 'cuda'", "'device': 'cpu'"), names)
+    values = [names["inside"](operand, names["outside"](operand)) for operand in names["OPERANDS"]]
+    assert [(tuple(value.shape), value.dtype) for value in values] == [
+        (argument.size, argument.dtype) for argument in arguments
     ]
-    widened = [one.double() for one in values]
+    widened = [value.double() for value in values]
     exact = names["exact"](*widened)
     assert str(exact.dtype) == "torch.float64"
     assert list(exact.shape) == record.problem["output"]["size"]
     try:
-        found = names["call"](*values)
+        result = names["call"](*values)
     except (NotImplementedError, RuntimeError):
         if name not in GPU:
             raise
-        found = names["call"](*(one.to("meta") for one in values))
-        assert (found.dtype, found.shape) == (
+        result = names["call"](*(value.to("meta") for value in values))
+        assert (result.dtype, result.shape) == (
             getattr(torch, record.problem["output"]["dtype"]),
             exact.shape,
         )
         return
-    assert found.dtype == getattr(torch, record.problem["output"]["dtype"])
-    assert names["error"]([found], [exact]) <= names["TOLERANCE"]
-    assert names["error"]([found + found.abs().max()], [exact]) > names["TOLERANCE"]
+    assert result.dtype == getattr(torch, record.problem["output"]["dtype"])
+    assert names["error"]([result], [exact]) <= names["TOLERANCE"]
+    assert names["error"]([result + result.abs().max()], [exact]) > names["TOLERANCE"]
 
 
 @pytest.mark.parametrize("op", ["addmm", "baddbmm"])

@@ -27,7 +27,7 @@ from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.problem.epilogue_text import load
 from inductor_plugin.repro.script import script
 from inductor_plugin.tuning.selection import TuningTicket
-from tests.inductor.fusion.test_decide import APART, FUSED, A, B, C, activated
+from tests.support.fusion_lab import APART, FUSED, A, B, C, activated
 from tests.support.lowering import Arg, Lab
 from tests.support.processes.repro import ran
 
@@ -109,12 +109,14 @@ GRAPHS: dict[Callable[..., Any], tuple[Arg, ...]] = {
 
 COMPUTED = (activated, split_rows, column, halves, turned, dequantized)
 """Those whose two parts a CPU computes with the code of the tests."""
-ASKED = [one for one in GRAPHS if one is not split_rows or torch_version() >= (2, 13)]
+ASKED = [graph for graph in GRAPHS if graph is not split_rows or torch_version() >= (2, 13)]
 """torch 2.11 does not ask about what reads a product through a view that splits its rows."""
 
 
 def fused_record(cache_dir: Path) -> Record:
-    (record,) = (one for one in open_store(cache_dir).iter_records() if one.problem["epilogue"])
+    (record,) = (
+        record for record in open_store(cache_dir).iter_records() if record.problem["epilogue"]
+    )
     return record
 
 
@@ -128,7 +130,7 @@ def loaded(text: str) -> dict[str, Any]:
 
 
 def met(
-    call: Callable[..., Any], given: Sequence[Arg], cache_dir: Path, **more: Any
+    call: Callable[..., Any], arguments: Sequence[Arg], cache_dir: Path, **more: Any
 ) -> list[TuningTicket]:
     """Return what is decided of a call by the records that are there."""
     tickets: list[TuningTicket] = []
@@ -136,7 +138,7 @@ def met(
     try:
         with Lab(APART, cache_dir).open() as lab:
             lower = lab.lower_dynamic if more else lab.lower
-            lower(call, *given, policy="cached")
+            lower(call, *arguments, policy="cached")
     finally:
         OBSERVERS.remove(tickets.extend)
     assert lab.screens == []
@@ -144,14 +146,14 @@ def met(
 
 
 def listed(call: Callable[..., Any]) -> Callable[..., Any]:
-    def called(*given: Any) -> Any:
-        out = call(*given)
+    def called(*arguments: Any) -> Any:
+        out = call(*arguments)
         return out if isinstance(out, tuple) else (out,)
 
     return called
 
 
-@pytest.mark.parametrize("graph", ASKED, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("graph", ASKED, ids=lambda graph: graph.__name__)
 def test_a_fused_record_becomes_a_script_that_meets_it(
     graph: Callable[..., Any], cache_dir: Path
 ) -> None:
@@ -160,20 +162,20 @@ def test_a_fused_record_becomes_a_script_that_meets_it(
     record = fused_record(cache_dir)
     assert record.decision is not None
     assert record.decision.winner.startswith("fused.")
-    found = script(record, {}, str(cache_dir))
-    assert found.refused == ""
-    names = loaded(found.text)
-    given = [
-        Arg(tuple(one["size"]), getattr(torch, one["dtype"]), tuple(one["stride"]))
-        for one in names["OPERANDS"]
+    repro = script(record, {}, str(cache_dir))
+    assert repro.refused == ""
+    names = loaded(repro.text)
+    arguments = [
+        Arg(tuple(operand["size"]), getattr(torch, operand["dtype"]), tuple(operand["stride"]))
+        for operand in names["OPERANDS"]
     ]
-    tickets = met(listed(names["call"]), given, cache_dir)
-    (same,) = [one for one in tickets if one.digest == record.digest]
+    tickets = met(listed(names["call"]), arguments, cache_dir)
+    (same,) = [ticket for ticket in tickets if ticket.digest == record.digest]
     assert same.verdict is not None
     assert same.verdict.winner == record.decision.winner
 
 
-@pytest.mark.parametrize("graph", [one for one in ASKED if one in COMPUTED])
+@pytest.mark.parametrize("graph", [graph for graph in ASKED if graph in COMPUTED])
 def test_a_script_computes_what_the_epilogue_does(
     graph: Callable[..., Any], cache_dir: Path
 ) -> None:
@@ -181,27 +183,29 @@ def test_a_script_computes_what_the_epilogue_does(
         lab.lower(graph, *GRAPHS[graph])
     record = fused_record(cache_dir)
     names = loaded(script(record, {}, str(cache_dir)).text)
-    flats = [names["storage"](one) for one in names["OPERANDS"]]
-    values = [names["inside"](one, names["outside"](one)) for one in names["OPERANDS"]]
+    flats = [names["storage"](operand) for operand in names["OPERANDS"]]
+    values = [names["inside"](operand, names["outside"](operand)) for operand in names["OPERANDS"]]
     epilogue = load(record.epilogue).epilogue
     product = (
         torch._int_mm(*values[:2])
         if graph is dequantized
-        else torch.mm(*(one.float() for one in values[:2]))
+        else torch.mm(*(value.float() for value in values[:2]))
     )
     # Straight from the memory, by the strides of the note.
     read = [
-        torch.as_strided(flats[2 + int(one.buffer[-1])], epilogue.size, one.stride, one.offset)
-        for one in epilogue.reads
+        torch.as_strided(
+            flats[2 + int(access.buffer[-1])], epilogue.size, access.stride, access.offset
+        )
+        for access in epilogue.reads
     ]
     (wanted,) = evaluate(epilogue, product, read)
-    (found,) = names["call"](*values)
-    assert list(found.shape) == record.problem["output"]["size"]
+    (result,) = names["call"](*values)
+    assert list(result.shape) == record.problem["output"]["size"]
     (exact,) = names["exact"](*map(names["exactly"], names["OPERANDS"]))
     assert names["error"]([wanted.view(exact.shape)], [exact]) <= names["TOLERANCE"]
     # Eager rounds after each step.
-    assert names["error"]([found], [exact]) <= 4 * names["TOLERANCE"]
-    assert names["error"]([found * 1.5], [exact]) > 4 * names["TOLERANCE"]
+    assert names["error"]([result], [exact]) <= 4 * names["TOLERANCE"]
+    assert names["error"]([result * 1.5], [exact]) > 4 * names["TOLERANCE"]
 
 
 def test_unknown_sizes_stay_unknown(cache_dir: Path) -> None:
@@ -209,27 +213,27 @@ def test_unknown_sizes_stay_unknown(cache_dir: Path) -> None:
         lab.lower_dynamic(activated, A, B, C)
     record = fused_record(cache_dir)
     assert record.problem["dynamic"]
-    found = script(record, {}, str(cache_dir))
-    assert "DYNAMIC = [(0, 0, 513, 1024)]" in found.text
-    tickets = met(listed(loaded(found.text)["call"]), (A, B, C), cache_dir, dynamic=True)
-    assert record.digest in [one.digest for one in tickets]
+    repro = script(record, {}, str(cache_dir))
+    assert "DYNAMIC = [(0, 0, 513, 1024)]" in repro.text
+    tickets = met(listed(loaded(repro.text)["call"]), (A, B, C), cache_dir, dynamic=True)
+    assert record.digest in [ticket.digest for ticket in tickets]
 
 
 def test_a_record_without_a_note_keeps_its_metadata(cache_dir: Path) -> None:
     with Lab(FUSED, cache_dir).open() as lab:
         lab.lower(activated, A, B, C)
     record = fused_record(cache_dir)
-    found = script(replace(record, epilogue={}), {}, str(cache_dir))
-    assert "an earlier version wrote the record" in found.refused
-    assert "'size': (1024, 512)" in found.text
+    repro = script(replace(record, epilogue={}), {}, str(cache_dir))
+    assert "an earlier version wrote the record" in repro.refused
+    assert "'size': (1024, 512)" in repro.text
     unmeasured = replace(record, epilogue={}, candidates={})
     assert "nothing was measured" in script(unmeasured, {}, str(cache_dir)).refused
     later = replace(record, epilogue={**record.epilogue, "version": "2"})
     assert "noted in form '2', not 1" in script(later, {}, str(cache_dir)).refused
     steps = {**record.epilogue, "step 3": "masked_subblock 2"}
-    found = script(replace(record, epilogue=steps), {}, str(cache_dir))
-    assert "'masked_subblock'" in found.refused
-    assert "EPILOGUE = {" in found.text
+    repro = script(replace(record, epilogue=steps), {}, str(cache_dir))
+    assert "'masked_subblock'" in repro.refused
+    assert "EPILOGUE = {" in repro.text
 
 
 def test_the_note_is_no_part_of_what_a_record_is(cache_dir: Path) -> None:
@@ -280,7 +284,7 @@ def test_a_script_says_what_is_right_and_what_is_wrong(
     ended = ran([str(right), str(wrong)], repository, tmp_path / "inductor")
     assert [status for status, _ in ended.values()] == [0, 1]
     said = [text for _, text in ended.values()]
-    assert all("chosen: the call was not this record" in one for one in said)
+    assert all("chosen: the call was not this record" in output for output in said)
     assert said[0].endswith("\nright\n")
     assert said[1].endswith("\nWRONG\n")
 

@@ -96,11 +96,11 @@ def records(cache_dir: Path) -> list[Record]:
     return list(open_store(cache_dir).iter_records())
 
 
-def written(cache_dir: Path, one: Record, path: Path, capsys: Any) -> dict[str, Any]:
+def written(cache_dir: Path, stored: Record, path: Path, capsys: Any) -> dict[str, Any]:
     status = main(
         [
             "repro",
-            one.digest,
+            stored.digest,
             "--cache-dir",
             str(cache_dir),
             "--json",
@@ -117,27 +117,27 @@ def test_every_kind_of_record_becomes_python(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: set[str] = set()
-    for one in records(filled):
-        said = written(filled, one, tmp_path / "one.py", capsys)
+    for stored in records(filled):
+        said = written(filled, stored, tmp_path / "one.py", capsys)
         assert said["runs"], said["reason"]
         assert said["script"] is None
         text = (tmp_path / "one.py").read_text(encoding="utf-8")
         compile(text, "one.py", "exec")
-        assert one.digest in text
-        assert one.describe in text
-        assert one.decision is not None
-        assert f"WINNER = {one.decision.winner!r}" in text
-        for name, candidate in one.candidates.items():
+        assert stored.digest in text
+        assert stored.describe in text
+        assert stored.decision is not None
+        assert f"WINNER = {stored.decision.winner!r}" in text
+        for name, candidate in stored.candidates.items():
             row = next(line for line in text.splitlines() if name in line)
             assert f"{candidate.median_ms:.4g}" in row
-        seen.add(one.op)
+        seen.add(stored.op)
     wanted = {"mm", "addmm", "bmm", "baddbmm", "packed_linear", "linear_unary"}
     assert seen == wanted | {"attention", "attention_backward"}
 
 
 def test_a_class_of_sizes_is_rendered_with_the_size_it_was_measured_at(filled: Path) -> None:
-    (one,) = (r for r in records(filled) if r.op == "mm" and r.problem["dynamic"])
-    text = script(one, {}, str(filled)).text
+    (stored,) = (r for r in records(filled) if r.op == "mm" and r.problem["dynamic"])
+    text = script(stored, {}, str(filled)).text
     assert "DYNAMIC = [(0, 0, 33, 64)]" in text
     assert "'stands_for': '33..64x16'" in text
     assert "'size': (40, 16), 'stride': (16, 1)" in text
@@ -148,10 +148,10 @@ def test_scripts_meet_their_records_and_are_right(
     filled: Path, tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripts: dict[str, Record] = {}
-    for number, one in enumerate(records(filled)):
-        path = tmp_path / f"{number}_{one.op}.py"
-        written(filled, one, path, capsys)
-        scripts[str(path)] = one
+    for number, stored in enumerate(records(filled)):
+        path = tmp_path / f"{number}_{stored.op}.py"
+        written(filled, stored, path, capsys)
+        scripts[str(path)] = stored
     template = "tests.support.candidates.wrong_in_process:TraitorTemplate"
     ended = ran([*scripts], repository, tmp_path / "inductor", "--register", template)
     for path, (status, said) in ended.items():
@@ -160,7 +160,7 @@ def test_scripts_meet_their_records_and_are_right(
         assert f"chosen: {decided.winner} (as recorded; " in said, f"{path}: {said}"
         assert said.endswith("\nright\n"), f"{path}: {said}"
         assert status == 0
-    winners = {one.decision.winner for one in scripts.values() if one.decision}
+    winners = {stored.decision.winner for stored in scripts.values() if stored.decision}
     assert any(name.startswith("traitor.") for name in winners)
     assert any(name.startswith("attention_math.") for name in winners)
 
@@ -169,9 +169,9 @@ def test_scripts_meet_their_records_and_are_right(
 def test_a_script_runs_alone_and_says_what_is_wrong(
     filled: Path, tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = next(r for r in records(filled) if r.op == "mm" and not r.problem["dynamic"])
+    stored = next(r for r in records(filled) if r.op == "mm" and not r.problem["dynamic"])
     path = tmp_path / "mm.py"
-    written(filled, one, path, capsys)
+    written(filled, stored, path, capsys)
     text = path.read_text(encoding="utf-8")
     assert text.count("    return torch.mm(a, b)\n") == 2  # as compiled, and exact
     broken = tmp_path / "broken.py"
@@ -180,7 +180,7 @@ def test_a_script_runs_alone_and_says_what_is_wrong(
         encoding="utf-8",
     )
     for script_, status, verdict in ((path, 0, "right"), (broken, 1, "WRONG")):
-        found = subprocess.run(
+        done = subprocess.run(
             [
                 sys.executable,
                 str(script_),
@@ -193,8 +193,8 @@ def test_a_script_runs_alone_and_says_what_is_wrong(
             timeout=120,
             check=False,
         )
-        assert found.returncode == status, found.stderr.decode()[-4000:]
-        lines = found.stdout.decode().splitlines()
+        assert done.returncode == status, done.stderr.decode()[-4000:]
+        lines = done.stdout.decode().splitlines()
         assert lines[0].startswith("chosen: traitor.mm-")
         assert lines[-1] == verdict
 
@@ -203,9 +203,9 @@ def test_a_script_runs_alone_and_says_what_is_wrong(
 def test_a_script_of_a_bare_call_runs_where_there_is_no_plugin(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = next(r for r in records(filled) if r.op == "mm" and not r.problem["dynamic"])
+    stored = next(r for r in records(filled) if r.op == "mm" and not r.problem["dynamic"])
     path = tmp_path / "mm.py"
-    written(filled, one, path, capsys)
+    written(filled, stored, path, capsys)
     code = (
         "import runpy, sys\n"
         "sys.modules['inductor_plugin'] = None\n"
@@ -228,8 +228,8 @@ def test_a_script_of_a_bare_call_runs_where_there_is_no_plugin(
 def test_a_record_is_timed_against_the_library_kernel(
     filled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = next(r for r in records(filled) if r.op == "attention")
-    command = ["bench", one.digest, "--seconds", "0.1", "--json", "--cache-dir", str(filled)]
+    stored = next(r for r in records(filled) if r.op == "attention")
+    command = ["bench", stored.digest, "--seconds", "0.1", "--json", "--cache-dir", str(filled)]
     assert main(command) in (0, 1)
     times = json.loads(capsys.readouterr().out)
     assert times["low"] <= times["speedup"] <= times["high"]
@@ -267,12 +267,12 @@ def test_regret_needs_no_key_and_the_speedup_does(
     cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = open_store(cache_dir)
-    one = record(measured("fast", 1.0), decision=decision("fast"))
-    store.put_record(one)
+    stored = record(measured("fast", 1.0), decision=decision("fast"))
+    store.put_record(stored)
     where = ["--cache-dir", str(cache_dir)]
     for wrong, why in (
         (["bench"], "name a record by its key, or write --regret"),
-        (["bench", one.digest, "--op", "mm"], "--op chooses among all records"),
+        (["bench", stored.digest, "--op", "mm"], "--op chooses among all records"),
         (["bench", "--regret", "--op", "bmm"], "no record is of operator 'bmm'; there are mm"),
     ):
         assert main([*wrong, *where]) == 2
@@ -280,7 +280,7 @@ def test_regret_needs_no_key_and_the_speedup_does(
     # Of another machine, and with a single candidate: there is nothing to time.
     assert main(["bench", "--regret", *where]) == 0
     assert "0 of 0 winners" in capsys.readouterr().out
-    assert main(["bench", "--regret", one.digest, *where]) == 0
+    assert main(["bench", "--regret", stored.digest, *where]) == 0
     assert "1 records have one candidate" in capsys.readouterr().out
 
 
@@ -307,23 +307,23 @@ def test_what_cannot_be_rebuilt_keeps_its_metadata_and_says_so(
         "epilogue": "",
         "dynamic": [],
     }
-    one = replace(plain, op="grouped_mm", problem=problem, describe="grouped_mm(4x8)")
-    store.put_record(one)
+    stored = replace(plain, op="grouped_mm", problem=problem, describe="grouped_mm(4x8)")
+    store.put_record(stored)
     path = tmp_path / "grouped.py"
-    assert main(["repro", one.digest, "--cache-dir", str(cache_dir), "--out", str(path)]) == 0
+    assert main(["repro", stored.digest, "--cache-dir", str(cache_dir), "--out", str(path)]) == 0
     said = capsys.readouterr()
     assert "metadata only: this version cannot rebuild a call of grouped_mm" in said.err
-    assert main(["bench", one.digest, "--cache-dir", str(cache_dir)]) == 2
+    assert main(["bench", stored.digest, "--cache-dir", str(cache_dir)]) == 2
     assert "cannot be run alone" in capsys.readouterr().err
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, str(path)], capture_output=True, timeout=120, check=False
     )
-    assert found.returncode == 3
-    assert b"grouped_mm(4x8): the call cannot be rebuilt: this version" in found.stdout
-    assert b"'size': (4, 8)" in found.stdout
-    for odd in (replace(one, problem={}), replace(one, describe="grouped_mm")):
+    assert done.returncode == 3
+    assert b"grouped_mm(4x8): the call cannot be rebuilt: this version" in done.stdout
+    assert b"'size': (4, 8)" in done.stdout
+    for odd in (replace(stored, problem={}), replace(stored, describe="grouped_mm")):
         assert "are not those of grouped_mm" in script(odd, {}, "/nowhere").refused
-    fused = replace(one, op="mm", problem={**problem, "op": "mm", "epilogue": "relu"})
+    fused = replace(stored, op="mm", problem={**problem, "op": "mm", "epilogue": "relu"})
     assert "epilogue" in script(fused, {}, "/nowhere").refused
 
 
@@ -349,8 +349,8 @@ def test_an_unknown_key_is_an_error(
 def test_a_key_of_another_kind_is_an_error(
     filled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = records(filled)[0]
-    assert main(["repro", f"{one.environment[:6]}/", "--cache-dir", str(filled)]) == 2
+    stored = records(filled)[0]
+    assert main(["repro", f"{stored.environment[:6]}/", "--cache-dir", str(filled)]) == 2
     assert "only records are of one call" in capsys.readouterr().err
 
 
@@ -358,29 +358,29 @@ def test_an_ambiguous_key_names_what_it_may_mean(
     cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = open_store(cache_dir)
-    made = [record(measured("fast", 1.0), problem=number) for number in range(17)]
-    for one in made:
-        store.put_record(one)
+    entries = [record(measured("fast", 1.0), problem=number) for number in range(17)]
+    for entry in entries:
+        store.put_record(entry)
     # Seventeen digests, sixteen digits: two begin alike.
-    first, count = Counter(one.digest[0] for one in made).most_common(1)[0]
+    first, count = Counter(entry.digest[0] for entry in entries).most_common(1)[0]
     assert count > 1
-    key = f"{made[0].environment[:6]}/{first}"
+    key = f"{entries[0].environment[:6]}/{first}"
     assert main(["repro", key, "--cache-dir", str(cache_dir)]) == 2
     assert "is not unique: record " in capsys.readouterr().err
 
 
 def test_the_verb_needs_no_torch(filled: Path) -> None:
-    one = records(filled)[0]
+    stored = records(filled)[0]
     code = (
         "import sys; from inductor_plugin.cli import main; "
-        f"main(['repro', '{one.digest}', '--cache-dir', {str(filled)!r}]); "
+        f"main(['repro', '{stored.digest}', '--cache-dir', {str(filled)!r}]); "
         "sys.exit('torch' in sys.modules)"
     )
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, timeout=60, check=False
     )
-    assert found.returncode == 0, found.stderr.decode()
-    assert found.stdout.startswith(b'"""One call, alone: ')
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.startswith(b'"""One call, alone: ')
 
 
 def test_orders_of_strides_become_dense_tensors() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import pickle
 import sys
 import time
@@ -42,6 +41,7 @@ from inductor_plugin.worker.jobs import (
 )
 from inductor_plugin.worker.process import WorkerProcess
 from tests.support.candidates import faults
+from tests.support.candidates.operands import tensor
 from tests.support.fakes.waiting import wait_idle
 from tests.support.repository import REPOSITORY
 
@@ -57,13 +57,6 @@ SETTINGS = WorkerSettings(
 QUICK = Sampling(warmup=1, samples=3, min_sample_ms=0.05, max_total_s=5.0, cold_cache=False)
 TOLERANCE = 1e-4
 CHECK = NumberCheck(Tolerance(TOLERANCE, TOLERANCE))
-
-
-def tensor(*size: int, seed: int = 0, **more: Any) -> TensorSpec:
-    stride = tuple(math.prod(size[place + 1 :]) for place in range(len(size)))
-    return TensorSpec(
-        size, more.pop("stride", stride), more.pop("dtype", "float32"), "cpu", seed=seed, **more
-    )
 
 
 A, B, C = tensor(16, 32, seed=1), tensor(32, 8, seed=2), tensor(16, 8)

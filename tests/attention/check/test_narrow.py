@@ -10,7 +10,7 @@ from inductor_plugin.kernels.call import ExternKernel
 from inductor_plugin.problem.attention import Attention, Mask, arguments
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.jobs import BenchCandidate
-from tests.attention.check.test_reference import (
+from tests.support.attention.screening import (
     BOTTOM_RIGHT,
     CAUSAL,
     WINDOW,

@@ -48,8 +48,8 @@ def test_equal_packs_give_equal_wheels(tmp_path: Path) -> None:
 
 def test_a_wheel_says_what_is_in_it_and_what_compiled_it(tmp_path: Path) -> None:
     file = pack_file(tmp_path, **{"nvidia-cutlass": "4.2.0"})
-    made = write_wheel(file, tmp_path)
-    with zipfile.ZipFile(made.file) as zipped:
+    wheel_file = write_wheel(file, tmp_path)
+    with zipfile.ZipFile(wheel_file.file) as zipped:
         (name,) = (n for n in zipped.namelist() if n.endswith(".dist-info/sboms/kernels.cdx.json"))
         text = zipped.read(name).decode()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None

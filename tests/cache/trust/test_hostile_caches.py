@@ -90,9 +90,9 @@ def test_a_directory_that_others_may_change_is_refused_by_one_rule_wherever_it_i
     reason = str(own.value).removeprefix("the cache directory is refused: ")
     assert "who could replace the kernels in it" in reason
     assert open_second(root) is None
-    found = examined(root)
-    assert found.state == "broken"
-    assert f"{found.detail}; {found.remedy}" == reason
+    finding = examined(root)
+    assert finding.state == "broken"
+    assert f"{finding.detail}; {finding.remedy}" == reason
 
 
 def link_to_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

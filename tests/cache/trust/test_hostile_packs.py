@@ -32,10 +32,10 @@ NOT_TRUSTED = "holds native code that is not trusted"
 
 @pytest.fixture
 def make(tmp_path: Path, payload: bytes, mark: Path) -> Iterator[Make]:
-    def made(name: str = "k") -> Kernel:
+    def kernel(name: str = "k") -> Kernel:
         return Kernel(tmp_path / f"files-{name}", {LIBRARY: payload, "source.cu": b"x"}, name)
 
-    yield made
+    yield kernel
     assert not mark.exists(), "code of the attacker ran"
 
 

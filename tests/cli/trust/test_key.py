@@ -69,15 +69,15 @@ def test_an_import_is_refused_then_taken_by_the_key_and_all_say_so(
     }
     shown = answer_of(store, capsys, "show", kernel_key().digest)
     assert shown["taken"] == {"by": "signature", "source": str(file), "signers": [public]}
-    found = trust(there, f"{public} me", "")
-    assert (found.state, found.remedy) == ("ok", "")
-    assert "1 signed by me" in found.detail
+    finding = trust(there, f"{public} me", "")
+    assert (finding.state, finding.remedy) == ("ok", "")
+    assert "1 signed by me" in finding.detail
     monkeypatch.delenv("INDUCTOR_PLUGIN_TRUSTED_KEYS")
     run(store, "verify", status=1)
     assert "1 refused" in capsys.readouterr().out
-    found = trust(there, "", "")
-    assert found.state == "broken"
-    assert "INDUCTOR_PLUGIN_TRUSTED_KEYS" in found.remedy
+    finding = trust(there, "", "")
+    assert finding.state == "broken"
+    assert "INDUCTOR_PLUGIN_TRUSTED_KEYS" in finding.remedy
 
 
 def test_with_trust_it_is_the_operators_word(
@@ -97,24 +97,24 @@ def test_keys_that_cannot_be_used_are_said_before_anything_is_taken(
     monkeypatch.setenv("INDUCTOR_PLUGIN_TRUSTED_KEYS", str(tmp_path / "nowhere"))
     assert main(["import", str(file), "--trust", "--cache-dir", str(tmp_path / "there")]) == 2
     assert "there is no such file; correct or unset it" in capsys.readouterr().err
-    found = trust(tmp_path / "there", str(tmp_path / "nowhere"), "")
-    assert (found.state, found.remedy) == ("broken", "correct or unset it")
+    finding = trust(tmp_path / "there", str(tmp_path / "nowhere"), "")
+    assert (finding.state, finding.remedy) == ("broken", "correct or unset it")
 
 
 def test_doctor_names_a_signing_key_that_others_may_read(tmp_path: Path, public: str) -> None:
-    found = trust(tmp_path / "cache", "", str(tmp_path / "key"))
-    assert (found.state, public in found.detail) == ("ok", True)
+    finding = trust(tmp_path / "cache", "", str(tmp_path / "key"))
+    assert (finding.state, public in finding.detail) == ("ok", True)
     (tmp_path / "key").chmod(0o644)
-    found = trust(tmp_path / "cache", "", str(tmp_path / "key"))
-    assert found.state == "broken"
-    assert found.remedy.startswith("run: chmod 600")
+    finding = trust(tmp_path / "cache", "", str(tmp_path / "key"))
+    assert finding.state == "broken"
+    assert finding.remedy.startswith("run: chmod 600")
 
 
 def test_doctor_names_the_package_that_is_missing(
     tmp_path: Path, public: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cryptography.exceptions", None)
-    found = trust(tmp_path / "cache", public, "")
-    assert found.state == "broken"
-    assert found.remedy == 'pip install "inductor-plugin[trust]"'
+    finding = trust(tmp_path / "cache", public, "")
+    assert finding.state == "broken"
+    assert finding.remedy == 'pip install "inductor-plugin[trust]"'
     assert trust(tmp_path / "cache", "", "").state == "ok"

@@ -5,28 +5,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
-import torch._inductor.config as inductor_config
 
-import inductor_plugin
 from inductor_plugin.cache import document, open_store
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.candidates.providers import offered
+from tests.support.compile import fresh
 
-
-@pytest.fixture(autouse=True)
-def fresh(inductor_cache: Path) -> Iterator[None]:
-    torch._dynamo.reset()
-    with inductor_config.patch(fx_graph_cache=False):
-        yield
-    inductor_plugin.disable()
-    torch._dynamo.reset()
+__all__ = ["fresh"]  # the fixture
 
 
 def multiply(cache_dir: Path, **options: Any) -> None:

@@ -20,8 +20,8 @@ from torch import nn
 from inductor_plugin.cache import open_store
 from inductor_plugin.cli import main
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.end_to_end.test_cpu import Spent, compiled, fresh
 from tests.support.candidates.providers import offered
+from tests.support.compile import Spent, compiled, fresh
 from tests.support.remote.s3_server import BUCKET, S3Server, s3_server
 
 __all__ = ["fresh"]  # the fixture

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from inductor_plugin.cache import open_store
-from tests.end_to_end.test_cpu import Spent, compiled, fresh
 from tests.support.candidates.providers import offered
+from tests.support.compile import Spent, compiled, fresh
 
 pytestmark = pytest.mark.compat
 

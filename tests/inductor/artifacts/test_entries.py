@@ -25,9 +25,9 @@ from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.ops.native import source
 from inductor_plugin.templates.cutlass.source import INTERFACE as PRODUCTS
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.ops.test_sites import ECHO, Echo
 from tests.support.fakes.selection import offers, race, rig
 from tests.support.native import call_sites, host_kernels
+from tests.support.native.echo import ECHO, Echo
 
 pytestmark = pytest.mark.compat
 

@@ -45,12 +45,9 @@ def of_buffers(values: list[Epilogue]) -> Callable[[GraphLowering], None]:
     update = GraphLowering._update_scheduler  # pyright: ignore[reportPrivateUsage]
 
     def updating(graph: Any) -> None:
-        products = [
-            multi_template
-            for multi_template in graph.buffers
-            if isinstance(multi_template, ir.MultiTemplateBuffer)
-        ]
-        for buffer in graph.buffers:
+        buffers: list[ir.Buffer] = graph.buffers
+        products = [each for each in buffers if isinstance(each, ir.MultiTemplateBuffer)]
+        for buffer in buffers:
             if isinstance(buffer, ir.ComputedBuffer):
                 read = {dep.name for dep in buffer.get_read_writes().reads}
                 _, body, _ = buffer.get_default_sizes_body()
@@ -298,7 +295,7 @@ def test_two_outputs(asked: Lower) -> None:
     result = asked(both, A, B, Arg((512,)))[0]
     assert [write.pattern for write in result.writes] == ["full", "full"]
     assert result.readers == 0
-    assert result.write_bytes == 2 * result.product_bytes
+    assert [write.bytes for write in result.writes] == [result.product_bytes] * 2
 
 
 def test_heads_are_no_order_of_the_product(before: Lower) -> None:

@@ -4,26 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 import torch
-import torch._dynamo
-import torch._inductor.config as inductor_config
 
-import inductor_plugin
 from tests.support.candidates.providers import offered
+from tests.support.compile import fresh
 
-
-@pytest.fixture(autouse=True)
-def fresh(inductor_cache: Path) -> Iterator[None]:
-    torch._dynamo.reset()
-    with inductor_config.patch(fx_graph_cache=False):
-        yield
-    inductor_plugin.disable()
-    torch._dynamo.reset()
+__all__ = ["fresh"]  # the fixture
 
 
 def test_a_decision_that_raises_leaves_the_library_kernel(

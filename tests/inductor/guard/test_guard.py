@@ -32,11 +32,10 @@ from inductor_plugin.tuning import selection
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.worker.child.graphs import built
-from tests.end_to_end.test_cpu import fresh
 from tests.support.candidates.fast_templates import CALLS, rivals_offered
+from tests.support.compile import fresh
 
 __all__ = ["fresh"]  # the fixture
-
 pytestmark = pytest.mark.compat
 
 ALWAYS: dict[str, Any] = {"verify_graph": "auto", "verify_graph_share": 1e6}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,14 +74,6 @@ FALLBACK = {
         bias="full",
     ),
 }
-
-
-@pytest.fixture(name="toolkit", scope="module")
-def a_toolkit() -> Toolkit:
-    toolkit = nvcc.find("", dict(os.environ))
-    if not isinstance(toolkit, Toolkit):
-        pytest.skip(toolkit.reason)
-    return toolkit
 
 
 def compiled(

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
-from inductor_plugin.kernels import nvcc
 from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.templates.cutlass.evt import Evt, evt_of
@@ -201,14 +199,6 @@ def test_a_random_chain_computes_what_eager_does(seed: int) -> None:
     results = eager(case, product, operands)
     wanted = [results[names.index(write.buffer)] for write in epilogue.writes]
     check_close(actual, [value.to(like.dtype) for value, like in zip(wanted, actual, strict=True)])
-
-
-@pytest.fixture(name="toolkit", scope="module")
-def a_toolkit() -> Toolkit:
-    toolkit = nvcc.find("", dict(os.environ))
-    if not isinstance(toolkit, Toolkit):
-        pytest.skip(toolkit.reason)
-    return toolkit
 
 
 def test_the_cpp_of_a_tree_computes_what_the_tree_does(toolkit: Toolkit, tmp_path: Path) -> None:

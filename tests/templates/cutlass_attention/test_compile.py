@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import os
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +26,18 @@ from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass_attention import source as cutlass_fmha_source
 from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
 from inductor_plugin.templates.cutlass_attention.fmha import configs
-from inductor_plugin.templates.cutlass_attention.patch import example_folder
 from inductor_plugin.worker.child import compile as compile_child
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob, Event
 from tests.support.attention.problems import attention
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+
 pytestmark = pytest.mark.slow
+
 
 BATCH, HEADS, SEQ = 2, 16, 1000
 """`call` has as many queries, and one key more: no tile divides either."""
+
 
 FORWARD = (
     *configs(attention_of(attention()), target("H100")),
@@ -69,14 +69,6 @@ class Built:
     outcomes: tuple[Compiled, ...]
     functions: tuple[KernelFunction[FmhaCall], ...]
     cpu_s: float
-
-
-@pytest.fixture(name="toolkit", scope="module")
-def a_toolkit() -> Toolkit:
-    toolkit = nvcc.find("", dict(os.environ))
-    if not isinstance(toolkit, Toolkit):
-        pytest.skip(toolkit.reason)
-    return toolkit
 
 
 def children_s() -> float:
@@ -116,26 +108,6 @@ def forward_kernels(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(name="backward", scope="module")
 def backward_kernels(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> Built:
     return built(toolkit, BACKWARD, tmp_path_factory.mktemp("backward"))
-
-
-@pytest.fixture(name="places", scope="module")
-def accumulator_places(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    text = (Path(__file__).parent / "fmha_places.cu").read_text(encoding="utf-8")
-    folder = str(tmp_path_factory.mktemp("places"))
-    job = CppCompileJob(
-        (CppSource("places", text, "fmha_places"),),
-        nvcc.command(toolkit, "sm_90a"),
-        folder,
-        1200,
-    )
-
-    def ignore(event: Event) -> None:
-        del event
-
-    (done,) = compile_child.run(job, ignore)
-    assert (done.status, done.reason) == ("ok", "")
-    ctypes.CDLL(toolkit.cudart, mode=ctypes.RTLD_GLOBAL)
-    return getattr(ctypes.CDLL(str(done.library)), done.symbol)
 
 
 def call(dim: int = 64, seq_q: int = SEQ, seq_k: int = SEQ + 1, **values: Any) -> FmhaCall:
@@ -356,61 +328,3 @@ def test_generated_code_plans_memory_for_the_v_that_is_turned(narrow: Built) -> 
     op = OpKernel("inductor_plugin::cutlass_fmha.out", (name, 0.125, -1, 0, True))
     needed = cutlass.workspace_needed(op, problem.inputs, problem.output, torch.device("cuda:0"))
     assert needed == 2 * 2 * 64 * 1008
-
-
-@pytest.mark.parametrize("dim", [32, 128])
-def test_registers_are_stored_where_their_values_belong(dim: int, places: Any) -> None:
-    """``gathered`` exchanges pairs among four lanes: done here by hand, with places for values."""
-    count = dim // 4
-    rows, columns = ((ctypes.c_int * (128 * 2 * count))() for _ in range(2))
-    assert places(dim, rows, columns) == 0
-
-    def place(thread: int, i: int, j: int) -> tuple[int, int]:
-        at = (thread * 2 + i) * count + j
-        return rows[at], columns[at]
-
-    written: set[tuple[int, int]] = set()
-    for thread in range(128):
-        lane, quad = thread % 4, thread - thread % 4
-        for i in range(2):
-            row = place(thread, i, 0)[0]
-            for j in range(0, count, 8):
-                # In turn t a lane gets from lane ^ t the pair whose number is its own.
-                chunk = [
-                    place(quad + other, i, j + 2 * lane + half)
-                    for other in range(4)
-                    for half in (0, 1)
-                ]
-                column = j * 4 + lane * 8
-                assert chunk == [(row, column + at) for at in range(8)]
-                written.update(chunk)
-    assert written == {(row, column) for row in range(64) for column in range(dim)}
-
-
-def test_the_example_of_blackwell_compiles(toolkit: Toolkit, tmp_path: Path) -> None:
-    """Example 77, whose kernels no template offers yet, compiles as it is for sm_100a."""
-    if toolkit.release < (12, 8):
-        pytest.skip(f"sm_100a needs CUDA 12.8, this is {toolkit.version}")
-    include = cutlass_fmha_source.include_folder()
-    assert include is not None
-    text = (Path(__file__).parent / "blackwell_fmha.cu").read_text(encoding="utf-8")
-    command = nvcc.command(
-        replace(
-            toolkit,
-            include_dirs=(
-                *toolkit.include_dirs,
-                str(example_folder(include).parent / "77_blackwell_fmha"),
-            ),
-        ),
-        "sm_100a",
-    )
-
-    def ignore(event: Event) -> None:
-        del event
-
-    source = CppSource("77", text, "blackwell_fmha")
-    (done,) = compile_child.run(CppCompileJob((source,), command, str(tmp_path), 1200), ignore)
-    assert (done.status, done.reason) == ("ok", "")
-    instructions = sass.instructions(Path(str(done.library)))
-    assert not isinstance(instructions, str), instructions
-    assert any(name.startswith("UTC") for names in instructions.values() for name in names)

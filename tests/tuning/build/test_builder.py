@@ -1,73 +1,25 @@
-"""Compiling what candidates need: batches, the cache, other processes, and every way to fail."""
+"""Compiling what candidates need: batches, the cache, and every way to fail."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import KernelKey, Resources, Store, open_store
-from inductor_plugin.tuning.counters import Counters
+from inductor_plugin.cache import open_store
 from inductor_plugin.errors import CacheError, WorkerError
-from inductor_plugin.problem.target import Target, target
-from inductor_plugin.tuning.build import builder as builder_module
 from inductor_plugin.tuning import scratch
+from inductor_plugin.tuning.build import builder as builder_module
 from inductor_plugin.tuning.build.batches import MAX_BATCH, cuda_batch, spread
-from inductor_plugin.tuning.budget import SHARE, Budget
-from inductor_plugin.tuning.build.builder import Builder
-from inductor_plugin.tuning.report.trace import Trace
-from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
-from tests.support.fakes.waiting import LIMIT_S, until
-from tests.support.fakes.workers import FakePool
-from tests.support.fakes.tasks import budget, cpp_build, entry, problem, task, triton_job
-
-
-@dataclass
-class Rig:
-    """A builder on fake workers and a real cache."""
-
-    builder: Builder
-    pool: FakePool
-    store: Store
-    counters: Counters
-    trace: Trace
-    target: Target | None = None
-    op: str = "mm"
-
-    def build(self, entries: Sequence[TaskCandidate], limit: Budget | None = None) -> None:
-        """Build entries and wait until each has an answer and nothing runs."""
-        pending = task(entries, budget=limit)
-        pending.problem = replace(pending.problem, target=self.target, op=self.op)
-        for each in entries:
-            self.builder.add(pending, each, lambda: None)
-        self.builder.flush()
-        until(lambda: all(e.ready or e.outcome is not None for e in entries))
-        until(lambda: not self.builder.busy())
-
-    def batches(self) -> list[int]:
-        return [len(job.sources) for job in self.pool.jobs if isinstance(job, CppCompileJob)]
-
-
-def rig(path: Path, *, timeout_s: float = LIMIT_S) -> Rig:
-    pool, counters, trace, store = FakePool(), Counters(), Trace("trace.json"), open_store(path)
-    workers: Any = pool
-    builder = Builder(store, workers, counters, trace, timeout_s)
-    return Rig(builder, pool, store, counters, trace)
-
-
-def cpp_entries(*names: str) -> list[TaskCandidate]:
-    return [entry(name, build=cpp_build(name)) for name in names]
-
-
-def status(candidate: TaskCandidate) -> str:
-    return "ready" if candidate.ready else candidate.outcome.status if candidate.outcome else "open"
+from tests.support.fakes.builder import cpp_entries, rig, status
+from tests.support.fakes.tasks import cpp_build, entry, task, triton_job
+from tests.support.fakes.waiting import until
 
 
 def test_a_kernel_is_built_once_and_found_afterwards(tmp_path: Path) -> None:
@@ -245,114 +197,6 @@ def test_one_kernel_that_does_not_compile_costs_itself(tmp_path: Path) -> None:
     assert "error" in bad.outcome.reason
 
 
-SPILLING, SMALL = Resources(255, 4096), Resources(168, 64)
-WIDE = Resources(64, 0, shared_bytes=200 << 10, threads=256)
-
-
-def test_a_kernel_that_spills_is_kept_and_not_measured(tmp_path: Path) -> None:
-    bench = rig(tmp_path)
-    bench.target = target("H100")
-    bench.pool.resources = {"bad": SPILLING, "good": SMALL}
-    good, bad, unknown = entries = cpp_entries("good", "bad", "unknown")
-    bench.build(entries)
-    assert [status(e) for e in (good, bad, unknown)] == ["ready", "pruned", "ready"]
-    assert bad.outcome is not None
-    assert "spills 4096 bytes" in bad.outcome.reason
-    assert isinstance(bad.build, CppBuild)
-    kept = bench.store.kernel(bad.build.key.digest)
-    assert kept is not None
-    assert kept.resources == SPILLING
-
-
-def test_a_candidate_judges_its_own_compiled_kernel(tmp_path: Path) -> None:
-    first = rig(tmp_path)
-    first.pool.resources = {"bad": Resources(200, 0), "good": Resources(64, 0)}
-    for builder in (first, rig(tmp_path)):  # compiled, and read from the cache
-        entries = cpp_entries("bad", "good")
-        for each in entries:
-            each.judge = lambda resources: "too many" if resources.registers == 200 else None
-        builder.build(entries)
-        assert [status(each) for each in entries] == ["pruned", "ready"]
-        assert entries[0].outcome is not None
-        assert entries[0].outcome.reason == "too many"
-
-
-def test_without_a_library_kernel_what_spills_is_measured(tmp_path: Path) -> None:
-    bench = rig(tmp_path)
-    bench.target, bench.op = target("H100"), "flex_attention_backward"
-    bench.pool.resources = {"bad": SPILLING, "huge": Resources(64, 0, shared_bytes=300 << 10)}
-    entries = cpp_entries("bad", "huge")
-    bench.build(entries)
-    assert [status(e) for e in entries] == ["ready", "pruned"]
-
-
-def test_a_kernel_out_of_the_cache_is_judged_for_the_gpu_of_its_problem(tmp_path: Path) -> None:
-    first = rig(tmp_path)
-    first.target = target("H100")
-    first.pool.resources = {"wide": WIDE, "bad": SPILLING}
-    first.build(cpp_entries("wide", "bad"))
-    for gpu, wanted in (
-        (target("H100"), ["ready", "pruned"]),
-        (target("L40S"), ["pruned", "pruned"]),
-        (None, ["ready", "ready"]),
-    ):
-        again = rig(tmp_path)
-        again.target = gpu
-        entries = cpp_entries("wide", "bad")
-        again.build(entries)
-        assert [status(e) for e in entries] == wanted
-        assert again.pool.jobs == []
-
-
-def test_a_kernel_that_another_process_built_is_judged_too(tmp_path: Path) -> None:
-    bench, other = rig(tmp_path), open_store(tmp_path)
-    bench.target = target("H100")
-    mine, theirs = entries = cpp_entries("mine", "theirs")
-    assert isinstance(theirs.build, CppBuild)
-    key = theirs.build.key
-    lock = other.lock_kernel(key.digest)
-    lock.__enter__()
-
-    def publish() -> None:
-        until(lambda: mine.ready)
-        other.put_kernel(key, {"kernel.so": b"theirs", "source.cpp": b""}, SPILLING)
-        lock.__exit__(None, None, None)
-
-    threading.Thread(target=publish).start()
-    bench.build(entries)
-    assert [status(e) for e in entries] == ["ready", "pruned"]
-
-
-def test_a_triton_kernel_that_spills_is_kept_and_not_measured(tmp_path: Path) -> None:
-    cache, folder = tmp_path / "cache", tmp_path / "triton"
-    for compiled in (1, 0):  # built, and out of the cache
-        bench = rig(cache)
-        bench.target = target("H100")
-        bench.pool.resources = {"bad": SPILLING, "wide": WIDE}
-        entries = [entry(n, build=triton_job(n, folder)) for n in ("bad", "wide", "good")]
-        bench.build(entries)
-        assert [status(e) for e in entries] == ["pruned", "ready", "ready"]
-        assert len(bench.pool.jobs) == 3 * compiled
-        assert not (folder / "HASH" / "bad.cubin").exists()
-        assert {e.resources for e in bench.store.iter_kernels()} == {SPILLING, WIDE, Resources()}
-
-
-def test_a_triton_kernel_that_is_not_kept_is_judged_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def none(folder: Path) -> dict[str, bytes]:
-        return {}
-
-    monkeypatch.setattr("inductor_plugin.kernels.triton_files.collect", none)
-    bench = rig(tmp_path / "cache")
-    bench.target = target("H100")
-    bench.pool.resources = {"bad": SPILLING}
-    entries = [entry("bad", build=triton_job("bad", folder)) for folder in (None, tmp_path / "t")]
-    bench.build(entries)
-    assert [status(e) for e in entries] == ["pruned", "pruned"]
-    assert len(bench.pool.jobs) == 2
-
-
 def test_a_triton_kernel_needs_no_library(tmp_path: Path) -> None:
     bench = rig(tmp_path)
     bench.pool.status = {"bad": "hung"}
@@ -406,67 +250,6 @@ def test_workers_that_do_not_come_to_a_kernel_do_not_blame_it(
     assert status(k) == "skipped"
 
 
-def test_a_kernel_whose_other_builder_is_silent_is_built_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(builder_module, "_SILENCE_S", 0.05)
-    monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
-    bench = rig(tmp_path, timeout_s=0.02)
-    (k,) = entries = cpp_entries("k")
-    assert isinstance(k.build, CppBuild)
-    with open_store(tmp_path).lock_kernel(k.build.key.digest):
-        bench.build(entries)
-    assert status(k) == "ready"
-    assert len(bench.pool.jobs) == 1
-
-
-def test_a_kernel_that_another_process_is_building_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(builder_module, "_SILENCE_S", 0.2)
-    monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
-    bench, other = rig(tmp_path, timeout_s=0.2), rig(tmp_path)
-    other.pool.gate.clear()
-    (theirs,), (mine,) = cpp_entries("k"), cpp_entries("k")
-    other.builder.add(task([theirs]), theirs, lambda: None)
-    other.builder.flush()
-    until(lambda: bool(other.pool.jobs))
-    threading.Timer(1.0, other.pool.gate.set).start()  # five times the silence that is waited for
-    bench.build([mine])
-    assert (status(mine), bench.pool.jobs) == ("ready", [])
-
-
-def test_a_kernel_that_another_process_builds_is_not_waited_for_after_the_budget(
-    tmp_path: Path,
-) -> None:
-    bench = rig(tmp_path)
-    (k,) = entries = cpp_entries("k")
-    assert isinstance(k.build, CppBuild)
-    with open_store(tmp_path).lock_kernel(k.build.key.digest):
-        bench.build(entries, budget(0.1))
-    assert status(k) == "skipped"
-    assert bench.pool.jobs == []
-
-
-def test_a_kernel_that_another_process_builds_is_waited_for_and_read(tmp_path: Path) -> None:
-    bench, other = rig(tmp_path), open_store(tmp_path)
-    mine, theirs = entries = cpp_entries("mine", "theirs")
-    assert isinstance(theirs.build, CppBuild)
-    key: KernelKey = theirs.build.key
-    lock = other.lock_kernel(key.digest)
-    lock.__enter__()
-
-    def publish() -> None:
-        until(lambda: mine.ready)
-        other.put_kernel(key, {"kernel.so": b"theirs", "source.cpp": b""})
-        lock.__exit__(None, None, None)
-
-    threading.Thread(target=publish).start()
-    bench.build(entries)
-    assert (status(mine), status(theirs)) == ("ready", "ready")
-    assert sum(bench.batches()) == 1
-
-
 def test_a_closed_pool_answers_for_every_kernel(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -492,94 +275,6 @@ def test_a_cache_that_takes_no_kernel_answers_for_every_kernel(
     assert [status(e) for e in entries] == ["skipped"] * 3
     with open_store(tmp_path).lock_kernel(entries[0].build.key.digest, timeout_s=0):  # pyright: ignore
         pass  # its locks were given back
-
-
-def test_nothing_is_compiled_once_the_budget_has_ended(tmp_path: Path) -> None:
-    bench = rig(tmp_path)
-    (k,) = entries = cpp_entries("k")
-    bench.build(entries, budget(0.0))
-    assert status(k) == "skipped"
-    assert bench.pool.jobs == []
-
-
-def test_with_a_budget_the_heaviest_problems_are_compiled_first(tmp_path: Path) -> None:
-    bench = rig(tmp_path)
-    limit = Budget(100.0)
-    tasks = [task(cpp_entries(f"k{i}"), budget=limit, digest=str(i)) for i in range(4)]
-    for rows, each in zip((64, 512, 128, 256), tasks, strict=True):
-        each.problem = problem(rows=rows)
-        bench.builder.add(each, each.entries[0], lambda: None)
-    assert limit.ends == float("inf")
-    bench.builder.flush()
-    until(lambda: all(each.entries[0].ready for each in tasks))
-    assert bench.batches() == [2, 2]
-    first = max(range(2), key=lambda i: bench.pool.ranks[i])
-    assert "// k1" in str(bench.pool.jobs[first])
-    assert "// k3" in str(bench.pool.jobs[first])
-    earliest = limit.ends - SHARE * 100
-    assert all(earliest < moment < limit.ends for moment in bench.pool.limits)
-
-
-def test_a_short_budget_has_two_waves_of_units(tmp_path: Path) -> None:
-    for total_s, sizes in ((3.0, [1, 1, 1, 1]), (100.0, [2, 2])):
-        bench, limit = rig(tmp_path / str(total_s)), Budget(total_s)
-        tasks = [task(cpp_entries(f"k{i}"), budget=limit, digest=str(i)) for i in range(4)]
-        for rows, each in zip((64, 512, 128, 256), tasks, strict=True):
-            each.problem = problem(rows=rows)
-            bench.builder.add(each, each.entries[0], lambda: None)
-        bench.builder.flush()
-        until(lambda each=tasks: all(t.entries[0].ready for t in each))
-        assert bench.batches() == sizes
-        heaviest = max(range(len(sizes)), key=lambda i: bench.pool.ranks[i])
-        assert "// k1" in str(bench.pool.jobs[heaviest])
-
-
-def test_what_was_held_back_is_busy_from_the_moment_it_is_taken(tmp_path: Path) -> None:
-    bench = rig(tmp_path)
-    bench.pool.gate.clear()
-    k = cpp_entries("k")[0]
-    bench.builder.add(task([k]), k, lambda: None)
-    bench.builder.flush()
-    assert bench.builder.busy()
-    bench.pool.gate.set()
-    until(lambda: not bench.builder.busy())
-    assert k.ready
-
-
-def test_no_compile_starts_inside_a_quiet_block(tmp_path: Path) -> None:
-    bench = rig(tmp_path)
-    k = cpp_entries("k")[0]
-    with bench.builder.quiet() as quiet:
-        assert quiet
-        bench.builder.add(task([k]), k, lambda: None)
-        bench.builder.flush()
-        time.sleep(0.1)
-        assert bench.pool.jobs == []
-        with bench.builder.quiet() as again:
-            assert not again  # something is about to compile
-    until(lambda: k.ready)
-
-
-def test_there_is_no_quiet_while_something_compiles(tmp_path: Path) -> None:
-    bench = rig(tmp_path)
-    bench.pool.gate.clear()
-    k = cpp_entries("k")[0]
-    bench.builder.add(task([k]), k, lambda: None)
-    bench.builder.flush()
-    with bench.builder.quiet() as quiet:
-        assert not quiet
-    bench.pool.gate.set()
-    until(lambda: k.ready)
-
-
-def test_who_waits_is_told_again_when_nothing_compiles_any_more(tmp_path: Path) -> None:
-    bench = rig(tmp_path)
-    busy: list[bool] = []
-    k = cpp_entries("k")[0]
-    bench.builder.add(task([k]), k, lambda: busy.append(bench.builder.busy()))
-    bench.builder.flush()
-    until(lambda: len(busy) == 2)
-    assert busy == [True, False]
 
 
 def test_compile_seconds_are_the_compilers_not_the_queues(tmp_path: Path) -> None:

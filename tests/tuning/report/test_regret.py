@@ -11,7 +11,7 @@ from tests.support.cache.records import decision, measured, record
 
 
 def test_rivals_are_the_other_candidates_that_may_be_faster() -> None:
-    one = record(
+    decided = record(
         measured("winner", 1.0),
         measured("close", 1.2),
         measured("closer", 0.9),
@@ -21,7 +21,7 @@ def test_rivals_are_the_other_candidates_that_may_be_faster() -> None:
         measured("pruned", None, status="pruned"),
         decision=replace(decision("winner"), library="library"),
     )
-    assert rivals(one) == ["closer", "close", "library"]
+    assert rivals(decided) == ["closer", "close", "library"]
 
 
 def test_without_a_valid_decision_there_are_no_rivals() -> None:
@@ -34,22 +34,29 @@ def test_without_a_valid_decision_there_are_no_rivals() -> None:
 
 def test_the_fastest_seven_rivals_are_timed() -> None:
     rows = [measured(f"rival{number}", 1.0 + number / 100) for number in range(20)]
-    one = record(measured("winner", 1.0), *reversed(rows), decision=decision("winner"))
-    assert rivals(one) == [f"rival{number}" for number in range(7)]
+    decided = record(measured("winner", 1.0), *reversed(rows), decision=decision("winner"))
+    assert rivals(decided) == [f"rival{number}" for number in range(7)]
 
 
 def test_a_faster_candidate_is_regretted_whatever_the_drift() -> None:
     drift = [1.0 + turn / 10 for turn in range(40)]
-    found = regret("winner", {"winner": [1.25 * d for d in drift], "rival": drift, "x": [9.0] * 40})
-    assert (found.winner, found.fastest, found.timed) == ("winner", "rival", 3)
-    assert found.ratio == found.low == found.high == pytest.approx(1.25)
-    assert found.lost_ms == pytest.approx(found.winner_ms / 5)
-    assert not found.near
+    comparison = regret(
+        "winner", {"winner": [1.25 * d for d in drift], "rival": drift, "x": [9.0] * 40}
+    )
+    assert (comparison.winner, comparison.fastest, comparison.timed) == ("winner", "rival", 3)
+    assert comparison.ratio == comparison.low == comparison.high == pytest.approx(1.25)
+    assert comparison.lost_ms == pytest.approx(comparison.winner_ms / 5)
+    assert not comparison.near
 
 
 def test_a_winner_that_is_the_fastest_has_no_regret() -> None:
-    found = regret("winner", {"rival": [1.5] * 10, "winner": [1.0] * 10})
-    assert (found.fastest, found.ratio, found.lost_ms, found.near) == ("winner", 1.0, 0.0, True)
+    comparison = regret("winner", {"rival": [1.5] * 10, "winner": [1.0] * 10})
+    assert (comparison.fastest, comparison.ratio, comparison.lost_ms, comparison.near) == (
+        "winner",
+        1.0,
+        0.0,
+        True,
+    )
     same = regret("winner", {"rival": [1.0] * 10, "winner": [1.0] * 10})
     assert same.fastest == "winner"
 
@@ -59,11 +66,11 @@ def test_the_luck_of_the_luckiest_of_many_equal_candidates_is_no_regret() -> Non
     regretted = 0
     for _ in range(200):
         names = ["winner", *(f"rival{number}" for number in range(7))]
-        found = regret(
+        comparison = regret(
             "winner", {name: [chance.gauss(1.0, 0.1) for _ in range(20)] for name in names}
         )
-        assert found.ratio >= 1.0
-        regretted += not found.near
+        assert comparison.ratio >= 1.0
+        regretted += not comparison.near
     assert regretted <= 4  # 18 where the fastest is found by the turns that compare it
 
 
@@ -89,11 +96,11 @@ def test_a_difference_that_may_be_chance_counts_as_near() -> None:
 
 
 def test_the_summary_adds_up_what_is_lost() -> None:
-    one = record(measured("winner", 1.0), decision=decision("winner"))
+    decided = record(measured("winner", 1.0), decision=decision("winner"))
     noisy = record(measured("winner", 1.0, spread_ms=2.0), problem=2, decision=decision("winner"))
     slow = regret("winner", {"winner": [3.0] * 10, "rival": [1.0] * 10})
     fast = regret("winner", {"winner": [1.0] * 10, "rival": [2.0] * 10})
-    rows = [row(one, fast), row(noisy, slow, ["gone"])]
+    rows = [row(decided, fast), row(noisy, slow, ["gone"])]
     assert summary(rows) == {
         "timed": 2,
         "near": 1,

@@ -1,0 +1,166 @@
+"""Whom a build waits for: other processes, the budget, a quiet block."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import KernelKey, open_store
+from inductor_plugin.tuning.budget import SHARE, Budget
+from inductor_plugin.tuning.build import builder as builder_module
+from inductor_plugin.tuning.task import CppBuild
+from tests.support.fakes.builder import cpp_entries, rig, status
+from tests.support.fakes.tasks import budget, problem, task
+from tests.support.fakes.waiting import until
+
+
+def test_a_kernel_whose_other_builder_is_silent_is_built_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "_SILENCE_S", 0.05)
+    monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
+    bench = rig(tmp_path, timeout_s=0.02)
+    (k,) = entries = cpp_entries("k")
+    assert isinstance(k.build, CppBuild)
+    with open_store(tmp_path).lock_kernel(k.build.key.digest):
+        bench.build(entries)
+    assert status(k) == "ready"
+    assert len(bench.pool.jobs) == 1
+
+
+def test_a_kernel_that_another_process_is_building_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "_SILENCE_S", 0.2)
+    monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
+    bench, other = rig(tmp_path, timeout_s=0.2), rig(tmp_path)
+    other.pool.gate.clear()
+    (theirs,), (mine,) = cpp_entries("k"), cpp_entries("k")
+    other.builder.add(task([theirs]), theirs, lambda: None)
+    other.builder.flush()
+    until(lambda: bool(other.pool.jobs))
+    threading.Timer(1.0, other.pool.gate.set).start()  # five times the silence that is waited for
+    bench.build([mine])
+    assert (status(mine), bench.pool.jobs) == ("ready", [])
+
+
+def test_a_kernel_that_another_process_builds_is_not_waited_for_after_the_budget(
+    tmp_path: Path,
+) -> None:
+    bench = rig(tmp_path)
+    (k,) = entries = cpp_entries("k")
+    assert isinstance(k.build, CppBuild)
+    with open_store(tmp_path).lock_kernel(k.build.key.digest):
+        bench.build(entries, budget(0.1))
+    assert status(k) == "skipped"
+    assert bench.pool.jobs == []
+
+
+def test_a_kernel_that_another_process_builds_is_waited_for_and_read(tmp_path: Path) -> None:
+    bench, other = rig(tmp_path), open_store(tmp_path)
+    mine, theirs = entries = cpp_entries("mine", "theirs")
+    assert isinstance(theirs.build, CppBuild)
+    key: KernelKey = theirs.build.key
+    lock = other.lock_kernel(key.digest)
+    lock.__enter__()
+
+    def publish() -> None:
+        until(lambda: mine.ready)
+        other.put_kernel(key, {"kernel.so": b"theirs", "source.cpp": b""})
+        lock.__exit__(None, None, None)
+
+    threading.Thread(target=publish).start()
+    bench.build(entries)
+    assert (status(mine), status(theirs)) == ("ready", "ready")
+    assert sum(bench.batches()) == 1
+
+
+def test_nothing_is_compiled_once_the_budget_has_ended(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    (k,) = entries = cpp_entries("k")
+    bench.build(entries, budget(0.0))
+    assert status(k) == "skipped"
+    assert bench.pool.jobs == []
+
+
+def test_with_a_budget_the_heaviest_problems_are_compiled_first(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    limit = Budget(100.0)
+    tasks = [task(cpp_entries(f"k{i}"), budget=limit, digest=str(i)) for i in range(4)]
+    for rows, each in zip((64, 512, 128, 256), tasks, strict=True):
+        each.problem = problem(rows=rows)
+        bench.builder.add(each, each.entries[0], lambda: None)
+    assert limit.ends == float("inf")
+    bench.builder.flush()
+    until(lambda: all(each.entries[0].ready for each in tasks))
+    assert bench.batches() == [2, 2]
+    first = max(range(2), key=lambda i: bench.pool.ranks[i])
+    assert "// k1" in str(bench.pool.jobs[first])
+    assert "// k3" in str(bench.pool.jobs[first])
+    earliest = limit.ends - SHARE * 100
+    assert all(earliest < moment < limit.ends for moment in bench.pool.limits)
+
+
+def test_a_short_budget_has_two_waves_of_units(tmp_path: Path) -> None:
+    for total_s, sizes in ((3.0, [1, 1, 1, 1]), (100.0, [2, 2])):
+        bench, limit = rig(tmp_path / str(total_s)), Budget(total_s)
+        tasks = [task(cpp_entries(f"k{i}"), budget=limit, digest=str(i)) for i in range(4)]
+        for rows, each in zip((64, 512, 128, 256), tasks, strict=True):
+            each.problem = problem(rows=rows)
+            bench.builder.add(each, each.entries[0], lambda: None)
+        bench.builder.flush()
+        until(lambda each=tasks: all(t.entries[0].ready for t in each))
+        assert bench.batches() == sizes
+        heaviest = max(range(len(sizes)), key=lambda i: bench.pool.ranks[i])
+        assert "// k1" in str(bench.pool.jobs[heaviest])
+
+
+def test_what_was_held_back_is_busy_from_the_moment_it_is_taken(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    bench.pool.gate.clear()
+    k = cpp_entries("k")[0]
+    bench.builder.add(task([k]), k, lambda: None)
+    bench.builder.flush()
+    assert bench.builder.busy()
+    bench.pool.gate.set()
+    until(lambda: not bench.builder.busy())
+    assert k.ready
+
+
+def test_no_compile_starts_inside_a_quiet_block(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    k = cpp_entries("k")[0]
+    with bench.builder.quiet() as quiet:
+        assert quiet
+        bench.builder.add(task([k]), k, lambda: None)
+        bench.builder.flush()
+        time.sleep(0.1)
+        assert bench.pool.jobs == []
+        with bench.builder.quiet() as again:
+            assert not again  # something is about to compile
+    until(lambda: k.ready)
+
+
+def test_there_is_no_quiet_while_something_compiles(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    bench.pool.gate.clear()
+    k = cpp_entries("k")[0]
+    bench.builder.add(task([k]), k, lambda: None)
+    bench.builder.flush()
+    with bench.builder.quiet() as quiet:
+        assert not quiet
+    bench.pool.gate.set()
+    until(lambda: k.ready)
+
+
+def test_who_waits_is_told_again_when_nothing_compiles_any_more(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    busy: list[bool] = []
+    k = cpp_entries("k")[0]
+    bench.builder.add(task([k]), k, lambda: busy.append(bench.builder.busy()))
+    bench.builder.flush()
+    until(lambda: len(busy) == 2)
+    assert busy == [True, False]

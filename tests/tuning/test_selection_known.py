@@ -1,0 +1,186 @@
+"""What an earlier compile or another process has measured: taken over, and only the rest measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.ops.native import source
+from inductor_plugin.tuning.candidate import CandidateId
+from inductor_plugin.tuning.offer import CandidateOffer
+from inductor_plugin.tuning.task import TaskCandidate
+from inductor_plugin.tuning.ticket import BY_PYTHON
+from tests.support.fakes.selection import (
+    entries,
+    offers,
+    race,
+    rig,
+)
+from tests.support.fakes.tasks import problem
+
+
+def test_what_was_measured_once_is_known_to_the_next_process(tmp_path: Path) -> None:
+    first = rig(tmp_path)
+    ticket = first.plan(offers("a"))
+    assert not ticket.hit
+    race(ticket, {"library": 2.0, "a": 1.0})
+    assert first.selection.decide(ticket).winner == "a"
+    second = rig(tmp_path)
+    again = second.plan(offers("a"))
+    assert again.hit
+    assert again.task is None
+    assert second.selection.decide(again) == first.selection.decide(ticket)
+    stats = second.counters.snapshot()
+    assert (stats.problems, stats.record_hits, stats.record_misses, stats.candidates) == (
+        1,
+        1,
+        0,
+        2,
+    )
+
+
+def test_only_the_unseen_are_measured_beside_the_library_kernel(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    race(bench.plan(offers("a", "b")), {"library": 2.0, "a": 1.0, "b": 1.5})
+    ticket = bench.plan(offers("a", "b", "c"))
+    assert entries(ticket) == ["library", "c"]
+    race(ticket, {"library": 2.2, "c": 0.5})
+    assert bench.selection.decide(ticket).winner == "c"
+    assert set(bench.record(ticket).candidates) == {"library", "a", "b", "c"}
+    assert bench.record(ticket).candidates["library"].median_ms == pytest.approx(2.2)
+
+
+def test_a_failed_candidate_is_not_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("bad"))
+    race(ticket, {"library": 1.0}, {"bad": "raised"})
+    assert "bad is not used" in caplog.text
+    assert bench.counters.snapshot().failed == 1
+    again = bench.plan(offers("bad"))
+    assert again.hit
+    assert again.task is None
+    assert again.measured["bad"].status == "raised"
+
+
+def test_what_python_has_launched_is_measured_again_once_there_are_call_sites(
+    tmp_path: Path,
+) -> None:
+    first = rig(tmp_path)
+    ticket = first.plan(offers("a", "b"))
+    assert ticket.task is not None
+    for each in ticket.task.entries:
+        python = {"launched_by_python": True} if each.candidate_id == "a" else {}
+        each.conditions = {"host_ms": 0.02} | python
+    race(ticket, {"library": 0.010, "a": 0.006, "b": 0.008})
+    assert first.selection.decide(ticket).winner in ("a", "b", "library")
+    assert rig(tmp_path).plan(offers("a", "b")).hit
+    first.store.put_kernel(source.key(), {"kernel.so": b"the library"})
+    assert rig(tmp_path, policy="cached").plan(offers("a", "b")).hit
+    again = rig(tmp_path).plan(offers("a", "b"))
+    assert not again.hit
+    assert again.void == {"a": BY_PYTHON}
+    assert entries(again) == ["library", "a"]
+    race(again, {"library": 0.010, "a": 0.006})  # by a call site now, or Python again: only once
+    assert rig(tmp_path).plan(offers("a", "b")).hit
+
+
+def test_a_skipped_candidate_is_tried_again_and_not_blamed(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a"))
+    race(ticket, {"library": 1.0}, {"a": "skipped"})
+    assert bench.counters.snapshot().failed == 0
+    again = bench.plan(offers("a"))
+    assert not again.hit
+    assert entries(again) == ["library", "a"]
+
+
+def test_policy_cached_measures_nothing_and_decides_from_what_is_known(tmp_path: Path) -> None:
+    tuned = rig(tmp_path)
+    race(tuned.plan(offers("a")), {"library": 2.0, "a": 1.0})
+    bench = rig(tmp_path, policy="cached")
+    ticket = bench.plan(offers("a", "unseen"))
+    assert ticket.task is None
+    assert bench.selection.decide(ticket).winner == "a"
+    assert bench.counters.snapshot().record_misses == 1
+    ticket = bench.plan(offers("a"), product=problem(rows=4096))
+    assert bench.selection.decide(ticket).winner == "library"
+
+
+def test_known_candidates_are_not_prepared(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    created: list[str] = []
+
+    def counted(o: CandidateOffer) -> CandidateOffer:
+        def prepare(own: CandidateId) -> TaskCandidate:
+            created.append(own.name)
+            return o.prepare(own)
+
+        return replace(o, prepare=prepare)
+
+    race(bench.plan(offers("a")), {"library": 2.0, "a": 1.0})
+    bench.plan([counted(o) for o in offers("a")])
+    assert created == []
+    bench.plan([counted(o) for o in offers("a", "b")])
+    assert created == ["library", "b"]
+
+
+def test_what_another_process_measured_meanwhile_is_taken_over(tmp_path: Path) -> None:
+    mine, theirs = rig(tmp_path), rig(tmp_path)
+    ticket = mine.plan(offers("a", "b"))
+    race(theirs.plan(offers("a", "b")), {"library": 2.0, "a": 1.0, "b": 1.5})
+    task = ticket.task
+    assert task is not None
+    assert task.refresh(task) == 3
+    assert task.entries == []
+    task.finish(task)
+    assert mine.selection.decide(ticket).winner == "a"
+
+
+def test_what_another_process_left_out_is_still_measured(tmp_path: Path) -> None:
+    mine, theirs = rig(tmp_path), rig(tmp_path)
+    ticket = mine.plan(offers("a", "b"))
+    race(theirs.plan(offers("a")), {"library": 2.0, "a": 1.0})
+    task = ticket.task
+    assert task is not None
+    task.refresh(task)
+    assert entries(ticket) == ["library", "b"]
+    race(ticket, {"library": 2.0, "b": 0.5})
+    assert mine.selection.decide(ticket).winner == "b"
+    assert set(mine.record(ticket).candidates) == {"library", "a", "b"}
+
+
+def test_all_processes_decide_from_the_same_timings(tmp_path: Path) -> None:
+    mine, theirs = rig(tmp_path), rig(tmp_path)
+    tickets = [mine.plan(offers("a")), theirs.plan(offers("a"))]
+    for ticket in tickets:  # both measure: say, the lock's disk knows no locks
+        assert ticket.task is not None
+        ticket.task.refresh = lambda _task: 0
+    race(tickets[0], {"library": 2.0, "a": 1.0})
+    race(tickets[1], {"library": 1.0, "a": 2.0})
+    late = rig(tmp_path)
+    last = late.selection.decide(late.plan(offers("a")))
+    assert last.winner == theirs.selection.decide(tickets[1]).winner == "library"
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 4e9])
+def test_a_failure_seen_here_is_not_replaced_by_a_record(tmp_path: Path, ahead_s: float) -> None:
+    """A clock that was ahead makes a measurement the newest for ever."""
+    unchecked = rig(tmp_path, verify_numerics=False)
+    first = unchecked.plan(offers("a"))
+    race(first, {"library": 1.0, "a": 0.5})
+    record = unchecked.record(first)
+    later = {
+        name: replace(measured, measured_at=measured.measured_at + ahead_s)
+        for name, measured in record.candidates.items()
+    }
+    unchecked.store.put_record(replace(record, candidates=later))
+    for _ in range(2):
+        ticket = rig(tmp_path).plan(offers("a"))
+        if ticket.task is not None:
+            race(ticket, {"library": 1.0}, {"a": "wrong"})
+        assert rig(tmp_path).selection.decide(ticket).winner == "library"
+        assert ticket.measured["a"].status == "wrong"
