@@ -29,6 +29,7 @@ from inductor_plugin.ops.native import source as sites
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.cache.records import kernel_key
+from tests.support.cli.schemas import follow
 from tests.support.repository import REPOSITORY
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
@@ -130,6 +131,7 @@ def test_another_process_takes_the_pack_and_compiles_nothing(
         *("--backends", "ATEN,TRITON", "--max-candidates", "2", "--nvcc", "/nowhere"),
         *("--out", str(tmp_path / "again.pack")),
     )
+    follow("precompile", again)
     assert again["stats"]["compiled"] == 0
     assert again["stats"]["candidates"] == finished.stats.candidates
     assert again["pack"]["kernels"] == list(finished.pack.kernels)

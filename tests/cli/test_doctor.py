@@ -13,6 +13,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.cli import doctor
 from inductor_plugin.errors import CacheRefusedError
 from tests.support.cache.records import give_away
+from tests.support.cli.schemas import follow
 
 
 def test_every_finding_that_is_not_ok_says_what_to_do(cache_dir: Path):
@@ -21,9 +22,9 @@ def test_every_finding_that_is_not_ok_says_what_to_do(cache_dir: Path):
     assert [
         finding.name for finding in findings if finding.state != "ok" and not finding.remedy
     ] == []
-    assert (
-        json.loads(json.dumps([finding.to_dict() for finding in findings]))[0]["name"] == "python"
-    )
+    said = json.loads(json.dumps([finding.to_dict() for finding in findings]))
+    assert said[0]["name"] == "python"
+    follow("doctor", said)
     assert all(finding.name in doctor.render(findings) for finding in findings)
     assert not cache_dir.exists()
 

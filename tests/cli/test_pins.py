@@ -20,6 +20,7 @@ from inductor_plugin.tuning.pins.replay import read_pins
 from tests.support.cache.records import ENVIRONMENT, decision, measured, record
 from tests.support.candidates.fast_templates import RivalTemplate, rivals_offered
 from tests.support.cli.command import OTHER, answer_of, key, run
+from tests.support.cli.schemas import follow
 from tests.support.fakes.tasks import problem
 
 
@@ -38,11 +39,21 @@ def test_pinned_decisions_can_be_checked_and_used(
     assert answer_of(store, capsys, "pin", file)["pins"] == 3
     kept = record()
     assert read_pins(str(file)).winner(kept.environment, kept.op, kept.digest) == "fast"
-    answer = answer_of(store, capsys, "check", file)
-    assert (answer["apply"], answer["stale"], answer["different"]) == (3, [], [])
+    first = answer_of(store, capsys, "check", file)
+    assert (first["apply"], first["stale"], first["different"]) == (3, [], [])
     store.put_record(record(measured("new", 0.5), decision=decision("new", 9), updated=3000.0))
-    (answer,) = answer_of(store, capsys, "check", file, status=1)["different"]
+    second = answer_of(store, capsys, "check", file, status=1)
+    (answer,) = second["different"]
     assert (answer["pinned"], answer["found"]) == ("fast", "new")
+    without = tmp_path / "without.json"
+    pins = json.loads(file.read_text())
+    next(pin for pin in pins["environments"][0]["pins"] if pin["winner"] == "fast")["template"] = (
+        "gone"
+    )
+    without.write_text(json.dumps(pins))
+    third = answer_of(store, capsys, "check", without, status=1)
+    assert [row["reason"] for row in third["stale"]] == ["template 'gone' is not registered"]
+    follow("check", first, second, third)
     empty = open_store(tmp_path / "empty")
     assert answer_of(empty, capsys, "check", file)["different"] == []
 

@@ -18,6 +18,7 @@ from tests.support.cache.records import (
     put_library,
     record,
 )
+from tests.support.cli.schemas import follow
 
 
 def fill(path: Path, *, kernel: bool = False) -> None:
@@ -49,6 +50,7 @@ def test_a_cache_goes_to_a_remote_and_into_another_cache(
     fill(tmp_path / "here")
     assert run("push", url, "--cache-dir", tmp_path / "here", "--json") == 0
     first = said(capsys)
+    follow("push", first)
     assert (first["records"], first["changed"], first["failed"]) == (2, 2, 0)
     assert run("push", url, "--cache-dir", tmp_path / "here") == 0
     assert "2 records, 0 written, 2 known there" in capsys.readouterr().out
@@ -75,7 +77,9 @@ def test_a_part_is_chosen_by_operator_and_environment(
     assert run("pull", url, "--environment", "zz", "--cache-dir", there, "--json") == 0
     assert said(capsys)["records"] == 0
     assert run("pull", url, "--op", "mm", "--cache-dir", there, "--json") == 0
-    assert said(capsys)["records"] == 1
+    taken = said(capsys)
+    follow("pull", taken)
+    assert taken["records"] == 1
 
 
 def test_kernels_go_along_only_if_they_are_asked_for(

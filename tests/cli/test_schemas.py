@@ -11,6 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.support.cli import schemas
+from tests.support.repository import REPOSITORY
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,11 @@ def test_a_schema_is_renewed_with_the_fields(name: str, said: dict[str, list[Any
 
 
 def test_each_committed_schema_is_of_a_call() -> None:
-    assert {path.stem for path in schemas.FOLDER.glob("*.json")} == set(schemas.SCENARIOS)
+    names = {*schemas.SCENARIOS, *schemas.ELSEWHERE}
+    assert {path.stem for path in schemas.FOLDER.glob("*.json")} == names
+    for name, test in schemas.ELSEWHERE.items():
+        text = (REPOSITORY / "tests" / test).read_text(encoding="utf-8")
+        assert f'follow("{name}", ' in text, test
 
 
 def test_a_field_that_is_new_gone_or_of_another_type_does_not_follow(

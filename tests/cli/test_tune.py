@@ -12,6 +12,7 @@ from inductor_plugin.aot import tune as tune_module
 from inductor_plugin.aot.tune import TunedProblem, TuneReport
 from inductor_plugin.cli import main
 from inductor_plugin.tuning.counters import Stats
+from tests.support.cli.schemas import follow
 
 FASTER = TunedProblem("a" * 64, "mm(4x8, 8x2)", "cpp-1", "mm-2", 1.5, known=False, provisional=True)
 STAYS = TunedProblem("b" * 64, "mm(1x8, 8x2)", "mm-2", "mm-2", None, known=True, provisional=False)
@@ -66,6 +67,7 @@ def test_json_is_all_that_is_printed(
 ) -> None:
     assert main(["tune", "m:f", "--json", "--cache-dir", str(cache_dir)]) == 0
     report = json.loads(capsys.readouterr().out)
+    follow("tune", report)
     assert [problem["speedup"] for problem in report["problems"]] == [1.5, None]
     assert requests[0].options["progress"] == "off"
 

@@ -35,6 +35,7 @@ from inductor_plugin.templates.cutlass.problem import OPS
 from tests.support.attention.graphs import only
 from tests.support.cache.records import decision, measured, record
 from tests.support.candidates import wrong_in_process
+from tests.support.cli.schemas import follow
 from tests.support.lowering import Lab
 from tests.support.processes.repro import ran
 
@@ -232,6 +233,7 @@ def test_a_record_is_timed_against_the_library_kernel(
     command = ["bench", stored.digest, "--seconds", "0.1", "--json", "--cache-dir", str(filled)]
     assert main(command) in (0, 1)
     times = json.loads(capsys.readouterr().out)
+    follow("bench", times)
     assert times["low"] <= times["speedup"] <= times["high"]
     assert times["rounds"] >= 10
     assert min(times["winner_ms"], times["library_ms"]) > 0

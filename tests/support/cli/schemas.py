@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
@@ -32,7 +34,9 @@ MAPS = frozenset(
 """Names of the fields whose own names are data, or which are a key's fields as they are."""
 NULL_OR: Mapping[str, str] = {
     **dict.fromkeys(("winner", "library", "kind", "kernel_digest", "torch", "cuda"), "string"),
-    **dict.fromkeys(("winner_ms", "library_ms", "median_ms", "spread_ms", "speedup"), "number"),
+    **dict.fromkeys(
+        ("winner_ms", "library_ms", "median_ms", "spread_ms", "speedup", "recorded"), "number"
+    ),
     **dict.fromkeys(
         ("rejected_speedup", "hit_rate", "limit_bytes", "error", "compile_s"), "number"
     ),
@@ -42,7 +46,7 @@ NULL_OR: Mapping[str, str] = {
 """Fields that may be null, whether or not an example has it, and their type otherwise."""
 ANY = frozenset({"left", "right"})
 """Fields that have the values of any other field."""
-FREE = frozenset({"provenance", "problem", "device", "software", "numerics", "epilogue"})
+FREE = frozenset({"provenance", "problem", "device", "software", "numerics", "epilogue", "extra"})
 """Objects with fields of an environment or of a problem, as they are in the cache."""
 _NAMES = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
 
@@ -120,7 +124,34 @@ SCENARIOS: Mapping[str, Sequence[Sequence[str]]] = {
     "clear": (["clear", "--force"],),
     "key": (["key", "new", "{folder}/key"], ["key", "show", "{folder}/key"]),
 }
-"""The calls whose JSON has a committed schema, in the order in which they run on one cache. Those that load torch have none."""
+"""The calls whose JSON has a committed schema, in the order in which they run on one cache."""
+ELSEWHERE: Mapping[str, str] = {
+    "bench": "repro/test_script.py",
+    "check": "cli/test_pins.py",
+    "doctor": "cli/test_doctor.py",
+    "precompile": "aot/test_precompile.py",
+    "pull": "cli/test_remote.py",
+    "push": "cli/test_remote.py",
+    "tune": "cli/test_tune.py",
+}
+"""Calls that need torch or a remote: the test which holds what they say against the committed schema (`follow`)."""
+
+
+def follow(name: str, *said: Any) -> None:
+    """Hold what a verb said, in one call or several, against its committed schema.
+
+    With ``RENEW_SCHEMAS`` set, the schema is written anew first.
+
+    Raises:
+        jsonschema.ValidationError: It does not follow.
+    """
+    path = FOLDER / f"{name}.json"
+    if os.environ.get("RENEW_SCHEMAS"):
+        path.write_text(text_of(said, name), encoding="utf-8")
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    validator: Any = Draft202012Validator(schema)
+    for each in said:
+        validator.validate(each)
 
 
 def outputs(folder: Path) -> dict[str, list[Any]]:
