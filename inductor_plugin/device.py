@@ -185,7 +185,7 @@ class Source:
         except Exception as error:
             logger.debug("%s cannot be loaded", self, exc_info=True)
             raise DeviceError(
-                f"{self} cannot be loaded: {type(error).__name__}: {error}; mend or uninstall the package"
+                f"{self} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
         if not isinstance(device, Device):
             kind = type(device).__name__
@@ -287,8 +287,9 @@ class Devices:
         with self._lock:
             if name in self._faults:
                 return
-            self._faults[name] = reason
-        warn_once(logger, f"{reason}. Inductor alone serves this device in this process")
+            text = f"{reason}; mend, update or uninstall the package: until then Inductor alone serves the device"
+            self._faults[name] = text
+        warn_once(logger, text)
 
     def _listed(self) -> dict[str, Source]:
         if self._sources is None:

@@ -20,7 +20,7 @@ def devices() -> Finding:
     here = lookup.present()
     faults = [*filter(None, map(DEVICES.fault, described)), *filter(None, map(_fault, here))]
     if faults:
-        remedy = "mend, update or uninstall the package; Inductor alone serves the device meanwhile"
+        remedy = "mend, update or uninstall the package that describes the device"
         return Finding(name, "broken", "; ".join(faults), remedy)
     if not described:
         return Finding(

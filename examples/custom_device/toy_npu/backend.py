@@ -195,6 +195,7 @@ def install() -> None:
         setattr(module, name, getattr(Interface, name))
     module.get_amp_supported_dtype = lambda: [torch.bfloat16]
     module._is_in_bad_fork = lambda: False
+    module.manual_seed_all = lambda seed: None
     torch._register_device_module("npu", module)
     _library()
     register_interface_for_device("npu", Interface)

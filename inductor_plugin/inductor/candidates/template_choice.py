@@ -30,7 +30,7 @@ from inductor_plugin.problem.attention import BACKWARD, DIRECTIONS
 from inductor_plugin.registry import Registry
 from inductor_plugin.template import Candidate, CudaSource, Failed, Template, TritonSource
 from inductor_plugin.tuning.task import CppBuild
-from inductor_plugin.worker.devices.lookup import is_nvidia, refusal_of
+from inductor_plugin.worker.devices.lookup import is_nvidia, name_of, refusal_of
 
 OFFERED_BY = "offered_by"
 """Attribute of a choice: the template that offers it."""
@@ -323,8 +323,9 @@ def _choice(candidate: Candidate, call: AutotuneCall, config: Config) -> Any | F
 def _cuda_choice(
     candidate: Candidate, source: CudaSource, call: AutotuneCall, config: Config
 ) -> Any | Failed:
-    if not is_nvidia(device_text(call.layout.device)):
-        return Failed(f"nvcc compiles it, which is not for {call.layout.device.type}")
+    device = device_text(call.layout.device)
+    if not is_nvidia(device):
+        return Failed(f"nvcc compiles it, which is not for {name_of(device)}")
     if not source.deterministic and torch.are_deterministic_algorithms_enabled():
         return Failed("it adds up in no fixed order, and torch.use_deterministic_algorithms is on")
     result = build_of(source, candidate.template, config)
