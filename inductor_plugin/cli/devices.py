@@ -10,7 +10,6 @@ from inductor_plugin.device import DEVICES
 from inductor_plugin.errors import DeviceError
 from inductor_plugin.tuning.environment import environment
 from inductor_plugin.worker.devices import lookup
-from inductor_plugin.worker.timer import timer_for
 
 
 def devices() -> Finding:
@@ -46,7 +45,7 @@ def _fault(device: str, *, timed: bool = True) -> str:
         environment(device)
         lookup.target_of(device)
         if timed and source is not None:
-            source.ask("timer", timer_for, device)
+            source.ask("timer", lookup.known(device).timer, device)
     except DeviceError as error:
         return str(error)
     return ""

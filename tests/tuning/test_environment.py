@@ -17,11 +17,13 @@ import torch
 
 from inductor_plugin.cache import digest_of
 from inductor_plugin.config import Config
+from inductor_plugin.errors import DeviceError
 from inductor_plugin.ops import launch
 from inductor_plugin.tuning import environment
 from inductor_plugin.tuning.runtime import worker_settings
 from inductor_plugin.worker.child import main
 from inductor_plugin.worker.devices import cuda
+from tests.support.fakes.devices import Clock, described
 
 
 @pytest.fixture(autouse=True)
@@ -191,6 +193,30 @@ def test_a_worker_knows_the_cache_that_has_the_library_of_call_sites(tmp_path: P
     assert worker_settings(config, "bench", "cuda:0").kernel_folder == str(tmp_path)
     off = dataclasses.replace(config, cache="off")
     assert worker_settings(off, "bench", "cuda:0").kernel_folder == ""
+
+
+def test_the_worker_of_another_device_starts_it_and_its_timer() -> None:
+    started: list[str] = []
+    clocks: list[Clock] = []
+
+    def timer(device: str) -> Clock:
+        clocks.append(Clock(device))
+        return clocks[-1]
+
+    try:
+        with described(name="npu", start=started.append, timer=timer):
+            settings = worker_settings(Config(), "bench", "npu:9")
+            main._apply_torch_settings(settings)
+            assert started == ["npu:9"]
+            assert [clock.asked for clock in clocks] == [["synchronize"]]
+            clocks[0].synchronize = Mock(side_effect=RuntimeError("NPU error\nat 7"))
+            assert main.device_fault() == "NPU error"
+            clocks[0].synchronize = Mock()
+            assert main.device_fault() == ""
+    finally:
+        torch.set_grad_enabled(True)
+    with pytest.raises(DeviceError, match="no package describes them"):
+        main._apply_torch_settings(dataclasses.replace(settings, device_reference=""))
 
 
 def test_the_worker_of_a_gpu_searches_kernels_there(
