@@ -176,13 +176,14 @@ class Source:
             DeviceError: It cannot be imported, or is no `Device`.
         """
         module, _, attribute = self.reference.partition(":")
-        # The border to a package's code, whose import may raise anything; the traceback is in the log.
         try:
             value: Any = importlib.import_module(module)
             for part in attribute.split("."):
                 value = getattr(value, part)
             device = value if isinstance(value, Device) else value()
-        except Exception as error:
+        except (
+            Exception
+        ) as error:  # the border to a package's code, whose import may raise anything
             logger.debug("%s cannot be loaded", self, exc_info=True)
             raise DeviceError(
                 f"{self} cannot be loaded: {type(error).__name__}: {error}"

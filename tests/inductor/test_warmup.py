@@ -1,5 +1,7 @@
 """What is told and started before the first call of a graph is lowered."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from pathlib import Path

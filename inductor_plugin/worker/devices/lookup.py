@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ from inductor_plugin.worker.devices.cuda import CUDA
 logger = logging.getLogger(__name__)
 
 _BUILT_IN = {"cpu": CPU, "cuda": CUDA}
+_NO_NAME = re.compile(r"[^\w.-]")
+"""What a name of a lock's file does not have."""
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -207,7 +210,8 @@ def uuid_of(device: str) -> str:
     kind, _, index = device.partition(":")
     try:
         if described.turn is not None:
-            return str(_ask(device, "turn", described.turn, device))
+            turn = str(_ask(device, "turn", described.turn, device))
+            return turn if name_of(device) in _BUILT_IN else _NO_NAME.sub("_", turn)
     except DeviceError as error:
         warn_once(logger, f"{error}; turns are taken by its index")
     return f"{kind}-{index or 0}"

@@ -18,15 +18,15 @@ def add_templates(registry: Registry | None = None, devices: Devices = DEVICES) 
 
     A device whose templates cannot be registered is left to Inductor alone.
     """
-    registry = registry or default_registry()
     for name in devices.names():
         device, source = devices.get(name), devices.source(name)
-        if device is None or source is None or (id(registry), device) in _ADDED:
+        own = registry or default_registry()
+        if device is None or source is None or (id(own), device) in _ADDED:
             continue
-        _ADDED.add((id(registry), device))
+        _ADDED.add((id(own), device))
         try:
             for template in source.ask("templates", device.templates):
-                registry.register(template)
+                own.register(template)
         except DeviceError as error:
             devices.give_up(name, str(error))
         except (RegistrationError, TypeError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -64,7 +64,7 @@ NO_DEVICE = {"facts": facts}
 
 
 @contextmanager
-def described(device: Device = NPU, name: str = "npu", **fields: Any) -> Iterator[Device]:
+def described(device: Device = NPU, name: str = "npu", **fields: Any) -> Generator[Device]:
     """Register a device in this process, inside the block."""
     chosen = replace(device, **fields)
     globals()["_CHOSEN"] = chosen
