@@ -181,9 +181,8 @@ class Source:
             for part in attribute.split("."):
                 value = getattr(value, part)
             device = value if isinstance(value, Device) else value()
-        except (
-            Exception
-        ) as error:  # the border to a package's code, whose import may raise anything
+        # The border to a package's code, whose import may raise anything.
+        except Exception as error:
             logger.debug("%s cannot be loaded", self, exc_info=True)
             raise DeviceError(
                 f"{self} cannot be loaded: {type(error).__name__}: {error}"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,46 +30,80 @@ def records(home: Path) -> dict[str, dict[str, Any]]:
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
 
 
-def test_a_device_of_another_package_is_tuned_recorded_replayed_and_shown(tmp_path: Path) -> None:
-    site, home = install(tmp_path), tmp_path / "home"
+@dataclass(frozen=True)
+class Tuned:
+    """A machine on which the model of the example was tuned once.
 
-    first = own_device.run(site, home, tmp_path / "inductor", RUN)
-    assert first.returncode == 0, first.stderr[-5000:]
-    assert f"same numbers: True\n{PRODUCTS} products, 0 of them known\n" in first.stdout
-    assert f"candidates measured: {2 * PRODUCTS}\n" in first.stdout
+    Attributes:
+        folder: Everything is below it.
+        site: Where the package is installed.
+        said: What the process wrote.
+        records: The records it left, by key.
+    """
 
-    kept = records(home)
-    assert len(kept) == PRODUCTS
-    for record in kept.values():
+    folder: Path
+    site: Path
+    said: str
+    records: dict[str, dict[str, Any]]
+
+    def run(self, *arguments: str) -> str:
+        """Run Python there with the plugin's cache and a new one of Inductor, and return what it writes."""
+        fresh = Path(tempfile.mkdtemp(dir=self.folder))
+        done = own_device.run(self.site, self.folder / "home", fresh, *arguments)
+        assert done.returncode == 0, done.stderr[-5000:]
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    folder = tmp_path_factory.mktemp("device")
+    machine = Tuned(folder, install(folder), "", {})
+    said = machine.run(RUN)
+    return replace(machine, said=said, records=records(folder / "home"))
+
+
+def test_a_device_of_another_package_is_tuned_by_its_own_timer_and_recorded(tuned: Tuned) -> None:
+    assert f"same numbers: True\n{PRODUCTS} products, 0 of them known\n" in tuned.said
+    assert f"candidates measured: {2 * PRODUCTS}\n" in tuned.said
+    assert len(tuned.records) == PRODUCTS
+    for record in tuned.records.values():
         measured: dict[str, Any] = record["candidates"]
         assert {each["status"] for each in measured.values()} == {"ok"}
         assert {name.rpartition("-")[0] for name in measured} == {"mm", "toy_npu_direct.direct"}
         for each in measured.values():
-            # Of its own timer, in the worker.
-            assert each["provenance"]["clock_mhz"] == 1000
+            assert each["provenance"]["clock_mhz"] == 1000  # its own timer says so, in the worker
             assert min(each["samples_ms"]) > 0
             assert each["error"] is not None or each["kind"] == "extern"
+        assert record["decision"]["winner"] in measured
 
-    second = own_device.run(site, home, tmp_path / "another", RUN)
-    assert second.returncode == 0, second.stderr[-5000:]
-    assert f"{PRODUCTS} products, {PRODUCTS} of them known\n" in second.stdout
-    assert "candidates measured: 0\n" in second.stdout
-    assert records(home) == kept
 
-    key, record = next(iter(kept.items()))
-    explained = own_device.run(site, home, tmp_path / "inductor", *PLUGIN, "explain", key)
-    assert explained.returncode == 0, explained.stderr
-    assert record["decision"]["winner"] in explained.stdout
-    assert "toy_npu_direct.direct-" in explained.stdout
+def test_a_second_process_measures_nothing(tuned: Tuned) -> None:
+    said = tuned.run(RUN)
+    assert f"same numbers: True\n{PRODUCTS} products, {PRODUCTS} of them known\n" in said
+    assert "candidates measured: 0\n" in said
+    assert records(tuned.folder / "home") == tuned.records
 
-    found = own_device.run(site, home, tmp_path / "inductor", *PLUGIN, "doctor", "--json")
-    (finding,) = (each for each in json.loads(found.stdout) if each["name"] == "devices")
-    assert finding["state"] == "ok"
-    assert finding["detail"] == (
-        "npu:0: Toy NPU, toy_npu 1.0 (entry point npu = toy_npu.plugin:DEVICE of toy_npu 1.0)"
+
+def test_explain_and_the_list_of_environments_show_it(tuned: Tuned) -> None:
+    key, record = next(iter(tuned.records.items()))
+    explained = tuned.run(*PLUGIN, "explain", key)
+    assert f"Runs: {record['decision']['winner']}\n" in explained
+    assert "toy_npu_direct.direct-" in explained
+    listed = tuned.run(*PLUGIN, "ls", "--environments")
+    assert re.search(r"this machine +Toy NPU$", listed, re.MULTILINE), listed
+
+
+def test_doctor_asks_it_what_a_compile_would(tuned: Tuned) -> None:
+    done = own_device.run(
+        tuned.site, tuned.folder / "home", tuned.folder / "inductor", *PLUGIN, "doctor", "--json"
     )
-    listed = own_device.run(site, home, tmp_path / "inductor", *PLUGIN, "ls", "--environments")
-    assert re.search(r"this machine +Toy NPU$", listed.stdout, re.MULTILINE), listed.stdout
+    (finding,) = (each for each in json.loads(done.stdout) if each["name"] == "devices")
+    assert finding == {
+        "name": "devices",
+        "state": "ok",
+        "detail": "npu:0: Toy NPU, toy_npu 1.0 (entry point npu = toy_npu.plugin:DEVICE of toy_npu 1.0)",
+        "remedy": "",
+    }
 
 
 @pytest.mark.parametrize(

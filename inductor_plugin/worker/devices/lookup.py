@@ -1,4 +1,4 @@
-"""Which device is described how: the only place where a type of device decides."""
+"""Which device is described how, and what its description says, checked."""
 
 from __future__ import annotations
 
