@@ -65,5 +65,7 @@ DEVICE = Device(
     Timer,
     templates=lambda: [DirectProduct()],
     refusal=refusal,
-    on_host=True,  # it has no cores of its own, so nothing is compiled while it is measured
+    # It has no cores of its own: nothing is compiled while it is measured, and processes need not take turns on it.
+    on_host=True,
+    turn=lambda device: "",
 )
