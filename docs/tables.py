@@ -14,6 +14,7 @@ from docs.verbs import verbs
 from inductor_plugin import errors
 from inductor_plugin.cache.key import KernelKey
 from inductor_plugin.cache.layout import Layout
+from inductor_plugin.device import Device
 from inductor_plugin.problem import Operand, Problem, SizeClass
 from inductor_plugin.problem import target as targets
 from inductor_plugin.template import Candidate, OpKernel
@@ -125,6 +126,7 @@ def _code(text: str) -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "candidate": lambda: fields_table(Candidate),
     "counters": lambda: fields_table(Stats),
+    "device": lambda: fields_table(Device),
     "environment": environment_table,
     "errors": errors_tree,
     "examples": examples_list,

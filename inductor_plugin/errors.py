@@ -4,6 +4,7 @@ InductorPluginError
 ├── OptionError            an unknown option or an invalid value
 ├── RegistrationError      a template name that is taken or not registered
 ├── TargetError            an unknown GPU
+├── DeviceError            a package that describes its device wrongly
 ├── PinError               a problem without a pin (option ``strict``), or a recording of nothing
 ├── RankError              ranks that cannot be compared
 ├── PackError              a pack of precompiled kernels that is empty or does not load
@@ -43,6 +44,10 @@ class RegistrationError(InductorPluginError, ValueError):
 
 class TargetError(InductorPluginError, ValueError):
     """A GPU that the plugin lacks facts of, to compile or rank kernels for it."""
+
+
+class DeviceError(InductorPluginError):
+    """A package describes its device wrongly: what it registered does not load, or raises. Inductor alone serves the device."""
 
 
 class PinError(InductorPluginError):

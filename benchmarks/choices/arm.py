@@ -20,6 +20,7 @@ from torch import nn
 
 import inductor_plugin
 from inductor_plugin.tuning import race
+from inductor_plugin.worker.devices.cpu import CPU
 
 LAYERS: tuple[tuple[int, int, int], ...] = (
     *((rows, 96, 160) for rows in (4, 48, 192)),
@@ -86,7 +87,7 @@ def choices(turns: int) -> dict[str, Any]:
 
 def race_all(turns: int) -> None:
     """Let the finals have one leg of so many turns, with every candidate that runs."""
-    sampling = replace(race.final_sampling("cpu"), max_total_s=60.0)
+    sampling = replace(race.final_sampling(CPU), max_total_s=60.0)
     race.ROUNDS_PER_LEG, race.MAX_LEGS = turns, 1
     race.leaders = lambda screened, _: tuple(screened)
     race.final_sampling = lambda _: sampling

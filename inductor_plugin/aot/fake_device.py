@@ -56,8 +56,8 @@ _CACHES = (
     "torch._inductor.utils:get_device_tflops",
     "torch._inductor.utils:_get_device_tflops",
     "torch._inductor.utils:using_b200",
-    "inductor_plugin.tuning.environment:_cuda",
-    "inductor_plugin.tuning.environment:_software",
+    "inductor_plugin.worker.devices.cuda:facts",
+    "inductor_plugin.worker.devices.cuda:versions",
 )
 """Functions that cache facts of the device, in any of the supported versions of torch."""
 
@@ -156,7 +156,7 @@ class _Driver(TargetDriver):
     """The part of Triton's driver that Triton and Inductor query while they compile."""
 
     def __init__(self, properties: SimpleNamespace) -> None:
-        super().__init__(TritonTarget("cuda", properties.major * 10 + properties.minor, 32))
+        super().__init__(_triton_target(properties))
         facts = {
             "max_shared_mem": properties.shared_memory_per_block_optin,
             "max_num_regs": properties.regs_per_multiprocessor,
@@ -171,6 +171,14 @@ class _Driver(TargetDriver):
     def get_device_interface(self) -> Any:
         """Return torch's module for the device."""
         return torch.cuda
+
+
+def _triton_target(properties: SimpleNamespace) -> TritonTarget:
+    """Return what Triton compiles for: an AMD GPU (one with ``gcnArchName``) by its name, with its own size of a warp."""
+    amd = str(getattr(properties, "gcnArchName", "")).partition(":")[0]
+    if amd:
+        return TritonTarget("hip", amd, properties.warp_size)
+    return TritonTarget("cuda", properties.major * 10 + properties.minor, 32)
 
 
 def _answer(stack: ExitStack, properties: SimpleNamespace, devices: int) -> None:

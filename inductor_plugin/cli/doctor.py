@@ -22,6 +22,7 @@ from inductor_plugin.cache.remote.files import open_files, shown
 from inductor_plugin.cache.transfer.installed import Mismatch, installed_packs, mismatch
 from inductor_plugin.cache.transfer.wheel import read_pack
 from inductor_plugin.cache.trust.policy import trust_or_nobody
+from inductor_plugin.cli.devices import devices
 from inductor_plugin.cli.disk import cache, second_cache
 from inductor_plugin.cli.finding import Finding, State
 from inductor_plugin.cli.trust.finding import distrust, trust
@@ -64,6 +65,7 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         compiler(),
         cpu(),
         gpu(),
+        devices(),
         triton(),
         nvcc(_option("nvcc")),
         cutlass(),

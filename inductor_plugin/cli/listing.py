@@ -363,9 +363,10 @@ def _this_machine() -> list[Mapping[str, Any]]:
     with suppress(ImportError, OSError, RuntimeError):
         import torch  # noqa: PLC0415  takes 2.5 s, and only this list needs it
 
+        from inductor_plugin.cli import devices  # noqa: PLC0415
         from inductor_plugin.tuning.environment import environment  # noqa: PLC0415
 
-        environments.append(environment("cpu"))
+        environments += [environment("cpu"), *devices.environments()]
         if torch.cuda.is_available():
             environments.append(environment("cuda:0"))
     return environments

@@ -44,6 +44,7 @@ from inductor_plugin.ops.launch import add_kernel_folder
 from inductor_plugin.tuning.pins.recording import Recording, recording
 from inductor_plugin.tuning.pins.replay import read_pins
 from inductor_plugin.tuning.runtime import RUNTIME
+from inductor_plugin.worker.devices.templates import add_templates
 
 logger = logging.getLogger(__name__)
 
@@ -211,6 +212,7 @@ def _with_carrier(
     config: Config, accepted: Mapping[str, Any], example_inputs: Sequence[Any]
 ) -> dict[str, Any]:
     """Return Inductor's options with the carrier, tuning on, and the chosen backends."""
+    add_templates()
     config = _as_inductor(config, accepted)
     inner = user_passes(accepted.get(CARRIER, getattr(inductor_config, CARRIER)))
     result = {**accepted, CARRIER: ConfigCarrier(config, inner, warm_up, installed)}

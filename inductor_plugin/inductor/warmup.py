@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from inductor_plugin.config import Config
-from inductor_plugin.errors import warn_once
+from inductor_plugin.errors import DeviceError, warn_once
 from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.facts.toolchain import NO_COMPILER, compiler_version
 from inductor_plugin.tuning.runtime import RUNTIME
+from inductor_plugin.worker.devices.lookup import give_up, why_unknown
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +39,18 @@ def warm_up(config: Config, graph: torch.fx.Graph) -> None:
         )
     if config.policy == "tune":
         for device in devices:
-            _start_worker(config, device)
+            if not why_unknown(device_text(device)):
+                _start_worker(config, device)
 
 
 def _start_worker(config: Config, device: torch.device) -> None:
     text = device_text(device)
-    context = RUNTIME.context(config, text, {"cpp": compiler_version()} if text == "cpu" else {})
+    software = {"cpp": compiler_version()} if text == "cpu" else {}
+    try:
+        context = RUNTIME.context(config, text, software)
+    except DeviceError as error:
+        give_up(text, error)
+        return
     if not context.store.has_records(context.environment):
         threading.Thread(target=context.prewarm, daemon=True).start()
 

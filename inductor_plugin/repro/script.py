@@ -24,6 +24,7 @@ from typing import Any
 from inductor_plugin.cache import Record, report
 from inductor_plugin.cache.document import inner
 from inductor_plugin.cache.record import GRAPH
+from inductor_plugin.device import DEVICES
 from inductor_plugin.problem.epilogue_text import ParsedEpilogue, load
 from inductor_plugin.problem.epilogue_views import NotReplayableError, jumps, plan
 from inductor_plugin.problem.tolerance import tolerance
@@ -88,7 +89,18 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
         known = [operand.fields(f"operand_{at}", at + 1) for at, operand in enumerate(inputs)]
         rebuilt = _assigned({"OPERANDS": known, "REASON": refused}) + BARE
     head = _head(record, environment, refused)
-    return Script(f"{head}{IMPORTS}\n{_facts(record, environment, cache_dir)}{rebuilt}", refused)
+    return Script(
+        f"{head}{IMPORTS}{_import_of(environment)}\n{_facts(record, environment, cache_dir)}{rebuilt}",
+        refused,
+    )
+
+
+def _import_of(environment: Mapping[str, Any]) -> str:
+    """Return the import that makes a device known to torch; empty where torch knows it, or no package describes it here."""
+    source = DEVICES.source(str(inner(environment, "device").get("type", "")))
+    if source is None:
+        return ""
+    return f"\nimport {source.reference.partition(':')[0]}  # makes {source.name} known to torch\n"
 
 
 def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:

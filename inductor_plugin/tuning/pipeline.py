@@ -25,6 +25,7 @@ from inductor_plugin.tuning.holder import Holds
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Agenda, Task, TaskCandidate
+from inductor_plugin.worker.devices.lookup import known, on_host
 from inductor_plugin.worker.jobs import MAY_HAVE_CHANGED, OUT_OF_TIME, Outcome
 
 if TYPE_CHECKING:
@@ -332,7 +333,7 @@ class Pipeline:
                 outcome = self._measure_in_process(
                     candidate.in_process,
                     candidate.candidate_id,
-                    race.screening(self.device),
+                    race.screening(known(self.device)),
                     self._bench_timeout_s,
                 )
         candidate.screened(outcome)
@@ -348,7 +349,8 @@ class Pipeline:
         if candidate.bench is None:
             return None
         self._used = True
-        return self._bench.screen(task.screening(candidate, reference, race.screening(self.device)))
+        sampling = race.screening(known(self.device))
+        return self._bench.screen(task.screening(candidate, reference, sampling))
 
     def _final(self, task: Task) -> bool:
         """Run one leg of interleaved rounds; False when no candidate can catch up any more."""
@@ -369,7 +371,7 @@ class Pipeline:
         finalists = [task.entry(n) for n in task.racing]
         started = time.perf_counter()
         with self._journal.measuring(task, self.device, [e.name for e in finalists], "final"):
-            sampling = race.final_sampling(self.device)
+            sampling = race.final_sampling(known(self.device))
             job = task.final(finalists, library, sampling, race.ROUNDS_PER_LEG)
             outcomes = self._bench.final(job)
         elapsed_s, check_s = time.perf_counter() - started, sum(o.check_s for o in outcomes)
@@ -386,7 +388,7 @@ class Pipeline:
 
     def _give_back(self) -> None:
         """Let the worker give the GPU's memory back: the user's first step may need all of it."""
-        if self._used and self.device != "cpu":
+        if self._used and not on_host(self.device):
             self._used = False
             self._bench.release()
 

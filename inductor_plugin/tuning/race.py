@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 
 from inductor_plugin.cost.host import sample_costs
+from inductor_plugin.device import Device
 from inductor_plugin.worker.jobs import Sampling
 
 LEAD = 1.30
@@ -22,26 +23,24 @@ ROUNDS_PER_LEG = 6
 MAX_LEGS = 4
 
 
-def screening(device: str) -> Sampling:
+def screening(device: Device) -> Sampling:
     """Return the sampling of screening: enough to drop slow candidates, at most 0.25 s."""
-    cpu = device.startswith("cpu")
     return Sampling(
-        warmup=2 if cpu else 3,
+        warmup=device.warmup,
         samples=5,
-        min_sample_ms=1.0 if cpu else 0.2,
+        min_sample_ms=device.sample_ms[0],
         max_total_s=0.25,
         cold_cache=True,
         retake_s=RETAKE_S,
     )
 
 
-def final_sampling(device: str) -> Sampling:
+def final_sampling(device: Device) -> Sampling:
     """Return the sampling of one turn of the finals."""
-    cpu = device.startswith("cpu")
     return Sampling(
         warmup=1,
         samples=1,
-        min_sample_ms=1.0 if cpu else 0.5,
+        min_sample_ms=device.sample_ms[1],
         max_total_s=0.5,
         cold_cache=True,
         retake_s=RETAKE_S,

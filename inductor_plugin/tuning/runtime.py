@@ -26,12 +26,7 @@ from inductor_plugin.ops.launch import add_kernel_store
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.counters import COUNTERS
-from inductor_plugin.tuning.environment import (
-    convolution_tf32,
-    environment,
-    float32_precision,
-    reduced_precision,
-)
+from inductor_plugin.tuning.environment import environment, float32_precision
 from inductor_plugin.tuning.holder import ProblemLocks, silence_s
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.ranks.group import group_of
@@ -45,9 +40,10 @@ from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker import switches
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
+from inductor_plugin.worker.devices.cuda import convolution_tf32, reduced_precision
+from inductor_plugin.worker.devices.lookup import on_host, reference_of, why_scarce
 from inductor_plugin.worker.farm.pool import Pool, on_farm
 from inductor_plugin.worker.jobs import WorkerSettings
-from inductor_plugin.worker.occupancy import why_scarce
 
 logger = logging.getLogger(__name__)
 
@@ -343,7 +339,7 @@ class Runtime:
             config: The options.
             device: What is compiled for; where a GPU is measured meanwhile, compiling gives way to it.
         """
-        nice = _NICE if config.policy == "tune" and device != "cpu" else 0
+        nice = _NICE if config.policy == "tune" and not on_host(device) else 0
         workers = config.compile_workers or len(os.sched_getaffinity(0))
         key = (workers, config.worker_idle_s, config.worker_memory_bytes, nice, config.compile_farm)
         if key not in self._pools:
@@ -365,6 +361,7 @@ def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
         sys_path=tuple(sys.path),
         kind="bench" if kind == "bench" else "compile",
         device=device,
+        device_reference=reference_of(device),
         threads=torch.get_num_threads(),
         idle_s=config.worker_idle_s,
         memory_bytes=_memory_limit(config, device),
@@ -387,7 +384,7 @@ def _memory_limit(config: Config, device: str) -> int:
     may choose the user's process. The CUDA driver maps far more address space than it uses, so a
     worker on a GPU is limited only by the user's option.
     """
-    if config.worker_memory_bytes or device != "cpu":
+    if config.worker_memory_bytes or not on_host(device):
         return config.worker_memory_bytes
     return available_bytes() * 4 // 5
 

@@ -43,6 +43,7 @@ from inductor_plugin.tuning.validity import (
     refused_earlier,
     unused,
 )
+from inductor_plugin.worker.devices.lookup import on_host
 from inductor_plugin.worker.jobs import OUT_OF_TIME
 
 logger = logging.getLogger(__name__)
@@ -307,7 +308,7 @@ class Selection:
             entries=entries,
             check=check,
             budget=budget,
-            exclusive=ticket.problem.output.device == "cpu" and measured,
+            exclusive=on_host(ticket.problem.output.device) and measured,
             refresh=lambda task: self._refresh(ticket, task),
             finish=lambda task: self._finish(ticket, task),
             measured=measured,

@@ -298,6 +298,7 @@ class WorkerSettings:
         sys_path: The parent's module search path.
         kind: ``compile`` or ``bench``.
         device: Device a benchmark worker measures on, e.g. ``cpu`` or ``cuda:0``.
+        device_reference: ``module:attribute`` that describes the device; empty for what is built in.
         threads: Intra-op threads of the parent; 0 leaves torch's default.
         idle_s: A worker without a job for this long ends.
         memory_bytes: Private memory a worker may take; 0 for no limit.
@@ -317,6 +318,7 @@ class WorkerSettings:
     sys_path: tuple[str, ...]
     kind: Literal["compile", "bench"]
     device: str = "cpu"
+    device_reference: str = ""
     threads: int = 0
     idle_s: float = 60.0
     memory_bytes: int = 0

@@ -21,7 +21,7 @@ from tests.support.repository import REPOSITORY
 
 SAMPLE = REPOSITORY / "tests" / "fixtures" / "old_cache" / "cache"
 PAGES = sorted(path.name for path in pages.DOCS.glob("*.md"))
-COMPILE = {"fleet.md", "index.md", "options.md", "own-kernel.md", "ship.md", "slow-compile.md", "troubleshooting.md"}  # fmt: skip
+COMPILE = {"fleet.md", "index.md", "options.md", "own-device.md", "own-kernel.md", "ship.md", "slow-compile.md", "troubleshooting.md"}  # fmt: skip
 """Pages whose snippets compile models or load Inductor: each runs in a process of its own, which leaves nothing behind."""
 
 

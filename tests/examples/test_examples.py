@@ -53,6 +53,7 @@ def test_every_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAID)
     assert {path.name for path in EXAMPLES.iterdir()} - set(SAID) <= {
         "__pycache__",
+        "custom_device",  # tests/end_to_end/test_own_device.py
         "custom_template",  # tests/docs/test_pages.py
         "notebook.ipynb",
     }

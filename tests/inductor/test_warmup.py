@@ -1,5 +1,7 @@
 """What is told and started before the first call of a graph is lowered."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,6 +11,8 @@ import torch
 
 from inductor_plugin.config import Config
 from inductor_plugin.inductor import warmup
+from inductor_plugin.worker.devices import lookup
+from tests.support.fakes.devices import described
 
 pytestmark = pytest.mark.compat
 
@@ -42,3 +46,24 @@ def test_with_a_compiler_nothing_is_told(
     monkeypatch.setattr(warmup, "compiler_version", lambda: "g++ 12")
     warmup.warm_up(Config(cache_dir=cache_dir, policy="cached"), product())
     assert caplog.records == []
+
+
+def test_no_worker_is_started_for_a_device_that_nobody_describes_rightly(
+    monkeypatch: pytest.MonkeyPatch, cache_dir: Path
+) -> None:
+    """An exception here would end the user's compile."""
+    asked: list[str] = []
+
+    def facts(device: str) -> dict[str, str]:
+        asked.append(device)
+        raise ValueError("no driver")
+
+    monkeypatch.setattr(warmup, "_tuned_device", lambda _: [torch.device("xpu:0")])
+    config = Config(cache_dir=cache_dir, policy="tune")
+    warmup.warm_up(config, product())
+    assert asked == []
+    with described(name="xpu", facts=facts):
+        warmup.warm_up(config, product())
+        warmup.warm_up(config, product())
+        assert lookup.why_unknown("xpu:0").startswith("device 'xpu' (registered as ")
+    assert asked == ["xpu:0"]

@@ -36,6 +36,7 @@ from tests.support.attention.graphs import only
 from tests.support.cache.records import decision, measured, record
 from tests.support.candidates import wrong_in_process
 from tests.support.cli.schemas import follow
+from tests.support.fakes import devices as fakes
 from tests.support.lowering import Lab
 from tests.support.processes.repro import ran
 
@@ -142,6 +143,18 @@ def test_a_class_of_sizes_is_rendered_with_the_size_it_was_measured_at(filled: P
     assert "DYNAMIC = [(0, 0, 33, 64)]" in text
     assert "'stands_for': '33..64x16'" in text
     assert "'size': (40, 16), 'stride': (16, 1)" in text
+
+
+def test_a_script_imports_what_makes_a_device_known_to_torch(filled: Path) -> None:
+    known = {"device": {"type": "npu", "name": "Fake NPU"}}
+    record = records(filled)[0]
+    line = f"import {fakes.HERE}  # makes npu known to torch\n"
+    with fakes.described():
+        text = script(record, known, str(filled)).text
+        assert line in text
+        compile(text, "script.py", "exec")
+        assert line not in script(record, {"device": {"type": "cpu"}}, str(filled)).text
+    assert line not in script(record, known, str(filled)).text
 
 
 @pytest.mark.slow

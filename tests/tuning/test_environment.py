@@ -17,10 +17,13 @@ import torch
 
 from inductor_plugin.cache import digest_of
 from inductor_plugin.config import Config
+from inductor_plugin.errors import DeviceError
 from inductor_plugin.ops import launch
 from inductor_plugin.tuning import environment
 from inductor_plugin.tuning.runtime import worker_settings
 from inductor_plugin.worker.child import main
+from inductor_plugin.worker.devices import cuda
+from tests.support.fakes.devices import Clock, described
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +75,9 @@ def test_a_gpu_is_described_by_name_and_capability(monkeypatch: pytest.MonkeyPat
         name="NVIDIA H100", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30
     )
     monkeypatch.setattr(torch.cuda, "get_device_properties", Mock(return_value=gpu))
-    environment._cuda.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    cuda.facts.cache_clear()
     facts = environment.environment("cuda:0")
-    environment._cuda.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    cuda.facts.cache_clear()
     assert facts["device"]["name"] == "NVIDIA H100"
     assert facts["device"]["capability"] == "9.0"
     assert {"cuda", "cudnn", "driver", "triton", "cutlass"} <= set(facts["software"])
@@ -108,7 +111,7 @@ def default_precision() -> Iterator[None]:
 
 @pytest.mark.usefixtures("default_precision")
 @pytest.mark.parametrize(
-    ("setting", "value", "cpu", "cuda", "convolution"),
+    ("setting", "value", "cpu", "gpu", "convolution"),
     [
         ("", "ieee", "highest", "highest", True),  # cuDNN has a setting of its own
         ("", "tf32", "high", "high", True),
@@ -118,18 +121,18 @@ def default_precision() -> Iterator[None]:
     ],
 )
 def test_precision_by_torchs_newer_settings(
-    setting: str, value: str, cpu: str, cuda: str, *, convolution: bool
+    setting: str, value: str, cpu: str, gpu: str, *, convolution: bool
 ) -> None:
     backend: Any = torch.backends
     for name in setting.split(".") if setting else ():
         backend = getattr(backend, name)
     backend.fp32_precision = value
     assert environment.float32_precision("cpu") == cpu
-    assert environment.float32_precision("cuda") == cuda
-    assert environment.convolution_tf32() is convolution
+    assert environment.float32_precision("cuda") == gpu
+    assert cuda.convolution_tf32() is convolution
     for device in ("cpu", "cuda:0"):
         settings = worker_settings(Config(), "bench", device)
-        assert settings.float32_precision == (cpu if device == "cpu" else cuda)
+        assert settings.float32_precision == (cpu if device == "cpu" else gpu)
         assert settings.cudnn_allow_tf32 is convolution
         assert (
             environment.numerics(device)["float32_matmul_precision"] == settings.float32_precision
@@ -141,7 +144,7 @@ def test_convolutions_have_a_precision_of_their_own(
     monkeypatch: pytest.MonkeyPatch, *, allowed: bool
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
-    assert environment.convolution_tf32() is allowed
+    assert cuda.convolution_tf32() is allowed
 
 
 def test_provenance_names_the_host_and_on_a_gpu_the_clocks(
@@ -190,6 +193,30 @@ def test_a_worker_knows_the_cache_that_has_the_library_of_call_sites(tmp_path: P
     assert worker_settings(config, "bench", "cuda:0").kernel_folder == str(tmp_path)
     off = dataclasses.replace(config, cache="off")
     assert worker_settings(off, "bench", "cuda:0").kernel_folder == ""
+
+
+def test_the_worker_of_another_device_starts_it_and_its_timer() -> None:
+    started: list[str] = []
+    clocks: list[Clock] = []
+
+    def timer(device: str) -> Clock:
+        clocks.append(Clock(device))
+        return clocks[-1]
+
+    try:
+        with described(name="npu", start=started.append, timer=timer):
+            settings = worker_settings(Config(), "bench", "npu:9")
+            main._apply_torch_settings(settings)
+            assert started == ["npu:9"]
+            assert [clock.asked for clock in clocks] == [["synchronize"]]
+            clocks[0].synchronize = Mock(side_effect=RuntimeError("NPU error\nat 7"))
+            assert main.device_fault() == "NPU error"
+            clocks[0].synchronize = Mock()
+            assert main.device_fault() == ""
+    finally:
+        torch.set_grad_enabled(True)
+    with pytest.raises(DeviceError, match="no package describes them"):
+        main._apply_torch_settings(dataclasses.replace(settings, device_reference=""))
 
 
 def test_the_worker_of_a_gpu_searches_kernels_there(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from inductor_plugin.tuning import race
+from inductor_plugin.worker.devices.cpu import CPU
+from inductor_plugin.worker.devices.cuda import CUDA
 
 
 def test_the_standing_is_the_median_and_the_quartiles() -> None:
@@ -94,9 +96,9 @@ def test_who_takes_at_least_as_long_as_the_library_kernel_is_behind(
 
 def test_a_gpu_is_sampled_shorter_than_a_cpu() -> None:
     for sampling in (race.screening, race.final_sampling):
-        assert sampling("cuda:0").min_sample_ms < sampling("cpu").min_sample_ms
-        assert sampling("cpu").cold_cache
-    assert race.final_sampling("cpu").samples == 1  # one sample a turn: turns interleave
+        assert sampling(CUDA).min_sample_ms < sampling(CPU).min_sample_ms
+        assert sampling(CPU).cold_cache
+    assert race.final_sampling(CPU).samples == 1  # one sample a turn: turns interleave
 
 
 def test_who_leads_only_where_the_host_launches_races_too() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.errors import KernelError
+from inductor_plugin.worker import cpu_timer
 from inductor_plugin.worker import timer as measure
 from inductor_plugin.worker.failure import one_line, status_of
 from inductor_plugin.worker.jobs import Sampling
@@ -116,12 +117,12 @@ def test_and_no_longer_than_the_limit_where_one_is_calm():
 def test_a_wait_for_a_core_disturbs_a_sample(monkeypatch: pytest.MonkeyPatch):
     """Of three cold calls one has waited: it does not count. Where all have, the shortest does."""
     waits = itertools.count(1, step=10**9)
-    timer = measure.CpuTimer()
+    timer = cpu_timer.CpuTimer()
     monkeypatch.setattr(timer, "_evict", lambda: None)
-    monkeypatch.setattr(measure, "waits_ns", lambda: {"1": 5})
+    monkeypatch.setattr(cpu_timer, "waits_ns", lambda: {"1": 5})
     timer.sample(lambda: None, 3, cold=True)
     assert not timer.disturbed
-    monkeypatch.setattr(measure, "waits_ns", lambda: {"1": next(waits), "2": 0})
+    monkeypatch.setattr(cpu_timer, "waits_ns", lambda: {"1": next(waits), "2": 0})
     durations = iter([0.02, 0.001, 0.02])
     assert timer.sample(lambda: time.sleep(next(durations)), 3, cold=True) < 15
     assert timer.disturbed
@@ -154,7 +155,7 @@ def test_the_cpu_timer_measures_a_call(cold: bool):
 
 
 def test_the_last_level_cache_is_within_bounds():
-    assert 32 << 20 <= measure.last_level_cache_bytes() <= 256 << 20
+    assert 32 << 20 <= cpu_timer.last_level_cache_bytes() <= 256 << 20
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
@@ -241,7 +242,11 @@ def test_what_was_measured_beside_another_process_is_provisional(
         return (bench.Outcome("good", "ok"),)
 
     monkeypatch.setattr(bench, "turn", taken)
-    monkeypatch.setattr(bench, "uuid_of", lambda device: f"uuid of {device}")
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda device: SimpleNamespace(uuid=f"uuid of {device}"),  # pyright: ignore
+    )
     monkeypatch.setattr(bench, "screen", screened)
     monkeypatch.setattr(bench, "final", raced)
     elsewhere = replace(MEASURED, output=replace(MEASURED.output, device="cuda:1"))

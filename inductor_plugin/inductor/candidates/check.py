@@ -20,7 +20,8 @@ from inductor_plugin.problem.number_check import (
     tolerance_of,
 )
 from inductor_plugin.tuning.ends import SizeEnd
-from inductor_plugin.tuning.environment import convolution_tf32, float32_precision
+from inductor_plugin.tuning.environment import float32_precision
+from inductor_plugin.worker.devices.cuda import convolution_tf32
 
 _ALIGNMENTS = (16, 8, 4, 2)
 

@@ -21,7 +21,7 @@ from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.cuda import build_of, warn_without_cutlass
 from inductor_plugin.inductor.candidates.layouts import offered
 from inductor_plugin.inductor.candidates.triton import triton_choice
-from inductor_plugin.inductor.facts.problem import layout_operand
+from inductor_plugin.inductor.facts.problem import device_text, layout_operand
 from inductor_plugin.inductor.native import declare_site, prepare
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops import operators
@@ -30,6 +30,7 @@ from inductor_plugin.problem.attention import BACKWARD, DIRECTIONS
 from inductor_plugin.registry import Registry
 from inductor_plugin.template import Candidate, CudaSource, Failed, Template, TritonSource
 from inductor_plugin.tuning.task import CppBuild
+from inductor_plugin.worker.devices.lookup import is_nvidia, name_of, refusal_of
 
 OFFERED_BY = "offered_by"
 """Attribute of a choice: the template that offers it."""
@@ -274,7 +275,8 @@ def template_choices(
     rejected: dict[str, str] = {}
     problem = call.problem
     for template in registry.for_op(problem.op):
-        if reason := unwanted(template, problem.op, config):
+        reason = unwanted(template, problem.op, config) or refusal_of(problem, template.name)
+        if reason:
             rejected[template.name] = reason
             continue
         candidates, refused = offered(template, problem)
@@ -315,9 +317,18 @@ def _choice(candidate: Candidate, call: AutotuneCall, config: Config) -> Any | F
         return Failed(why)
     if not isinstance(candidate.kernel, CudaSource):
         return TemplateChoice(candidate, call.nodes, call.layout)
-    if not candidate.kernel.deterministic and torch.are_deterministic_algorithms_enabled():
+    return _cuda_choice(candidate, candidate.kernel, call, config)
+
+
+def _cuda_choice(
+    candidate: Candidate, source: CudaSource, call: AutotuneCall, config: Config
+) -> Any | Failed:
+    device = device_text(call.layout.device)
+    if not is_nvidia(device):
+        return Failed(f"nvcc compiles it, which is not for {name_of(device)}")
+    if not source.deterministic and torch.are_deterministic_algorithms_enabled():
         return Failed("it adds up in no fixed order, and torch.use_deterministic_algorithms is on")
-    result = build_of(candidate.kernel, candidate.template, config)
+    result = build_of(source, candidate.template, config)
     if isinstance(result, Failed):
         return result
     build, kernel = result

@@ -20,7 +20,9 @@ from torch._inductor.virtualized import V
 
 from inductor_plugin.inductor.candidates.benchmark import ZeroedRequest
 from inductor_plugin.inductor.facts.compat import boxed
+from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.template import Failed, TritonSource
+from inductor_plugin.worker.devices.lookup import is_for_triton, is_nvidia
 
 _Grid = tuple[Any, Any, Any]
 
@@ -145,8 +147,8 @@ def _template(name: str, text: str, grid: str) -> Any:
 
 def _unfit(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout) -> str | None:
     """Return why this device or graph cannot run the kernel, None if it can."""
-    if layout.device.type != "cuda" or torch.version.hip is not None:
-        return f"it is for CUDA devices, this is {layout.device.type}"
+    if not is_for_triton(device_text(layout.device)):
+        return f"it is for devices that are described as Triton's, this is {layout.device.type}"
     backends = [
         name.strip() for name in inductor_config.max_autotune_gemm_backends.upper().split(",")
     ]
@@ -154,7 +156,7 @@ def _unfit(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout) -> str
         return f"max_autotune_gemm_backends is {inductor_config.max_autotune_gemm_backends}"
     have = _properties(layout.device).cc
     need = source.capability[0] * 10 + source.capability[1]
-    if have < need:
+    if is_nvidia(device_text(layout.device)) and have < need:
         return f"it needs compute capability {need / 10}, the device has {have / 10}"
     if source.descriptors and not inductor_utils.can_use_tma(
         *(nodes[i] for i in source.descriptors)

@@ -18,6 +18,7 @@ from inductor_plugin.problem import Operand, Problem, SizeClass, dtype_name
 from inductor_plugin.problem.definition import size_class
 from inductor_plugin.problem.target import Target, from_properties, target
 from inductor_plugin.tuning.environment import float32_precision
+from inductor_plugin.worker.devices import lookup
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +49,13 @@ def problem_of(
 
 
 def target_of(device: torch.device) -> Target | None:
-    """Return the target of a device; None for a CPU, and, with one warning, for an unknown GPU."""
-    if device.type != "cuda":
-        return None
+    """Return the target of a device; None for a CPU, and, with one warning, for an unknown GPU.
+
+    Raises:
+        DeviceError: The description of a device that a package brings is wrong.
+    """
+    if lookup.name_of(device.type) != "cuda":
+        return lookup.target_of(device_text(device))
     try:
         return known_target(device)
     except TargetError as error:

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir, select_algorithm
+from torch._inductor.utils import is_gpu
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from inductor_plugin.errors import OptionError
+from inductor_plugin.errors import DeviceError, OptionError, warn_once
 from inductor_plugin.inductor.candidates.decompose_k import allowed, promising
 from inductor_plugin.inductor.candidates.offers import foreign
 from inductor_plugin.inductor.facts import compat
@@ -29,7 +30,7 @@ from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.inductor.graph.pinning import is_reproducible, untimed
 from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.problem.attention import DIRECTIONS
-from inductor_plugin.worker.cuda_timer import uuid_of
+from inductor_plugin.worker.devices.lookup import give_up, uuid_of, why_unknown
 from inductor_plugin.worker.turn import turn
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,9 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
             return _node(session, pending, choices, kwargs)
         except (OptionError, select_algorithm.NoValidChoicesError):
             raise
+        except DeviceError as error:
+            give_up(device_text(layout.device), error)
+            return stock(untimed(offered) if is_reproducible(config) else offered)
         except Exception:  # the border where Inductor calls us: its own choices are used
             if name in DIRECTIONS:
                 raise  # not a call of Inductor's: the attention lowering then falls back to it
@@ -145,7 +149,9 @@ def _node(
     if _runs_cpp(call.layout):
         if call.op in DEFERRABLE:
             return compat.selected(session.defer(pending, choices), None, kwargs)
-    elif kwargs.get("return_multi_template") and not call.input_gen_fns:
+    elif _is_finished_by_scheduler(choices, call.layout) and (
+        kwargs.get("return_multi_template") and not call.input_gen_fns
+    ):
         buffer = ir.MultiTemplateBuffer(
             call.layout, call.nodes, pending.timings, choices, _prologues(choices)
         )
@@ -180,6 +186,9 @@ def reason_to_step_aside(device: torch.device, kwargs: Mapping[str, Any] | None 
         kwargs: The other arguments of Inductor's selector.
     """
     kwargs = kwargs or {}
+    if unknown := why_unknown(device_text(device)):
+        warn_once(logger, unknown)
+        return unknown
     tunes = inductor_config.max_autotune or inductor_config.max_autotune_gemm
     pipelined = inductor_config.pipeline_max_autotune_gemm and device.type != "cpu"
     reasons: dict[str, Any] = {
@@ -207,6 +216,15 @@ def _refused(choices: Sequence[Any]) -> dict[str, str]:
 def _runs_cpp(layout: ir.Layout) -> bool:
     """Return True where Inductor generates C++, for which it cannot defer the selection."""
     return layout.device.type == "cpu" and inductor_config.cpu_backend != "triton"
+
+
+def _is_finished_by_scheduler(choices: Sequence[Any], layout: ir.Layout) -> bool:
+    """Return True where Inductor's scheduler can take the selection over: it fuses into Triton kernels alone.
+
+    A scheduler of another package need not know of it.
+    """
+    triton: Any = select_algorithm.TritonTemplateCaller
+    return is_gpu(layout.device.type) or any(isinstance(choice, triton) for choice in choices)
 
 
 def _prologues(choices: Sequence[Any]) -> Any:

@@ -62,6 +62,7 @@ from inductor_plugin.tuning.refusal import remember
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.task import problem_digest
+from inductor_plugin.worker.devices.lookup import is_nvidia, known
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +130,8 @@ class Session:
         hazard = repack_hazard(call.nodes) if any(map(is_cpp, choices)) else None
         if hazard is not None:
             choices = [choice for choice in choices if not is_cpp(choice)]
-        make_ready(self.config, call.problem.target)
+        if is_nvidia(device_text(call.layout.device)):
+            make_ready(self.config, call.problem.target)
         registry = default_registry()
         if call.op in _SCALED and not any(map(is_library, choices)):
             reason = "no library kernel among the choices tells the call's scalars; add ATEN to the backends"
@@ -188,6 +190,7 @@ class Session:
             ends: Returns the ends of its size class; called only if something is measured.
         """
         context, selection = self.context(device)
+        check = check if known(context.device).compared else None
         key = (
             context.device,
             problem_digest(problem),

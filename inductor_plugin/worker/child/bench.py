@@ -23,7 +23,7 @@ from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.child.running import Emit, Running, bound
 from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.child.verdict import CHECKING, judge, judge_again, keep
-from inductor_plugin.worker.cuda_timer import uuid_of
+from inductor_plugin.worker.devices.lookup import known, uuid_of
 from inductor_plugin.worker.failure import one_line
 from inductor_plugin.worker.jobs import (
     MAY_HAVE_CHANGED,
@@ -44,8 +44,6 @@ from inductor_plugin.worker.timer import (
 )
 from inductor_plugin.worker.turn import WAIT_S, Turn, turn
 
-KEPT_PROBLEMS = {"cpu": 2}
-"""Problems whose operands are kept; of another device's only one."""
 _CALLS_ALONE = 12
 """Calls in which a candidate that changes its operands now and then is to show it."""
 _PAUSE_S = 0.5
@@ -65,7 +63,7 @@ def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
     before_s = CHECKING.total_s
     candidates = (job.candidate,) if isinstance(job, ScreenJob) else job.candidates
     device, subject = candidates[0].output.device, candidates[0].candidate_id
-    uuid = uuid_of(device) if device != "cpu" else ""
+    uuid = uuid_of(device)
     # As a rule, others have the same options.
     wait_s = WAIT_S + max(each.timeout_s for each in candidates)
     # The parent ends a job of which it hears nothing.
@@ -329,7 +327,7 @@ def _prepared(job: ScreenJob | FinalJob, candidate: BenchCandidate, emit: Emit) 
     emit(Event("build", candidate.candidate_id))
     device = candidate.output.device
     problem = _kept.pop(job.problem_id, None) or ProblemState()
-    while len(_kept) >= KEPT_PROBLEMS.get(device, 1):  # before the operands of this one are built
+    while len(_kept) >= known(device).kept_problems:  # before the operands of this one are built
         _kept.popitem(last=False)
     _kept[job.problem_id] = problem
     if job.sampling.cold_cache:

@@ -18,10 +18,11 @@ from typing import Any
 import torch
 
 from inductor_plugin.config import process_environment, set_environment
+from inductor_plugin.device import Timer
 from inductor_plugin.worker.child import memory
 from inductor_plugin.worker.child.inductor import load_inductor
 from inductor_plugin.worker.child.operands import build, dtype_of, storage_elements
-from inductor_plugin.worker.cuda_timer import uuid_of
+from inductor_plugin.worker.devices.lookup import uuid_of
 from inductor_plugin.worker.graph_job import (
     MKLDNN_CONVOLUTION,
     GraphCode,
@@ -32,7 +33,7 @@ from inductor_plugin.worker.graph_job import (
     LoadSettings,
 )
 from inductor_plugin.worker.jobs import Sampling
-from inductor_plugin.worker.timer import Timer, release_timers, repeats_for, timer_for
+from inductor_plugin.worker.timer import release_timers, repeats_for, timer_for
 from inductor_plugin.worker.turn import Turn, turn
 
 _SMALL = 0.1
@@ -101,7 +102,7 @@ def _compared(job: GraphJob) -> GraphTimes:
 @contextmanager
 def _at_home(device: str) -> Generator[Turn]:
     """Hold a GPU inside the block; the turn is true while no other process measures there."""
-    with turn("" if device == "cpu" else uuid_of(device), _WAIT_S) as mine:
+    with turn(uuid_of(device), _WAIT_S) as mine:
         yield mine
 
 

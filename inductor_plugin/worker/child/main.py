@@ -76,14 +76,24 @@ def apply_settings(settings: Any) -> None:
 def _apply_torch_settings(settings: Any) -> None:
     import torch  # heavy, and compile workers do not need it
 
-    if settings.device.startswith("cuda"):
-        # Triton's launcher allocates scratch memory of TMA on the current device (torch 2.11, CachingAutotuner.run).
-        torch.cuda.set_device(settings.device)
-        torch.cuda.synchronize()  # creates the context: a GPU that cannot be had says so now, not in a candidate's job
-        if settings.kernel_folder:
-            from inductor_plugin.ops.launch import add_kernel_folder  # the library of call sites
+    from inductor_plugin.worker.devices import (
+        lookup,
+    )  # found once the parent's search path is known
 
-            add_kernel_folder(Path(settings.kernel_folder), trusted_keys=settings.trusted_keys)
+    lookup.adopt(settings.device, settings.device_reference)
+    lookup.start(
+        settings.device
+    )  # a device that cannot be had says so now, not in a candidate's job
+    if settings.device_reference:
+        from inductor_plugin.worker import timer  # as above
+
+        timer.timer_for(
+            settings.device
+        ).synchronize()  # one that does not work is no candidate's fault, either
+    if settings.device.startswith("cuda") and settings.kernel_folder:
+        from inductor_plugin.ops.launch import add_kernel_folder  # the library of call sites
+
+        add_kernel_folder(Path(settings.kernel_folder), trusted_keys=settings.trusted_keys)
     if settings.threads > 0:
         torch.set_num_threads(settings.threads)
     torch.set_float32_matmul_precision(settings.float32_precision)
@@ -159,15 +169,17 @@ def serve(connection: Connection[Any, Any], idle_s: float) -> None:
 
 
 def device_fault() -> str:
-    """Return what CUDA says if it works no more in this process; empty if it works, or is not used.
+    """Return what the device says if it works no more in this process; empty if it works, or is not used.
 
     A launch's own error says little: CUTLASS reads CUDA's number before the kernel's function can.
     """
+    timer: Any = sys.modules.get("inductor_plugin.worker.timer")
     torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return ""
     try:
-        torch.cuda.synchronize()
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        if timer is not None:
+            timer.synchronize()
     except RuntimeError as error:  # since torch 2.9 a class of its own derived from it
         return str(error).strip().partition("\n")[0]
     return ""

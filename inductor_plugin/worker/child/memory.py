@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from inductor_plugin.device import DEVICES
+from inductor_plugin.worker import interface
 
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -95,15 +98,20 @@ def shortage(text: str) -> Shortage | None:
     return Shortage(total, _Before.free_bytes, free, held, used, wanted)
 
 
-def give_back(drop: Callable[[], None]) -> None:
+def give_back(
+    drop: Callable[[], None], others: Callable[[], Iterable[str]] = DEVICES.names
+) -> None:
     """Drop what this process keeps on the GPU, and give all memory there back that tensors do not hold.
 
     What remains is the context: 0.5 GiB. Called where no traceback refers to tensors.
 
     Args:
         drop: Drops the process's own references to tensors.
+        others: Returns the other devices than CPU and CUDA on which this process measures.
     """
     drop()
+    for device in others():
+        interface.give_back(device)
     if not torch.cuda.is_initialized():
         gc.collect()
         return

@@ -11,6 +11,7 @@ import torch
 
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child.magnitude import runs
+from inductor_plugin.worker.devices.lookup import device_of
 
 ZONE_BYTES = (64 << 10, 8 << 20)
 """Minimum and maximum guard bytes on each side of an output."""
@@ -175,7 +176,9 @@ def _random(spec: TensorSpec, amplitude: float) -> torch.Tensor:
     memory of an operand in 16 bits, and nine times that of one in 8.
     """
     dtype, elements = dtype_of(spec), storage_elements(spec)
-    generator = torch.Generator(device=spec.device).manual_seed(spec.seed)
+    described = device_of(spec.device)
+    where = spec.device if described is None or described.draws else "cpu"
+    generator = torch.Generator(device=where).manual_seed(spec.seed)
     values = torch.empty(elements, dtype=dtype, device=spec.device)
     for part in runs(values, DRAWN):
         part.copy_(_drawn(spec, part.numel(), generator, amplitude))
@@ -185,13 +188,13 @@ def _random(spec: TensorSpec, amplitude: float) -> torch.Tensor:
 def _drawn(
     spec: TensorSpec, count: int, generator: torch.Generator, amplitude: float
 ) -> torch.Tensor:
-    """Return random numbers in the type they are drawn in."""
-    dtype = dtype_of(spec)
+    """Return random numbers in the type they are drawn in, on the generator's device."""
+    dtype, device = dtype_of(spec), generator.device
     if dtype.is_floating_point or dtype.is_complex:
         wide = torch.complex64 if dtype.is_complex else torch.float32
-        values = torch.randn(count, generator=generator, dtype=wide, device=spec.device)
+        values = torch.randn(count, generator=generator, dtype=wide, device=device)
         if amplitude != 1.0:
             values *= amplitude
         return values.abs_() if spec.dtype == "float8_e8m0fnu" else values
     low, high = (0, 2) if dtype == torch.bool else (0, 8) if spec.dtype == "uint8" else (-8, 8)
-    return torch.randint(low, high, (count,), generator=generator, device=spec.device)
+    return torch.randint(low, high, (count,), generator=generator, device=device)

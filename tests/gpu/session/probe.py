@@ -30,8 +30,10 @@ from torch.nn import functional
 from benchmarks.harness.dry_twin import DryTwin
 from benchmarks.harness.forced import forced
 from inductor_plugin.config import default_cache_dir
+from inductor_plugin.device import Timer
 from inductor_plugin.registry import default_registry
-from inductor_plugin.worker.timer import CudaTimer, Timer, timer_for
+from inductor_plugin.worker.cuda_timer import CudaTimer
+from inductor_plugin.worker.timer import timer_for
 from tests.gpu.session.report import Report, output_of
 
 # Registers the name in a checkout, where it is not installed.

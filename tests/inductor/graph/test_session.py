@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from torch._inductor.graph import GraphLowering
 import inductor_plugin
 from inductor_plugin.inductor.graph import session
 from inductor_plugin.inductor.graph.session import Session
+from inductor_plugin.worker.devices.cpu import CPU
 from tests.support.candidates.providers import offered
 from tests.support.lowering import Arg, Lab, library_first, library_last
 
@@ -56,6 +58,23 @@ def test_graph_and_session_go_after_the_compile(
     torch._dynamo.reset()
     gc.collect()
     assert not living() - before
+
+
+@pytest.mark.parametrize("compared", [True, False])
+def test_numbers_are_compared_where_the_device_says_so(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, *, compared: bool
+) -> None:
+    monkeypatch.setattr(session, "known", lambda _: replace(CPU, compared=compared))  # pyright: ignore
+    options = inductor_plugin.options(cache_dir=str(cache_dir), table="off", progress="off")
+    with (
+        offered("good"),
+        Lab(library_first, cache_dir).open() as lab,
+        inductor_config.patch(fx_graph_cache=False),
+    ):
+        torch._dynamo.reset()
+        torch.compile(torch.mm, options=options)(torch.randn(32, 32), torch.randn(32, 32))
+        (task,) = lab.tasks
+        assert (task.check is not None) is compared
 
 
 @pytest.mark.usefixtures("fake_gpu")

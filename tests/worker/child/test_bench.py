@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -25,6 +26,8 @@ from inductor_plugin.ops.native import library
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.child import bench, launch, triton_launch
 from inductor_plugin.worker.child.inductor import BoundSequence, bind_op
+from inductor_plugin.worker.devices.cpu import CPU
+from inductor_plugin.worker.devices.cuda import CUDA
 from inductor_plugin.worker.jobs import (
     Event,
     FinalJob,
@@ -304,9 +307,9 @@ def test_what_evicts_the_cache_is_allocated_before_a_candidate_starts(
 
 
 def test_operands_of_one_problem_are_kept_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kept, count in ((bench.KEPT_PROBLEMS, 2), ({}, 1)):
+    for device, count in ((CPU, 2), (CUDA, 1)):
         bench.release()
-        monkeypatch.setattr(bench, "KEPT_PROBLEMS", kept)
+        monkeypatch.setattr(bench, "known", Mock(return_value=device))
         for name in ("first", "second", "third"):
             bench.run(ScreenJob(name, None, LIBRARY, ONCE, None), lambda event: None)
         assert len(bench._kept) == count  # pyright: ignore[reportPrivateUsage]

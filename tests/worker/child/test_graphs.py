@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -141,7 +142,11 @@ def test_graphs_are_measured_when_it_is_their_turn_on_their_gpu(
         yield True
 
     monkeypatch.setattr(graphs, "turn", turn)
-    monkeypatch.setattr(graphs, "uuid_of", lambda name: f"uuid of {name}")  # pyright: ignore
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda device: SimpleNamespace(uuid=f"uuid of {device}"),  # pyright: ignore
+    )
     monkeypatch.setattr(graphs, "timer_for", lambda device: Clock())  # pyright: ignore
     monkeypatch.setattr(graphs, "_apply", lambda settings: nullcontext())  # pyright: ignore
     source = "def call(inputs):\n    return ()\n"

@@ -115,3 +115,11 @@ def test_memory_is_given_back_after_it_was_dropped(
     card.used = used
     memory.give_back(lambda: card.calls.append("dropped"))
     assert card.calls == ["dropped", "workspaces", *calls]
+
+
+def test_other_devices_than_gpus_of_cuda_give_memory_back_too(
+    card: FakeCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory.interface, "give_back", card.calls.append)
+    memory.give_back(lambda: card.calls.append("dropped"), lambda: ["npu"])
+    assert card.calls[:2] == ["dropped", "npu"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.worker.child import operands
 from inductor_plugin.worker.child.operands import build
+from tests.support.fakes.devices import described
 
 
 def spec(path: Path) -> TensorSpec:
@@ -33,3 +36,25 @@ def test_what_is_no_whole_file_is_refused(tmp_path: Path, odd: str) -> None:
         path.write_bytes(bytes(23))
     with pytest.raises(ValueError, match="is not a file of 24 bytes"):
         build(spec(path))
+
+
+def test_numbers_are_drawn_on_the_cpu_for_a_device_that_draws_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A device of another package need not have a generator; its operands are those of the CPU."""
+    random = TensorSpec((4, 8), (8, 1), "bfloat16", "cpu", seed=7)
+    asked: list[str] = []
+
+    def generator(device: str) -> torch.Generator:
+        asked.append(device)
+        return made("cpu")
+
+    made = torch.Generator
+    monkeypatch.setattr(operands.torch, "Generator", generator)
+    own = build(random)
+    with described(name="meta"):
+        assert build(replace(random, device="meta")).device.type == "meta"
+    with described(name="meta", draws=True):
+        build(replace(random, device="meta"))
+    assert asked == ["cpu", "cpu", "meta"]
+    assert torch.equal(own, build(random))

@@ -1,0 +1,33 @@
+"""The templates of the devices that packages describe, in the registry of this process."""
+
+from __future__ import annotations
+
+import logging
+
+from inductor_plugin.device import DEVICES, Device, Devices
+from inductor_plugin.errors import DeviceError, RegistrationError
+from inductor_plugin.registry import Registry, default_registry
+
+logger = logging.getLogger(__name__)
+
+_ADDED: set[tuple[int, Device]] = set()
+
+
+def add_templates(registry: Registry | None = None, devices: Devices = DEVICES) -> None:
+    """Register the templates of all devices, each device's once: before a graph is looked up, whose key names them.
+
+    A device whose templates cannot be registered is left to Inductor alone.
+    """
+    for name in devices.names():
+        device, source = devices.get(name), devices.source(name)
+        own = registry or default_registry()
+        if device is None or source is None or (id(own), device) in _ADDED:
+            continue
+        _ADDED.add((id(own), device))
+        try:
+            for template in source.ask("templates", device.templates):
+                own.register(template)
+        except DeviceError as error:
+            devices.give_up(name, str(error))
+        except (RegistrationError, TypeError) as error:
+            devices.give_up(name, f"{source}: templates: {error}")

@@ -1,0 +1,142 @@
+"""A device of another package (examples/custom_device, PrivateUse1): tuned, recorded, replayed, explained, shown.
+
+The package is installed in a folder of its own, with an entry point; each step is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import own_device
+from tests.support.own_device import EXAMPLE, install
+
+pytestmark = [pytest.mark.slow, pytest.mark.compat]
+
+RUN = str(EXAMPLE / "run.py")
+PLUGIN = ("-m", "inductor_plugin")
+PRODUCTS = 2
+
+
+def records(home: Path) -> dict[str, dict[str, Any]]:
+    """Return the records of the cache, by key."""
+    files = home.glob("inductor_plugin/records/*/mm/*.json")
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A machine on which the model of the example was tuned once.
+
+    Attributes:
+        folder: Everything is below it.
+        site: Where the package is installed.
+        said: What the process wrote.
+        records: The records it left, by key.
+    """
+
+    folder: Path
+    site: Path
+    said: str
+    records: dict[str, dict[str, Any]]
+
+    def run(self, *arguments: str) -> str:
+        """Run Python there with the plugin's cache and a new one of Inductor, and return what it writes."""
+        fresh = Path(tempfile.mkdtemp(dir=self.folder))
+        done = own_device.run(self.site, self.folder / "home", fresh, *arguments)
+        assert done.returncode == 0, done.stderr[-5000:]
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    folder = tmp_path_factory.mktemp("device")
+    machine = Tuned(folder, install(folder), "", {})
+    said = machine.run(RUN)
+    return replace(machine, said=said, records=records(folder / "home"))
+
+
+def test_a_device_of_another_package_is_tuned_by_its_own_timer_and_recorded(tuned: Tuned) -> None:
+    assert f"same numbers: True\n{PRODUCTS} products, 0 of them known\n" in tuned.said
+    assert f"candidates measured: {2 * PRODUCTS}\n" in tuned.said
+    assert len(tuned.records) == PRODUCTS
+    for record in tuned.records.values():
+        measured: dict[str, Any] = record["candidates"]
+        assert {each["status"] for each in measured.values()} == {"ok"}
+        assert {name.rpartition("-")[0] for name in measured} == {"mm", "toy_npu_direct.direct"}
+        for each in measured.values():
+            assert each["provenance"]["clock_mhz"] == 1000  # its own timer says so, in the worker
+            assert min(each["samples_ms"]) > 0
+            assert each["error"] is not None or each["kind"] == "extern"
+        assert record["decision"]["winner"] in measured
+
+
+def test_a_second_process_measures_nothing(tuned: Tuned) -> None:
+    said = tuned.run(RUN)
+    assert f"same numbers: True\n{PRODUCTS} products, {PRODUCTS} of them known\n" in said
+    assert "candidates measured: 0\n" in said
+    assert records(tuned.folder / "home") == tuned.records
+
+
+def test_explain_and_the_list_of_environments_show_it(tuned: Tuned) -> None:
+    key, record = next(iter(tuned.records.items()))
+    explained = tuned.run(*PLUGIN, "explain", key)
+    assert f"Runs: {record['decision']['winner']}\n" in explained
+    assert "toy_npu_direct.direct-" in explained
+    listed = tuned.run(*PLUGIN, "ls", "--environments")
+    assert re.search(r"this machine +Toy NPU$", listed, re.MULTILINE), listed
+
+
+def test_doctor_asks_it_what_a_compile_would(tuned: Tuned) -> None:
+    done = own_device.run(
+        tuned.site, tuned.folder / "home", tuned.folder / "inductor", *PLUGIN, "doctor", "--json"
+    )
+    (finding,) = (each for each in json.loads(done.stdout) if each["name"] == "devices")
+    assert finding == {
+        "name": "devices",
+        "state": "ok",
+        "detail": "npu:0: Toy NPU, toy_npu 1.0 (entry point npu = toy_npu.plugin:DEVICE of toy_npu 1.0)",
+        "remedy": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("", "devices of type 'npu' are left to Inductor alone: no package describes them"),
+        ("toy_npu.gone:DEVICE", "ModuleNotFoundError: No module named 'toy_npu.gone'"),
+        ("faulty:DEVICE", "facts('npu:0') raised ValueError: no driver"),
+    ],
+)
+def test_a_device_that_nobody_describes_rightly_is_left_to_inductor_with_one_line(
+    tmp_path: Path, reference: str, said: str
+) -> None:
+    site = install(tmp_path, reference or "toy_npu.plugin:DEVICE")
+    if not reference:
+        (site / "toy_npu-1.0.dist-info" / "entry_points.txt").unlink()
+    (site / "faulty.py").write_text(FAULTY, encoding="utf-8")
+    done = own_device.run(site, tmp_path / "home", tmp_path / "inductor", RUN)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert (
+        "same numbers: True\n0 products, 0 of them known\ncandidates measured: 0\n" in done.stdout
+    )
+    assert done.stderr.count("inductor-plugin: ") == 1, done.stderr
+    assert said in done.stderr
+
+
+FAULTY = """
+import toy_npu.backend
+from inductor_plugin.device import Device
+from inductor_plugin.worker.event_timer import EventTimer
+
+def facts(device):
+    raise ValueError("no driver")
+
+DEVICE = Device(facts, dict, EventTimer)
+"""
