@@ -28,7 +28,6 @@ from inductor_plugin.cache import Record, open_store
 from inductor_plugin.cli import main
 from inductor_plugin.config import process_environment
 from inductor_plugin.repro.call import ATTENTIONS, FORMS, Refused, call_of
-from inductor_plugin.repro.operand import concrete, measured_shapes
 from inductor_plugin.repro.script import script
 from inductor_plugin.templates.cutlass.groups import GROUPED_OPS
 from inductor_plugin.templates.cutlass.problem import OPS
@@ -396,19 +395,3 @@ def test_the_verb_needs_no_torch(filled: Path) -> None:
     )
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.startswith(b'"""One call, alone: ')
-
-
-def test_orders_of_strides_become_dense_tensors() -> None:
-    assert concrete(["rank0", "1"], [5, 3]) == (3, 1)
-    assert concrete(["1", "rank0"], [5, 3]) == (1, 5)
-    assert concrete(["0", "rank1", "rank0", "1"], [7, 2, 5, 3]) == (0, 15, 3, 1)
-    assert concrete([9, 1], [5, 3]) == (9, 1)
-    assert measured_shapes("mm(24x16, packed, 3, scalar)") == [(24, 16), (), (3,), ()]
-
-
-def test_a_whole_graph_is_no_call(tmp_path: Path) -> None:
-    graph = replace(record(measured("tuned", 1.0)), op="graph", describe="graph of 42 nodes")
-    assert (
-        script(graph, {}, str(tmp_path)).refused
-        == "it is a whole graph, not a call; compile its model"
-    )

@@ -76,20 +76,16 @@ def apply_settings(settings: Any) -> None:
 def _apply_torch_settings(settings: Any) -> None:
     import torch  # heavy, and compile workers do not need it
 
-    from inductor_plugin.worker.devices import (
-        lookup,
-    )  # found once the parent's search path is known
+    # Found once the parent's search path is known.
+    from inductor_plugin.worker.devices import lookup
 
     lookup.adopt(settings.device, settings.device_reference)
-    lookup.start(
-        settings.device
-    )  # a device that cannot be had says so now, not in a candidate's job
+    # A device that cannot be had says so now, not in a candidate's job; a timer that does not work, too.
+    lookup.start(settings.device)
     if settings.device_reference:
-        from inductor_plugin.worker import timer  # as above
+        from inductor_plugin.worker import timer
 
-        timer.timer_for(
-            settings.device
-        ).synchronize()  # one that does not work is no candidate's fault, either
+        timer.timer_for(settings.device).synchronize()
     if settings.device.startswith("cuda") and settings.kernel_folder:
         from inductor_plugin.ops.launch import add_kernel_folder  # the library of call sites
 
