@@ -103,7 +103,7 @@ def test_the_template_of_the_page_is_short_and_uses_the_public_modules_alone(
 def test_what_a_page_includes_is_a_file_of_the_repository() -> None:
     texts = [(pages.DOCS / page).read_text(encoding="utf-8") for page in PAGES]
     files = [file for text in texts for file in pages.INCLUDED.findall(text)]
-    assert sum(len(re.findall("8 ?<", text)) for text in texts) == len(files) == 5
+    assert sum(len(re.findall("8 ?<", text)) for text in texts) == len(files) == 11
     assert [file for file in files if not (REPOSITORY / file).is_file()] == []
 
 

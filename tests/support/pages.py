@@ -40,7 +40,7 @@ from tests.support.repository import REPOSITORY
 DOCS = REPOSITORY / "docs"
 CALM = REPOSITORY / "tests" / "support" / "calm"
 _INFO = re.compile(r'(?P<language>\w+)(?: title="(?P<title>[^"\n]+)")?[^\n]*$\n', re.MULTILINE)
-INCLUDED = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
+INCLUDED = re.compile(r'^ *--8<-- "([^"]+)"$', re.MULTILINE)
 _SEPARATE = {"bench", "demo", "doctor", "precompile", "tune"}
 """Verbs that compile, measure or look at the machine: they run in a process of their own."""
 
