@@ -130,8 +130,8 @@ class Store:
 
     def holds_kernel(self, entry: KernelEntry) -> bool:
         """Return whether a kernel of the same files is here and may run; nothing is changed."""
-        second = self._second is not None and self._second.holds_kernel(entry)
-        return self._kernels.holds(entry) or second
+        other = None if self._second is None else self._second.kernel(entry.digest)
+        return self._kernels.holds(entry) or (other is not None and other.files == entry.files)
 
     def put_kernel(
         self,

@@ -25,6 +25,7 @@ from tests.worker.test_switches import SETTABLE, other
 
 pytestmark = [
     pytest.mark.compat,
+    pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="switches of a CUDA build"),
     pytest.mark.filterwarnings("ignore"),  # some settings are deprecated
 ]
 
