@@ -323,11 +323,11 @@ def _choice(candidate: Candidate, call: AutotuneCall, config: Config) -> Any | F
 def _cuda_choice(
     candidate: Candidate, source: CudaSource, call: AutotuneCall, config: Config
 ) -> Any | Failed:
+    if not source.deterministic and torch.are_deterministic_algorithms_enabled():
+        return Failed("it adds up in no fixed order, and torch.use_deterministic_algorithms is on")
     device = device_text(call.layout.device)
     if not is_nvidia(device):
         return Failed(f"nvcc compiles it, which is not for {name_of(device)}")
-    if not source.deterministic and torch.are_deterministic_algorithms_enabled():
-        return Failed("it adds up in no fixed order, and torch.use_deterministic_algorithms is on")
     result = build_of(source, candidate.template, config)
     if isinstance(result, Failed):
         return result

@@ -104,7 +104,8 @@ def test_kernels_that_cannot_be_had_are_counted_beside_those_that_can(
         name="one", backend="CUTLASS", reject=lambda p: None, candidates=lambda p: [1, 2, 3]
     )
     registry: Any = SimpleNamespace(for_op=lambda op: [template])
-    call: Any = SimpleNamespace(problem=SimpleNamespace(op="mm"))
+    output = SimpleNamespace(device="cpu")
+    call: Any = SimpleNamespace(problem=SimpleNamespace(op="mm", output=output))
     kept = SimpleNamespace()
     monkeypatch.setattr(
         template_choice,
