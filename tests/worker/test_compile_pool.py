@@ -164,7 +164,7 @@ def test_a_compiler_that_hangs_costs_its_kernel_alone(pool: Pool, tmp_path: Path
     built = build(pool, tmp_path, *sources, command=command, limit_s=4.0)
     assert built["hangs"].status == "hung"
     assert [times(built[key], 7) for key in "ac"] == [14, 35]
-    assert time.monotonic() - started < 25
+    assert time.monotonic() - started < 100  # the compiler would sleep for 600 s
     stat = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
     assert not stat.exists() or ") Z " in stat.read_text()  # init may take its time to reap it
 

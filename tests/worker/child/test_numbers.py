@@ -370,9 +370,13 @@ def test_a_weight_of_which_nothing_can_be_seen_lets_nobody_win(
     assert screened(replace(screen, candidate=screen.library)).status == "ok"
 
 
-@pytest.mark.parametrize("size", [1e-37, 1e-25, 1e25])
+@pytest.mark.parametrize("size", [1e-30, 1e-25, 1e25])
 def test_very_small_and_very_large_weights_are_compared(tmp_path: Path, size: float) -> None:
-    """Their squares are no numbers of float32."""
+    """Their squares are no numbers of float32.
+
+    None is subnormal: of those it depends on the thread whether they are 0, once a library linked with -ffast-math was loaded
+    (g++ before 13), and then the library kernel and an honest candidate differ.
+    """
     weight = size * torch.randn(K, N)
     wrong = screened(weighted(wrong_numbers.too_large, weight, tmp_path / "0.bin"))
     assert wrong.status == "wrong"
