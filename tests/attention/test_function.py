@@ -1,10 +1,11 @@
 """`inductor_plugin.fmha` without torch.compile."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
 import inductor_plugin
-from inductor_plugin.attention import blockwise
+from inductor_plugin.attention import blockwise, function
 from inductor_plugin.attention.arguments import Operands
 from inductor_plugin.attention.blockwise import ScoreParams
 from inductor_plugin.attention.flash import (
@@ -330,3 +331,9 @@ def test_what_flash_attention_is_called_with_fits_its_schema_and_its_shapes(varl
             dq, dk, dv, dbias = flash_backward(out, arguments, out, lse, rule)
             assert (dq.shape, dk.shape, dv.shape) == (q.shape, k.shape, k.shape)
             assert dbias is None
+
+
+def test_the_overloads_take_every_option() -> None:
+    options = inspect.signature(inductor_plugin.fmha).parameters.values()
+    keywords = {option.name for option in options if option.kind is option.KEYWORD_ONLY}
+    assert {*function._Options.__annotations__, "return_lse"} == keywords

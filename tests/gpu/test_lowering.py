@@ -25,9 +25,9 @@ from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.problem import Problem
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
-from inductor_plugin.tuning.counters import Stats
 from tests.gpu.cases.kernels import TEST_S
 from tests.gpu.harness import recorded
+from tests.support.compile import Spent
 
 # What a device makes torch warn of is not known yet; it must not hide what the tests find.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -37,17 +37,6 @@ ACCEPTED = 0.01
 """Root mean square of the error, relative: bfloat16 rounds by 0.002, and an epilogue once more."""
 
 Note = Callable[[str, Any], None]
-
-
-class Spent:
-    """What the plugin did since it was made."""
-
-    def __init__(self) -> None:
-        self._before = inductor_plugin.stats()
-
-    @property
-    def stats(self) -> Stats:
-        return inductor_plugin.stats().since(self._before)
 
 
 def random(*size: int, dtype: torch.dtype = BF16) -> torch.Tensor:

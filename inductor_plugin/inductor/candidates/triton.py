@@ -148,7 +148,7 @@ def _template(name: str, text: str, grid: str) -> Any:
 def _unfit(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout) -> str | None:
     """Return why this device or graph cannot run the kernel, None if it can."""
     if not is_for_triton(device_text(layout.device)):
-        return f"it is for devices that are described as Triton's, this is {layout.device.type}"
+        return f"it is for devices that Triton compiles for; of {layout.device.type} nobody has said so"
     backends = [
         name.strip() for name in inductor_config.max_autotune_gemm_backends.upper().split(",")
     ]

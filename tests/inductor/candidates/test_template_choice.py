@@ -61,7 +61,7 @@ def test_kernels_of_other_compilers_are_not_offered() -> None:
     with described(name="xpu"):
         assert rejected(Product("cuda", CUDA), Product("triton", TRITON)) == {
             "cuda": "nvcc compiles it, which is not for xpu",
-            "triton": "it is for devices that are described as Triton's, this is xpu",
+            "triton": "it is for devices that Triton compiles for; of xpu nobody has said so",
         }
 
 
