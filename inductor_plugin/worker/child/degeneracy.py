@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from inductor_plugin.kernels.call import TensorSpec
-from inductor_plugin.worker.child.magnitude import comparable, parts, whole
+from inductor_plugin.worker.child.magnitude import comparable, parts, rms, whole
 from inductor_plugin.worker.child.operands import build
 
 _NOTHING = "there are no numbers to compare"
@@ -21,6 +21,10 @@ _SAMPLED, _SMALL = 64, 8
 """Elements looked at along a dimension at most; a sample that is too small to have many different numbers."""
 _FEW = 2
 """Different numbers of zeros, ones, an identity, a mask."""
+_FLUSHED = 2.0**24
+"""Root mean square, in units of the smallest normal number, below which subnormal numbers are part of what is compared. They
+are zeros for a thread that has loaded a library linked with -ffast-math (g++ before 13: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=55522) and
+for those it has started, and numbers for others: an honest kernel differs from the library kernel by 2 % at 8 units."""
 
 
 def degeneracy_of(
@@ -54,8 +58,19 @@ def weight_degeneracy(weight: torch.Tensor) -> str:
     sample = comparable(weight[tuple(steps)])
     if sample.numel() > _SMALL and _different(sample) <= _FEW:
         return f"has at most {_FEW} different values"
-    if weight.dim() != 2:
-        return ""
+    if _is_flushed(sample):
+        return "has subnormal numbers, which some threads take for zeros"
+    return _repetition(weight) if weight.dim() == 2 else ""
+
+
+def _is_flushed(sample: torch.Tensor) -> bool:
+    """Return whether it matters that a thread takes subnormal numbers for zeros."""
+    floating = sample.dtype.is_floating_point and sample.numel() > 0
+    return floating and 0 < rms(sample) < _FLUSHED * torch.finfo(sample.dtype).smallest_normal
+
+
+def _repetition(weight: torch.Tensor) -> str:
+    """Return which rows and columns of a matrix are the same, empty if none are."""
     values = (
         weight.view(torch.uint8) if weight.element_size() == 1 else weight
     )  # float8 has no comparison

@@ -370,13 +370,21 @@ def test_a_weight_of_which_nothing_can_be_seen_lets_nobody_win(
     assert screened(replace(screen, candidate=screen.library)).status == "ok"
 
 
+def test_weights_that_some_threads_take_for_zeros_let_nobody_win(tmp_path: Path) -> None:
+    """Those that have loaded a library linked with -ffast-math, and those that they start, flush subnormal numbers."""
+    screen = weighted(wrong_numbers.float32_sums, 1e-37 * torch.randn(K, N), tmp_path / "0.bin")
+    torch.set_flush_denormal(True)  # of this thread, which calls the library kernel
+    try:
+        outcome = screened(screen)
+    finally:
+        torch.set_flush_denormal(False)
+    assert outcome.status == "skipped"
+    assert "subnormal numbers, which some threads take for zeros" in outcome.reason
+
+
 @pytest.mark.parametrize("size", [1e-30, 1e-25, 1e25])
 def test_very_small_and_very_large_weights_are_compared(tmp_path: Path, size: float) -> None:
-    """Their squares are no numbers of float32.
-
-    None is subnormal: of those it depends on the thread whether they are 0, once a library linked with -ffast-math was loaded
-    (g++ before 13), and then the library kernel and an honest candidate differ.
-    """
+    """Their squares are no numbers of float32; none of them is subnormal."""
     weight = size * torch.randn(K, N)
     wrong = screened(weighted(wrong_numbers.too_large, weight, tmp_path / "0.bin"))
     assert wrong.status == "wrong"
