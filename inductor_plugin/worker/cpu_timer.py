@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from inductor_plugin.worker.disturbance import is_disturbed, waits_ns
+from inductor_plugin.worker.disturbance import is_disturbed, waits_ns, was_idle
 
 Call = Callable[[], object]
 
@@ -64,19 +64,20 @@ class CpuTimer:
         return (statistics.median(calm) if calm else min(spans)[0]) / 1e6
 
     def _span(self, call: Call, repeats: int, *, cold: bool) -> tuple[float, bool]:
-        """Return nanoseconds that calls took, and whether a thread waited for a core meanwhile.
+        """Return nanoseconds that calls took, and whether a thread waited for a core, or all for something else, meanwhile.
 
         With more threads than cores they wait for each other: that is how fast the call is here.
         """
         if cold:
             self._evict()
         alone = torch.get_num_threads() <= len(os.sched_getaffinity(0))
-        before = waits_ns() if alone else {}
+        before, cpu = waits_ns() if alone else {}, time.process_time_ns()
         started = time.perf_counter_ns()
         for _ in range(repeats):
             call()
         elapsed_ns = time.perf_counter_ns() - started
-        return elapsed_ns, bool(before) and is_disturbed(elapsed_ns, before, waits_ns())
+        idle = was_idle(elapsed_ns, time.process_time_ns() - cpu)
+        return elapsed_ns, idle or (bool(before) and is_disturbed(elapsed_ns, before, waits_ns()))
 
     def _evict(self) -> None:
         self.prepare()

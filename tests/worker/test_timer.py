@@ -128,6 +128,15 @@ def test_a_wait_for_a_core_disturbs_a_sample(monkeypatch: pytest.MonkeyPatch):
     assert timer.disturbed
 
 
+def test_a_sample_in_which_the_process_was_stopped_is_disturbed():
+    """For a page of memory, by a signal, with the whole machine: no thread waits for a core then."""
+    timer = cpu_timer.CpuTimer()
+    timer.sample(lambda: time.sleep(0.01), 1, cold=False)
+    assert not timer.disturbed
+    timer.sample(lambda: time.sleep(0.2), 1, cold=False)
+    assert timer.disturbed
+
+
 def test_the_wait_of_two_busy_threads_on_one_core_is_seen():
     if not (Path("/proc/self/schedstat")).exists():
         pytest.skip("this kernel does not count how long threads wait")
