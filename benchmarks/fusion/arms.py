@@ -53,6 +53,8 @@ Arm = Literal["stock", "all", "ours"]
 them (``max_epilogue_benchmarked_choices``); the plugin."""
 
 Facts: TypeAlias = Mapping[str, Resources]
+Pair: TypeAlias = tuple[str, str, str]
+"""The names of two nodes, and which of them is fused: ``epilogue`` or ``prologue``."""
 
 SPILLS = 8
 """Bytes a thread of a fused kernel may spill, or Inductor takes it as infinitely slow
@@ -65,7 +67,7 @@ class Counts:
     """What one arm did.
 
     Attributes:
-        pairs: Pairs Inductor asked about: names of both nodes and kind, and whether they were fused.
+        pairs: Pairs Inductor asked about, and whether they were fused.
         calls: Benchmarks Inductor ran itself, each with its pair and its kernel.
         screened: Candidates of fusions that our worker measured, each with its problem.
         compiled: Fused kernels compiled, by text.
@@ -80,17 +82,11 @@ class Counts:
         products: The product's buffer of a pair.
     """
 
-    pairs: dict[tuple[str, str, str], bool] = field(
-        default_factory=dict[tuple[str, str, str], bool]
-    )
-    calls: list[tuple[tuple[str, str, str], str, str]] = field(
-        default_factory=list[tuple[tuple[str, str, str], str, str]]
-    )
+    pairs: dict[Pair, bool] = field(default_factory=dict[Pair, bool])
+    calls: list[tuple[Pair, str, str]] = field(default_factory=list[tuple[Pair, str, str]])
     screened: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     compiled: list[str] = field(default_factory=list[str])
-    refused: dict[tuple[str, str, str], str] = field(
-        default_factory=dict[tuple[str, str, str], str]
-    )
+    refused: dict[Pair, str] = field(default_factory=dict[Pair, str])
     rejected: Counter[str] = field(default_factory=Counter[str])
     tasks: int = 0
     problems: int = 0
@@ -98,9 +94,7 @@ class Counts:
     pruned: int = 0
     code: list[str] = field(default_factory=list[str])
     kernels: dict[str, str] = field(default_factory=dict[str, str])
-    products: dict[tuple[str, str, str], str] = field(
-        default_factory=dict[tuple[str, str, str], str]
-    )
+    products: dict[Pair, str] = field(default_factory=dict[Pair, str])
 
 
 class Bench:
@@ -311,7 +305,7 @@ class _Scheduling:
         self._bench = bench
         self._counts = bench.counts
         self._callers: dict[str, Any] = {}
-        self._pair: tuple[str, str, str] = ("", "", "")
+        self._pair: Pair = ("", "", "")
 
     def watch(self, stack: ExitStack) -> None:
         """Observe the kernels that are generated, and answer with their modelled times."""
@@ -345,10 +339,8 @@ class _Scheduling:
         self._watch_callers(stack)
 
     def _watch_callers(self, stack: ExitStack) -> None:
-        swap, settle = (
-            ir.MultiTemplateBuffer.swap_as_triton_caller,
-            ir.MultiTemplateBuffer.finalize_as_triton_caller,
-        )
+        buffers: Any = ir.MultiTemplateBuffer
+        swap, settle = buffers.swap_as_triton_caller, buffers.finalize_as_triton_caller
 
         @contextmanager
         def swapped(buffer: Any, caller: Any) -> Generator[None, None, None]:
@@ -365,8 +357,8 @@ class _Scheduling:
             self._counts.kernels[buffer.get_name()] = kernel_name(caller)
             settle(buffer, caller)
 
-        stack.enter_context(replaced(ir.MultiTemplateBuffer, "swap_as_triton_caller", swapped))
-        stack.enter_context(replaced(ir.MultiTemplateBuffer, "finalize_as_triton_caller", settled))
+        stack.enter_context(replaced(buffers, "swap_as_triton_caller", swapped))
+        stack.enter_context(replaced(buffers, "finalize_as_triton_caller", settled))
 
     @contextmanager
     def asked(self) -> Generator[None, None, None]:
@@ -398,7 +390,7 @@ class _Scheduling:
         ):
             yield
 
-    def _measured(self, pair: tuple[str, str, str], what: str, source: str) -> tuple[float, str]:
+    def _measured(self, pair: Pair, what: str, source: str) -> tuple[float, str]:
         self._counts.calls.append((pair, what, source))
         if self._bench.spills(source) > SPILLS:
             return math.inf, ""

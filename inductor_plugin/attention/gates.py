@@ -1,7 +1,7 @@
 """Which of the library's attention kernels can compute an attention. Pure: each refusal is a sentence.
 
 What the kernels can do is in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (torch 2.11 to 2.15).
-Where they put the diagonal of a causal mask if Sq != Sk: flash bottom right, efficient and cuDNN top left.
+Where they put the diagonal of a causal mask if Sq != Sk is in the table of `inductor_plugin.attention.library`.
 """
 
 from __future__ import annotations
@@ -46,20 +46,19 @@ class DispatchContext:
 Gate = Callable[[Attention, DispatchContext], str | None]
 
 
-def refusal(name: str, gate: Gate | None, a: Attention, s: DispatchContext) -> str | None:
+def refusal(backend: str, gate: Gate | None, a: Attention, s: DispatchContext) -> str | None:
     """Return why a library kernel cannot compute an attention, None if it can.
 
     Args:
-        name: Its name in `inductor_plugin.attention.library`, without the direction.
+        backend: Its name in the option ``attention_backends``.
         gate: The kernel's conditions, if any.
         a: The attention.
         s: The other facts.
     """
-    return _first(_not_in_backends(name, s), _shape(a), gate(a, s) if gate else None)
+    return _first(_not_in_backends(backend, s), _shape(a), gate(a, s) if gate else None)
 
 
-def _not_in_backends(name: str, s: DispatchContext) -> str | None:
-    backend = "FLASH" if name.startswith("flash") else name.upper()
+def _not_in_backends(backend: str, s: DispatchContext) -> str | None:
     if not s.backends or backend in s.backends:
         return None
     return f"attention_backends is {','.join(s.backends)}, without {backend}"

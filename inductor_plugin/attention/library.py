@@ -47,6 +47,9 @@ class LibraryKernel:
         operator: The operator that is traced where torch chose the kernel, ``namespace.name``; its
             gradient is ``name_backward``. Empty if it is never traced.
         lse_form: Form of its statistics, see the module's docstring.
+        diagonal_at_end: Whether a causal mask ends at the last key where Sq != Sk (bottom right), not begins at the
+            first. Of ``fmha`` its arguments say so.
+        backend: Its name in the option ``attention_backends``; empty if it is offered only where it was traced.
         replaces: Whether it is offered for an attention where another operator was traced; None: never.
         gate: Returns why it cannot compute an attention that it is offered for, None if it can.
         defined_by: Module that defines its operators, if torch does not import it.
@@ -57,6 +60,8 @@ class LibraryKernel:
     backward: Kernel | None = None
     operator: str = ""
     lse_form: str = "rows"
+    diagonal_at_end: bool = False
+    backend: str = ""
     replaces: Callable[[Attention], bool] | None = None
     gate: Gate | None = None
     defined_by: str = ""
@@ -72,7 +77,7 @@ class LibraryKernel:
 
     def refusal(self, attention: Attention, context: DispatchContext) -> str | None:
         """Return why the kernel cannot compute an attention, None if it can."""
-        return gates.refusal(self.name, self.gate, attention, context)
+        return gates.refusal(self.backend, self.gate, attention, context)
 
     def run(
         self,
@@ -121,6 +126,8 @@ _TABLE = (
         calls.flash,
         calls.flash_backward,
         operator="aten._scaled_dot_product_flash_attention",
+        diagonal_at_end=True,
+        backend="FLASH",
         replaces=_not_windowed,
         gate=gates.flash,
     ),
@@ -128,6 +135,8 @@ _TABLE = (
         "flash_window",
         calls.flash_window,
         calls.flash_window_backward,
+        diagonal_at_end=True,
+        backend="FLASH",
         replaces=_windowed,
         gate=gates.flash,
     ),
@@ -135,6 +144,8 @@ _TABLE = (
         "flash_varlen",
         calls.flash_varlen,
         calls.flash_varlen_backward,
+        diagonal_at_end=True,
+        backend="FLASH",
         replaces=_packed,
         gate=gates.flash,
     ),
@@ -143,6 +154,7 @@ _TABLE = (
         calls.varlen,
         calls.varlen_backward,
         operator="torch_attn._varlen_attn",
+        diagonal_at_end=True,
         defined_by=_VARLEN,
     ),
     LibraryKernel(
@@ -151,6 +163,7 @@ _TABLE = (
         calls.efficient_backward,
         operator="aten._scaled_dot_product_efficient_attention",
         lse_form="padded",
+        backend="EFFICIENT",
         replaces=_dense,
         gate=gates.efficient,
     ),
@@ -160,6 +173,7 @@ _TABLE = (
         calls.cudnn_backward,
         operator="aten._scaled_dot_product_cudnn_attention",
         lse_form="column",
+        backend="CUDNN",
         replaces=_dense,
         gate=gates.cudnn,
     ),
@@ -180,6 +194,8 @@ _TABLE = (
     LibraryKernel(
         "flash3",
         calls.flash_wheel("flash3"),
+        diagonal_at_end=True,
+        backend="FLASH",
         replaces=_any,
         gate=gates.wheel("flash_attn_interface", (9,)),
         defined_by=_WHEEL,
@@ -187,6 +203,8 @@ _TABLE = (
     LibraryKernel(
         "flash4",
         calls.flash_wheel("flash4"),
+        diagonal_at_end=True,
+        backend="FLASH",
         replaces=_any,
         gate=gates.wheel("flash_attn.cute", (9, 10)),
         defined_by=_WHEEL,

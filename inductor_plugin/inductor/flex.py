@@ -27,6 +27,7 @@ from inductor_plugin.cost.flex_table import Direction, Tile
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.problem import target_of
 from inductor_plugin.inductor.facts.scope import active_config
+from inductor_plugin.problem import dtype_name
 from inductor_plugin.problem.target import Target
 from inductor_plugin.tuning.environment import float32_precision
 
@@ -129,7 +130,7 @@ class FlexChoices:
             direction="backward" if way == "backward" else "forward",
             head_dim=head_dim,
             value_dim=value_dim,
-            dtype=str(dtype).removeprefix("torch."),
+            dtype=dtype_name(dtype),
             q_block=q_block,
             kv_block=kv_block,
             rows=rows,

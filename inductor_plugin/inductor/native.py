@@ -91,14 +91,7 @@ def declare_site(wrapper: Any, name: str, kernel: OpKernel, reads: int = 0, aux:
 
 def obstacle() -> str | None:
     """Return why the library cannot be compiled here and what to install, None if it can."""
-    try:
-        get_cpp_compiler()
-    except RuntimeError as error:
-        return f"there is no C++ compiler: {str(error).strip().splitlines()[0]}"
-    folder = sysconfig.get_paths()["include"]
-    if not (Path(folder) / "Python.h").is_file():
-        return f"{folder} has no Python.h: install python3-dev, which Triton needs, too"
-    return None
+    return source.obstacle(get_cpp_compiler)
 
 
 def _provide(store: Store, config: Config, done: threading.Event) -> None:

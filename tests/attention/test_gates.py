@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
-from inductor_plugin.attention import library
 from inductor_plugin.attention.gates import DispatchContext
+from inductor_plugin.attention.library import KERNELS
+from inductor_plugin.config import Config
 from inductor_plugin.problem.attention import Attention, Mask
 from tests.support.attention.problems import PLAIN
 
@@ -20,7 +21,7 @@ def refused(
     name: str, attention: Attention = PLAIN, context: DispatchContext = H100, **facts: Any
 ) -> str:
     """Return why a kernel cannot compute an attention with these facts, empty if it can."""
-    return library.KERNELS[name].refusal(replace(attention, **facts), context) or ""
+    return KERNELS[name].refusal(replace(attention, **facts), context) or ""
 
 
 @pytest.mark.parametrize(
@@ -115,13 +116,14 @@ def refused(
 def test_who_can_compute_what(
     name: str, attention: Attention, setting: DispatchContext, reason: str | None
 ) -> None:
-    refusal = library.KERNELS[name].refusal(attention, setting)
+    refusal = KERNELS[name].refusal(attention, setting)
     assert (refusal is None) if reason is None else (reason in str(refusal)), refusal
 
 
 BIASED = ("q", "k", "v", "bias")
 WIDE: dict[str, Any] = {"head_dim": 256, "value_dim": 256}
 WHEELS = replace(H100, packages=frozenset({"flash_attn_interface", "flash_attn.cute"}))
+OFFERED = [name for name, kernel in KERNELS.items() if kernel.replaces]
 
 
 @pytest.mark.parametrize("name", ["flash", "efficient", "cudnn"])
@@ -194,6 +196,20 @@ def test_a_mask_that_ends_at_the_last_key_begins_at_the_first_of_square_ones(nam
     assert refused(name, mask=AT_END, context=apart) == ""
     assert refused(name, mask=CAUSAL, context=WHEELS) == ""
     assert "begins at the first key" in refused(name, mask=CAUSAL, context=apart)
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_a_kernel_takes_the_mask_whose_diagonal_is_where_the_table_says(name: str) -> None:
+    apart = replace(WHEELS, square=False)
+    assert (refused(name, mask=AT_END, context=apart) == "") is KERNELS[name].diagonal_at_end
+    assert (refused(name, mask=CAUSAL, context=apart) == "") is not KERNELS[name].diagonal_at_end
+
+
+def test_a_kernel_that_is_offered_has_a_backend_of_the_option() -> None:
+    (option,) = (each for each in fields(Config) if each.name == "attention_backends")
+    backends = {kernel.backend for kernel in KERNELS.values() if kernel.replaces}
+    assert backends <= {*option.metadata["choices"]}
+    assert {kernel.backend for kernel in KERNELS.values() if not kernel.replaces} == {""}
 
 
 def test_a_bias_and_a_cap_are_for_some_kernels() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from docs.architecture import renewed
+from tests.support.repository import MOST_MODULES, modules_in
 
-MOST_MODULES = 20
 MOST_ENTRIES = 25
 SHORT = {
     "candidates": "inductor/candidates",
@@ -46,7 +46,7 @@ def test_every_file_of_the_text_exists(repository: Path):
 @pytest.mark.parametrize("root", ["inductor_plugin", "templates", "cache"])
 def test_folders_are_small_and_say_what_lives_in_them(root: str, repository: Path):
     for folder in (repository / root, *(repository / root).rglob("*/")):
-        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        modules = modules_in(folder)
         if modules:
             assert len(modules) <= MOST_MODULES, folder
             package = (folder / "__init__.py").read_text(encoding="utf-8")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.repository import MOST_MODULES, modules_in
+
 ALLOWED = {
     "benchmarks": ("tests.support",),
     "tests.benchmarks": ("benchmarks",),
@@ -84,7 +86,6 @@ EMULATOR = (
     "suite",
 )
 """Folders of tests/emulator, each of which may import the ones before it."""
-MOST_MODULES = 20
 MOST_LINES = 400
 
 
@@ -114,14 +115,18 @@ def test_a_layer_of_the_emulator_may_not_look_up() -> None:
 
 def test_no_folder_of_tests_has_more_modules_than_a_reader_takes_in(repository: Path) -> None:
     for folder in (repository / "tests").glob("**/"):
-        assert len(list(folder.glob("*.py"))) <= MOST_MODULES, folder
+        assert len(modules_in(folder)) <= MOST_MODULES, folder
 
 
-def test_no_file_of_tests_is_longer_than_a_file_of_the_package(repository: Path) -> None:
+def test_no_file_of_tests_or_benchmarks_is_longer_than_a_file_of_the_package(
+    repository: Path,
+) -> None:
     lines = {
         str(path.relative_to(repository)): path.read_text(encoding="utf-8").count("\n")
-        for path in (repository / "tests").glob("**/*.py")
+        for root in ("tests", "benchmarks")
+        for path in (repository / root).glob("**/*.py")
     }
+    assert {path.partition("/")[0] for path in lines} == {"tests", "benchmarks"}
     assert len(lines) > 400
     assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
 

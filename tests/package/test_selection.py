@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,56 @@ def test_a_changed_file_concerns_the_tests_of_its_package(changed: str, tests: s
     assert part == tuple(cases)
 
 
+HELPED = {
+    "tests/ops/test_a.py": "from tests.support.native import (\n    host_kernels,\n    sites,\n)",
+    "tests/ops/test_b.py": "from tests.support.native.sites import opened",
+    "tests/ops/test_c.py": "from tests.support.native import host_kernels",
+    "tests/gpu/forced/d.py": "from tests.support.lab import Lab",
+    "tests/support/lab.py": "from tests.support.native import sites",
+    "tests/support/native/host_kernels.py": "import tests.support.native.sites_of_others",
+    "tests/conftest.py": "from tests.support.warned import forget",
+}
+
+
+@pytest.mark.parametrize(
+    ("helper", "importers"),
+    [
+        (
+            "tests/support/native/sites.py",
+            ["tests/gpu/forced/d.py", "tests/ops/test_a.py", "tests/ops/test_b.py"],
+        ),
+        ("tests/support/native/host_kernels.py", ["tests/ops/test_a.py", "tests/ops/test_c.py"]),
+        ("tests/support/lab.py", ["tests/gpu/forced/d.py"]),
+        (
+            "tests/support/native/__init__.py",
+            [
+                "tests/gpu/forced/d.py",
+                "tests/ops/test_a.py",
+                "tests/ops/test_b.py",
+                "tests/ops/test_c.py",
+            ],
+        ),
+        (
+            "tests/support/native/kernel.cpp",
+            [
+                "tests/gpu/forced/d.py",
+                "tests/ops/test_a.py",
+                "tests/ops/test_b.py",
+                "tests/ops/test_c.py",
+            ],
+        ),
+        ("tests/support/warned.py", ["tests/conftest.py"]),
+        ("tests/support/unused.py", []),
+    ],
+)
+def test_a_changed_helper_of_tests_concerns_what_imports_it(
+    helper: str, importers: list[str]
+) -> None:
+    changed = ["cache/store.py", helper]
+
+    assert selection.with_importers(changed, HELPED) == ["cache/store.py", *importers]
+
+
 def test_the_summary_keeps_means_and_exceptions_and_fits_the_budget() -> None:
     dear = _cases("a", "test_x", 100)
     measured = dict.fromkeys(dear, 1.0) | {dear[0]: 9.0}
@@ -162,6 +213,17 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     selection.write(tmp_path / "durations.json", durations)
 
     assert selection.read(tmp_path / "durations.json") == durations
+
+
+def test_the_committed_file_knows_only_functions_that_are_there(repository: Path) -> None:
+    gone: list[str] = []
+    for file, names in selection.read(options.DURATIONS).by_file.items():
+        path = repository / file
+        tree = ast.parse(path.read_text(encoding="utf-8") if path.is_file() else "")
+        there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        functions = {Case(f"{file}::{name}").function for name in names}
+        gone += sorted(each for each in functions if each.rpartition("::")[2] not in there)
+    assert gone == [], "take them out of tests/durations.json, or `make durations`"
 
 
 def test_the_committed_file_leaves_seconds_to_each_function() -> None:

@@ -51,7 +51,6 @@ _NAMES = {
 }
 """Names of operands in the schemas of torch 2.11 to 2.15, and in `inductor_plugin.problem.attention`."""
 
-_DIAGONAL_AT_END = ("flash", "varlen")
 _REFUSED = ("dropout_p", "return_debug_mask", "bias_grad")
 """Arguments for which a call is left to Inductor, unless they are 0 or false."""
 _REFUSED_UNLESS_NONE = ("seqused_k", "block_table", "num_splits", "grad_lse")
@@ -270,7 +269,7 @@ def _mask(
     else:
         left, right = values.get("window_size") or (-1, -1)
         right = 0 if values["is_causal"] else right
-        at_end = kernel.name in _DIAGONAL_AT_END
+        at_end = kernel.diagonal_at_end
     mask = Mask(max(int(left), -1), max(int(right), -1))
     # Where the alignment makes no difference, both are the same problem.
     at_end = at_end and mask.limited and ("cu_q" in tensors or not square)

@@ -9,7 +9,6 @@ kernel runs.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 
+from inductor_plugin.errors import warn_once
 from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.kernels.call import OpKernel
@@ -105,8 +105,9 @@ class Layouts:
             for read in moved
         )
         warn_once(
+            logger,
             f"{self._call.problem.describe()}: {changes}, which something else in the graph asks for; {libraries[0].name} runs "
-            f"instead of {choice.name}"
+            f"instead of {choice.name}",
         )
         return libraries[0]
 
@@ -201,9 +202,3 @@ def _inner(node: Any) -> Any:
 
 def _text(stride: Sequence[Any]) -> str:
     return f"({', '.join(map(str, stride))})"
-
-
-@functools.cache
-def warn_once(text: str) -> None:
-    """Warn once per process about each problem whose layouts have changed."""
-    logger.warning("inductor-plugin: %s", text)

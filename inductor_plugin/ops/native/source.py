@@ -10,6 +10,8 @@ import functools
 import hashlib
 import os
 import platform
+import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 from inductor_plugin.cache import KernelKey
@@ -79,6 +81,22 @@ def command(compiler: str, include: str) -> tuple[str, ...]:
         include: Folder of ``Python.h``.
     """
     return (compiler, *_FLAGS, f"-I{include}", "{source}", "-o", "{output}", "-ldl")
+
+
+def obstacle(compiler: Callable[[], str]) -> str | None:
+    """Return why the library cannot be compiled here and what to install, None if it can.
+
+    Args:
+        compiler: Returns the C++ compiler; raises RuntimeError without one.
+    """
+    try:
+        compiler()
+    except RuntimeError as error:
+        return f"there is no C++ compiler: {str(error).strip().splitlines()[0]}"
+    folder = sysconfig.get_paths()["include"]
+    if not (Path(folder) / "Python.h").is_file():
+        return f"{folder} has no Python.h: install python3-dev, which Triton needs, too"
+    return None
 
 
 def _read(name: str) -> str:

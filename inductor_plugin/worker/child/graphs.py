@@ -7,9 +7,7 @@ What a graph does to this process (an abort for an index out of bounds, a hang) 
 from __future__ import annotations
 
 import functools
-import importlib
 import pickle
-import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -19,8 +17,7 @@ import torch
 
 from inductor_plugin.config import process_environment, set_environment
 from inductor_plugin.device import Timer
-from inductor_plugin.worker.child import memory
-from inductor_plugin.worker.child.inductor import load_inductor
+from inductor_plugin.worker.child import inductor, memory
 from inductor_plugin.worker.child.operands import build, dtype_of, storage_elements
 from inductor_plugin.worker.devices.lookup import uuid_of
 from inductor_plugin.worker.graph_job import (
@@ -146,7 +143,7 @@ def loaded(
         code: The graph.
         tensors: Those that are built; receives its constants.
     """
-    cache: Any = importlib.import_module("torch._inductor.codecache").PyCodeCache
+    cache = inductor.code_cache()
     constants = {name: built(value, tensors) for name, value in code.constants}
     key, path = cache.write(code.source)
     return cache.load_by_key_path(key, path, attrs=constants).call
@@ -189,24 +186,15 @@ def _packed(value: GraphTensor, plain: torch.Tensor) -> torch.Tensor:
 def _apply(settings: LoadSettings) -> Any:
     """Let this process load kernels as the parent compiled them; return the patch of Inductor's options."""
     set_environment(process_environment() | dict(settings.environment))
-    load_inductor()
-    isas: Any = importlib.import_module("torch._inductor.cpu_vec_isa")
-    if (
-        settings.isa
-    ):  # not probed again: each instruction set of the processor would be, in a process of its own
+    inductor.load_inductor()
+    if settings.isa:
         isa = pickle.loads(settings.isa)  # noqa: S301 - from the parent's pipe, never from disk
-        isas.valid_vec_isa_list = functools.partial(list[Any], [isa])
-    options: Any = importlib.import_module("torch._inductor.config")
+        inductor.use_instruction_set(isa)
     # No pool of processes is started: all kernels are there.
-    return options.patch({**dict(settings.options), "compile_threads": 1})
+    return inductor.patched_options({**dict(settings.options), "compile_threads": 1})
 
 
 def _drop() -> None:
-    """Forget the modules of graphs, which hold their constants."""
-    codecache = sys.modules.get("torch._inductor.codecache")
-    if codecache is not None:
-        cache: Any = codecache.PyCodeCache
-        for module in cache.modules:
-            sys.modules.pop(module.__name__, None)
-        cache.cache_clear()
+    """Forget the modules of graphs, and free the buffers of timers."""
+    inductor.forget_modules()
     release_timers()

@@ -1,4 +1,4 @@
-"""Inductor in a worker: calls of its library kernels and benchmark requests, and Triton compiles.
+"""Inductor in a worker: calls of its library kernels, benchmark requests and generated modules, and Triton compiles.
 
 Importing Inductor takes a worker 3.4 s on top of 2 s for torch, and most library kernels are plain
 torch functions. So it is imported on first use, only where it is needed.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pickle
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,6 +68,46 @@ def load_inductor() -> Any:
     for module in ("lowering", *(f"kernel.{name}" for name in names), "mkldnn_lowerings"):
         importlib.import_module(f"torch._inductor.{module}")
     return importlib.import_module("torch._inductor.select_algorithm").extern_kernels
+
+
+def cpp_compiler() -> str:
+    """Return the C++ compiler that Inductor uses.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    return importlib.import_module("torch._inductor.cpp_builder").get_cpp_compiler()
+
+
+def code_cache() -> Any:
+    """Return Inductor's cache of generated modules."""
+    return importlib.import_module("torch._inductor.codecache").PyCodeCache
+
+
+def forget_modules() -> None:
+    """Forget the generated modules, which hold the constants of their graphs."""
+    codecache = sys.modules.get("torch._inductor.codecache")  # not imported for this
+    if codecache is None:
+        return
+    cache: Any = codecache.PyCodeCache
+    for module in cache.modules:
+        sys.modules.pop(module.__name__, None)
+    cache.cache_clear()
+
+
+def use_instruction_set(isa: Any) -> None:
+    """Let Inductor take the vector instruction set that the parent has chosen.
+
+    Otherwise it probes each one of the processor, in a process of its own.
+    """
+    isas: Any = importlib.import_module("torch._inductor.cpu_vec_isa")
+    isas.valid_vec_isa_list = functools.partial(list[Any], [isa])
+
+
+def patched_options(options: Mapping[str, Any]) -> Any:
+    """Return the context manager in which Inductor has these options."""
+    config: Any = importlib.import_module("torch._inductor.config")
+    return config.patch(dict(options))
 
 
 def extern_function(name: str) -> Callable[..., Any]:
@@ -187,8 +228,7 @@ def _module(kernel: ModuleKernel) -> Any:
     if kernel.environment:
         importlib.import_module("torch._inductor.runtime.compile_tasks")._set_triton_ptxas_path()
         set_environment(process_environment() | dict(kernel.environment))
-    cache: Any = importlib.import_module("torch._inductor.codecache").PyCodeCache
-    return cache.load(kernel.source)
+    return code_cache().load(kernel.source)
 
 
 def compile_triton(job: TritonCompileJob) -> Resources | None:
@@ -201,10 +241,10 @@ def compile_triton(job: TritonCompileJob) -> Resources | None:
         The kernel's GPU resources; None if not known.
     """
     tasks = importlib.import_module("torch._inductor.runtime.compile_tasks")
-    codecache = importlib.import_module("torch._inductor.codecache")
+    cache = code_cache()
 
     def load_kernel() -> Any:
-        return getattr(codecache.PyCodeCache.load(job.source), job.kernel_name)
+        return getattr(cache.load(job.source), job.kernel_name)
 
     with _no_driver(), driver_of(job.target):
         tasks._worker_compile_triton(load_kernel, dict(job.environment), {})

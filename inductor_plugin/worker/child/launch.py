@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
-import sysconfig
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +18,7 @@ from inductor_plugin.kernels.call import (
     Single,
 )
 from inductor_plugin.ops import sites
+from inductor_plugin.ops.native import source
 from inductor_plugin.worker.child import inductor
 from inductor_plugin.worker.child.triton_launch import Launch
 from inductor_plugin.worker.jobs import BenchCandidate
@@ -53,13 +51,8 @@ def launched_by_python(call: Call) -> bool:
 
 @functools.cache
 def compiles_sites() -> bool:
-    """Return whether this machine can compile the library of call sites, as `inductor.native.obstacle` says in words."""
-    builder: Any = importlib.import_module("torch._inductor.cpp_builder")  # heavy
-    try:
-        builder.get_cpp_compiler()
-    except RuntimeError:
-        return False
-    return (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file()
+    """Return whether this machine can compile the library of call sites."""
+    return source.obstacle(inductor.cpp_compiler) is None
 
 
 def bind(

@@ -28,12 +28,12 @@ from torch._inductor.utils import run_and_get_code
 
 from benchmarks.harness.error import error_of
 from benchmarks.harness.forced import forced
-from inductor_plugin.inductor.candidates.layouts import warn_once
 from tests.gpu.cases.product import BF16, Spec
 from tests.gpu.forced.process import compiled, listed, main
 from tests.gpu.harness.ways import drawn
 from tests.support.candidates import row_major_ops
 from tests.support.graphs import layouts
+from tests.support.warned import forget
 
 Size = tuple[int, int, int]
 LARGE = (4096, 4096, 4096)
@@ -121,7 +121,7 @@ def report(
 def _way(
     operands: LayoutCase, way: str, cache_dir: Path, device: str, size: Size
 ) -> dict[str, Any]:
-    warn_once.cache_clear()
+    forget()
     tensors = drawn(operands.inputs(*size), device, seed=1)
     wide = [tensor.float() if tensor.is_floating_point() else tensor for tensor in tensors]
     function = compiled(operands.function, cache_dir, backends=WAYS[way], most=operands.most)

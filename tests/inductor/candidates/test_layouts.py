@@ -41,7 +41,6 @@ LARGE = (4096, 4096, 4096)
 def fresh(inductor_cache: Path) -> Iterator[None]:
     torch._dynamo.reset()
     torch.manual_seed(0)
-    lowering_layout.warn_once.cache_clear()
     with (
         inductor_config.patch(fx_graph_cache=False),
         dynamo_config.patch(capture_dynamic_output_shape_ops=True),

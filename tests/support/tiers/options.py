@@ -79,10 +79,17 @@ def workers(config: pytest.Config) -> int:
 
 
 def _changes(commit: str) -> tuple[str, list[str]]:
-    """Return the commit that is checked out, and the files changed since another; empty without a history."""
+    """Return the commit that is checked out, and the files changed since another; empty without a history.
+
+    In place of changed helpers of tests it has the files that import them.
+    """
     head = _git("rev-parse", "HEAD").strip()
     changed = _git("diff", "--name-only", commit).splitlines() if commit else []
-    return head, changed
+    modules = (REPOSITORY / "tests").rglob("*.py") if changed else ()
+    texts = {
+        str(path.relative_to(REPOSITORY)): path.read_text(encoding="utf-8") for path in modules
+    }
+    return head, selection.with_importers(changed, texts)
 
 
 def _git(*arguments: str) -> str:

@@ -21,6 +21,7 @@ out, a function has the mean of its cases, and a case that takes far longer than
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import zlib
 from collections import defaultdict
@@ -33,6 +34,7 @@ LONGEST_S = 20.0  # a test that takes longer has to be marked slow
 CLAIM_S = 5.0  # 3 s, and more on a busy machine
 LISTED_S = 1.0
 UNKNOWN_SLOW_S = 60.0
+_HELPERS = "tests/support/"
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,44 @@ def part(
             left_s -= durations.seconds(case)
             kept.add(case.node_id)
     return tuple(case for case in all_cases if case.node_id in kept)
+
+
+def with_importers(changed: Iterable[str], texts: Mapping[str, str]) -> list[str]:
+    """Return changed files; in place of a helper of tests the files that import it, by other helpers too.
+
+    Args:
+        changed: Paths in the repository.
+        texts: The modules below ``tests/`` by their paths.
+    """
+    result: list[str] = []
+    for path in changed:
+        if not path.startswith(_HELPERS):
+            result.append(path)
+            continue
+        importers, waiting = set[str](), [path]
+        while waiting:
+            name = _module_of(waiting.pop())
+            new = {file for file, text in texts.items() if _imports(text, name)} - importers
+            importers |= new
+            waiting += [file for file in new if file.startswith(_HELPERS)]
+        result += sorted(file for file in importers if not file.startswith(_HELPERS))
+    return result
+
+
+def _module_of(path: str) -> str:
+    """Return the name of the module in a file; of a package, or of a file that is no module, that of its folder."""
+    folder, _, file = path.rpartition("/")
+    is_module = file.endswith(".py") and file != "__init__.py"
+    return (path.removesuffix(".py") if is_module else folder).replace("/", ".")
+
+
+def _imports(text: str, module: str) -> bool:
+    """Return whether a text names a module: in full, or as ``from PACKAGE import MODULE``."""
+    package, _, name = module.rpartition(".")
+    if package not in text:  # faster than the expression
+        return False
+    names = rf"from {re.escape(package)} import (?:[^(\n]*|\([^)]*)\b{name}\b"
+    return re.search(rf"\b{re.escape(module)}\b|{names}", text) is not None
 
 
 def _tests_of(path: str, places: Iterable[str]) -> str:
