@@ -38,6 +38,10 @@ _REFERENCE = re.compile(r"[\w.]+:[\w.]+")
 _T = TypeVar("_T")
 
 
+BoundCall = Callable[[], object]
+"""A kernel with its operands, or a whole graph: calling it computes. What a timer measures."""
+
+
 class Timer(Protocol):
     """Measures calls on one device."""
 
@@ -60,7 +64,7 @@ class Timer(Protocol):
         """Return how the device is now, for a record's provenance."""
         ...
 
-    def warm(self, call: Callable[[], object]) -> None:
+    def warm(self, call: BoundCall) -> None:
         """Bring the device to the clock at which it computes."""
         ...
 
@@ -76,7 +80,7 @@ class Timer(Protocol):
         """Wait until the device has finished; raises errors of earlier kernels."""
         ...
 
-    def sample(self, call: Callable[[], object], repeats: int, *, cold: bool) -> float:
+    def sample(self, call: BoundCall, repeats: int, *, cold: bool) -> float:
         """Return milliseconds per call: the mean of ``repeats`` calls, or the median of cold calls."""
         ...
 

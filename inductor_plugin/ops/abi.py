@@ -19,7 +19,7 @@ from inductor_plugin.errors import CallRefusedError, KernelError
 _CAN_IMPLEMENT, _WORKSPACE_BYTES, _RUN = 0, 1, 2
 _OK = 0
 
-Call = TypeVar("Call", bound=ctypes.Structure)
+CallStruct = TypeVar("CallStruct", bound=ctypes.Structure)
 
 
 class TensorView(NamedTuple):
@@ -41,7 +41,7 @@ class TensorView(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KernelFunction(Generic[Call]):
+class KernelFunction(Generic[CallStruct]):
     """A loaded kernel.
 
     Attributes:
@@ -56,7 +56,7 @@ class KernelFunction(Generic[Call]):
 
 
 @dataclass(frozen=True)
-class Abi(Generic[Call]):
+class Abi(Generic[CallStruct]):
     """What differs between families of kernels.
 
     Statuses are numbered: 0, the refusals, then a workspace that does not fit, a kernel that did not
@@ -71,13 +71,13 @@ class Abi(Generic[Call]):
         sizes: Returns the sizes of a call for messages.
     """
 
-    call: type[Call]
+    call: type[CallStruct]
     refusals: Mapping[IntEnum, str]
     workspace: str
-    errors: Callable[[Call], str]
-    sizes: Callable[[Call], str]
+    errors: Callable[[CallStruct], str]
+    sizes: Callable[[CallStruct], str]
 
-    def load(self, path: str | Path, symbol: str, cudart: str = "") -> KernelFunction[Call]:
+    def load(self, path: str | Path, symbol: str, cudart: str = "") -> KernelFunction[CallStruct]:
         """Return a kernel of a shared library.
 
         The library needs ``libcudart.so.<major>``. A CUDA build of torch has loaded it on import, and
@@ -107,12 +107,12 @@ class Abi(Generic[Call]):
         entry.restype = ctypes.c_int32
         return KernelFunction(str(path), symbol, entry)
 
-    def can_implement(self, kernel: KernelFunction[Call], call: Call) -> str | None:
+    def can_implement(self, kernel: KernelFunction[CallStruct], call: CallStruct) -> str | None:
         """Return why a kernel refuses a call, or None if it takes it. Pointers may be missing."""
         status = kernel.entry(_CAN_IMPLEMENT, ctypes.byref(call), None, None)
         return self._refusal(kernel, call, status)
 
-    def workspace_bytes(self, kernel: KernelFunction[Call], call: Call) -> int:
+    def workspace_bytes(self, kernel: KernelFunction[CallStruct], call: CallStruct) -> int:
         """Return how much device memory a call needs besides its operands.
 
         Raises:
@@ -125,7 +125,7 @@ class Abi(Generic[Call]):
             raise self._error(status, reason)
         return size.value
 
-    def run(self, kernel: KernelFunction[Call], call: Call, stream: int) -> None:
+    def run(self, kernel: KernelFunction[CallStruct], call: CallStruct, stream: int) -> None:
         """Launch a kernel on a CUDA stream of the call's device; it may still run on return.
 
         Args:
@@ -152,7 +152,9 @@ class Abi(Generic[Call]):
         refused = 0 < status <= len(self.refusals)
         return CallRefusedError(reason) if refused else KernelError(reason)
 
-    def _refusal(self, kernel: KernelFunction[Call], call: Call, status: int) -> str | None:
+    def _refusal(
+        self, kernel: KernelFunction[CallStruct], call: CallStruct, status: int
+    ) -> str | None:
         if status == _OK:
             return None
         reasons = (

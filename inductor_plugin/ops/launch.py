@@ -40,7 +40,7 @@ from inductor_plugin.problem import Operand
 
 LIBRARY_FILE = "kernel.so"
 
-Call = TypeVar("Call", bound=ctypes.Structure)
+CallStruct = TypeVar("CallStruct", bound=ctypes.Structure)
 
 _LOG = logging.getLogger(__name__)
 _folders: list[tuple[Path, bool, str]] = []
@@ -59,7 +59,7 @@ after the compile (MIG, MPS); for a minute if its library was not found, since a
 
 
 @dataclass(frozen=True, eq=False)
-class KernelFamily(Generic[Call]):
+class KernelFamily(Generic[CallStruct]):
     """What differs between the kernels of products and those of attention.
 
     Attributes:
@@ -71,10 +71,10 @@ class KernelFamily(Generic[Call]):
         fallback: The fallback where a kernel cannot run, in the words of the warning.
     """
 
-    abi: Abi[Call]
-    calls: Mapping[str, Callable[..., Call]]
+    abi: Abi[CallStruct]
+    calls: Mapping[str, Callable[..., CallStruct]]
     device_arguments: Callable[[torch.device], Mapping[str, int]]
-    has_work: Callable[[Call], bool]
+    has_work: Callable[[CallStruct], bool]
     workspace_alignment: int
     fallback: str
 
@@ -117,7 +117,7 @@ def _changed() -> None:
 
 
 def workspace_needed(
-    family: KernelFamily[Call],
+    family: KernelFamily[CallStruct],
     kernel: OpKernel,
     operands: Sequence[Operand],
     output: Operand,
@@ -152,9 +152,9 @@ def workspace_needed(
 
 
 def run_or_fallback(
-    family: KernelFamily[Call],
+    family: KernelFamily[CallStruct],
     kernel: str,
-    make_call: Callable[[], Call],
+    make_call: Callable[[], CallStruct],
     library: Callable[[], object],
     workspace: torch.Tensor | None,
     out: torch.Tensor,
@@ -190,7 +190,7 @@ def run_or_fallback(
     library()
 
 
-def find_kernel(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call] | None:
+def find_kernel(family: KernelFamily[CallStruct], kernel: str) -> KernelFunction[CallStruct] | None:
     """Return a kernel by its name, or None, after one warning, where its library is missing or broken.
 
     Raises:
@@ -227,7 +227,7 @@ def multiprocessors_now(device: torch.device) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _kernel_or_error(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call]:
+def _kernel_or_error(family: KernelFamily[CallStruct], kernel: str) -> KernelFunction[CallStruct]:
     """Return a kernel; a missing one is searched again next time (exceptions are not cached)."""
     function = _lookup(family, kernel)
     if function is None:
@@ -236,7 +236,7 @@ def _kernel_or_error(family: KernelFamily[Call], kernel: str) -> KernelFunction[
     return function
 
 
-def _lookup(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call] | None:
+def _lookup(family: KernelFamily[CallStruct], kernel: str) -> KernelFunction[CallStruct] | None:
     """Return a kernel, or None where no cache directory has its library."""
     symbol, _, place = kernel.partition("@")
     path = place if _names_path(kernel) else library_path(place)
@@ -244,7 +244,7 @@ def _lookup(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call] | N
 
 
 @functools.lru_cache(maxsize=4096)
-def _loaded(family: KernelFamily[Call], symbol: str, path: str) -> KernelFunction[Call]:
+def _loaded(family: KernelFamily[CallStruct], symbol: str, path: str) -> KernelFunction[CallStruct]:
     return family.abi.load(path, symbol)
 
 
@@ -282,8 +282,8 @@ def _opened(folder: Path, trusted_keys: str, *, read_only: bool) -> Store | Seco
 
 
 def _start(
-    family: KernelFamily[Call],
-    function: KernelFunction[Call],
+    family: KernelFamily[CallStruct],
+    function: KernelFunction[CallStruct],
     call: Any,
     workspace: torch.Tensor | None,
     device: torch.device,
@@ -312,7 +312,10 @@ def _why_no_workspace(memory: torch.Tensor, device: torch.device, alignment: int
 
 
 def _launch(
-    abi: Abi[Call], function: KernelFunction[Call], call: Call, device: torch.device
+    abi: Abi[CallStruct],
+    function: KernelFunction[CallStruct],
+    call: CallStruct,
+    device: torch.device,
 ) -> None:
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream().cuda_stream
@@ -320,7 +323,7 @@ def _launch(
         abi.run(function, call, stream)
 
 
-def _warn(family: KernelFamily[Call], kernel: str, reason: str) -> None:
+def _warn(family: KernelFamily[CallStruct], kernel: str, reason: str) -> None:
     """Warn once why a kernel is not used."""
     symbol = kernel.partition("@")[0]
     if symbol in _warned:

@@ -7,14 +7,12 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from inductor_plugin.device import BoundCall
 from inductor_plugin.worker.disturbance import is_disturbed, waits_ns, was_idle
-
-Call = Callable[[], object]
 
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPU_CACHE_BYTES = (32 << 20, 256 << 20)
@@ -34,7 +32,7 @@ class CpuTimer:
         """Return nothing: a record says what a CPU is."""
         return {}
 
-    def warm(self, call: Call) -> None:
+    def warm(self, call: BoundCall) -> None:
         """Do nothing: its clock is not known."""
 
     def prepare(self) -> None:
@@ -49,7 +47,7 @@ class CpuTimer:
     def synchronize(self) -> None:
         """Do nothing: a CPU kernel has finished when its call returns."""
 
-    def sample(self, call: Call, repeats: int, *, cold: bool) -> float:
+    def sample(self, call: BoundCall, repeats: int, *, cold: bool) -> float:
         """Return milliseconds per call: of ``repeats`` calls the median of those that were not disturbed.
 
         Other work only prolongs a call: if it has disturbed all of them, the shortest counts.
@@ -63,7 +61,7 @@ class CpuTimer:
         self.disturbed = not calm
         return (statistics.median(calm) if calm else min(spans)[0]) / 1e6
 
-    def _span(self, call: Call, repeats: int, *, cold: bool) -> tuple[float, bool]:
+    def _span(self, call: BoundCall, repeats: int, *, cold: bool) -> tuple[float, bool]:
         """Return nanoseconds that calls took, and whether a thread waited for a core, or all for something else, meanwhile.
 
         With more threads than cores they wait for each other: that is how fast the call is here.

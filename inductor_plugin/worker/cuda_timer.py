@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from inductor_plugin.device import BoundCall
 from inductor_plugin.worker.nvml import Gpu, Reading
-
-Call = Callable[[], object]
 
 _FLUSH_BYTES = 256 << 20
 """Larger than any L2; zeroing it takes 65 microseconds on an H200, 35 on a B200."""
@@ -72,7 +70,7 @@ class CudaTimer:
         """Return clock, temperature, power and disturbances of the device as they are now."""
         return self._read(0.0).plain()
 
-    def warm(self, call: Call) -> None:
+    def warm(self, call: BoundCall) -> None:
         """Call until the clock of the device rises no more: one that idles has 345 MHz instead of 1980 (H200).
 
         Where the clock is not known, for as long as between two looks at it.
@@ -86,7 +84,7 @@ class CudaTimer:
                     return
                 before = clock
 
-    def sample(self, call: Call, repeats: int, *, cold: bool) -> float:
+    def sample(self, call: BoundCall, repeats: int, *, cold: bool) -> float:
         """Return milliseconds per call, over ``repeats`` calls."""
         self.host_bound, self.host_ms = False, math.inf
         with torch.cuda.device(self.device):
@@ -100,7 +98,7 @@ class CudaTimer:
         each_ms = statistics.median(first.elapsed_time(last) for first, last in spans)
         return each_ms if cold else each_ms / repeats
 
-    def _cold_span(self, call: Call) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    def _cold_span(self, call: BoundCall) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         """Return the events around a call behind a flush.
 
         Where the first event has happened when the call returns, the device has been idle in between: the call is
@@ -129,7 +127,7 @@ class CudaTimer:
             self._lead_s = min(_LEAD_S, _LEAD_FACTOR * max(host_s, self._lead_s))
             self.synchronize()
 
-    def _span(self, call: Call, repeats: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    def _span(self, call: BoundCall, repeats: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         first, last = _events()
         first.record()
         started = time.perf_counter()
@@ -145,7 +143,7 @@ class CudaTimer:
         assert self._buffer is not None
         self._buffer.zero_()
 
-    def _keep_busy(self, call: Call) -> None:
+    def _keep_busy(self, call: BoundCall) -> None:
         ends, calls = time.monotonic() + _WARM_ROUND_S, 1  # one may take a second
         while time.monotonic() < ends:
             for _ in range(calls):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from inductor_plugin.device import BoundCall
 from inductor_plugin.worker.interface import interface_of
-
-Call = Callable[[], object]
 
 FLUSH_BYTES = 256 << 20
 """Larger than the last-level cache of any device that is known here."""
@@ -44,7 +42,7 @@ class EventTimer:
         """Return nothing: how the device is is not known."""
         return {}
 
-    def warm(self, call: Call) -> None:
+    def warm(self, call: BoundCall) -> None:
         """Do nothing: its clock is not known."""
 
     def prepare(self) -> None:
@@ -61,20 +59,20 @@ class EventTimer:
         if self._interface is not None:
             self._interface.synchronize(self.device)
 
-    def sample(self, call: Call, repeats: int, *, cold: bool) -> float:
+    def sample(self, call: BoundCall, repeats: int, *, cold: bool) -> float:
         """Return milliseconds per call: the mean of ``repeats`` calls, or the median of cold calls."""
         self.host_ms = math.inf if self._has_events else 0.0
         if not cold:
             return self._span(call, repeats) / repeats
         return statistics.median(self._cold_span(call) for _ in range(repeats))
 
-    def _cold_span(self, call: Call) -> float:
+    def _cold_span(self, call: BoundCall) -> float:
         self.prepare()
         if self._buffer is not None:
             self._buffer.zero_()
         return self._span(call, 1)
 
-    def _span(self, call: Call, repeats: int) -> float:
+    def _span(self, call: BoundCall, repeats: int) -> float:
         """Return milliseconds that calls took."""
         if not self._has_events:
             self.synchronize()

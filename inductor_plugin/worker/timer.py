@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inductor_plugin.device import Timer
+from inductor_plugin.device import BoundCall, Timer
 from inductor_plugin.worker.devices.lookup import known
 from inductor_plugin.worker.jobs import Sampling
-
-Call = Callable[[], object]
 
 MAX_REPEATS = 10_000
 COLD_REPEATS = 3
@@ -47,7 +44,7 @@ def release_timers() -> None:
         timer.release()
 
 
-def repeats_for(timer: Timer, call: Call, sampling: Sampling) -> int:
+def repeats_for(timer: Timer, call: BoundCall, sampling: Sampling) -> int:
     """Warm up, and return how many calls make a sample long enough for the clock's resolution."""
     for _ in range(max(1, sampling.warmup)):
         call()
@@ -90,7 +87,7 @@ class Samples:
         return tuple(self.calm_ms or self.disturbed_ms)
 
 
-def take_samples(timer: Timer, call: Call, sampling: Sampling) -> Samples:
+def take_samples(timer: Timer, call: BoundCall, sampling: Sampling) -> Samples:
     """Warm up and take samples: fewer if the time limit is reached, but at least one.
 
     Disturbed ones are taken again, as `Sampling.retake_s` allows.

@@ -18,9 +18,9 @@ import torch
 from torch.utils.benchmark import Timer
 
 import inductor_plugin
+from inductor_plugin.device import BoundCall
 from inductor_plugin.tuning.report.regret import interval
 
-Run = Callable[[], object]
 _ROUNDS = 10
 """Fewest turns of a comparison."""
 
@@ -53,7 +53,7 @@ def main(script: Any) -> int:
         library, tickets = _compiled(script, module, without)
         for ticket in tickets:
             print(f"compared with: {ticket.verdict.winner if ticket.verdict else 'stock'}")
-        rivals: dict[str, Run] = {}
+        rivals: dict[str, BoundCall] = {}
         for pins in arguments.rival:
             pinned = {**options, "policy": "pinned", "pin_file": pins}
             rival, tickets = _compiled(script, module, pinned)
@@ -89,7 +89,7 @@ def _parsed(script: Any) -> Namespace:
     return arguments
 
 
-def _compiled(script: Any, module: Any, options: Mapping[str, str]) -> tuple[Run, list[Any]]:
+def _compiled(script: Any, module: Any, options: Mapping[str, str]) -> tuple[BoundCall, list[Any]]:
     """Compile the call; return it, and what was decided meanwhile."""
     tickets: list[Any] = []
     every = {**script.OPTIONS, **options, "remote_url": ""}
@@ -115,7 +115,7 @@ def chosen(script: Any, tickets: Sequence[Any]) -> str | None:
     return None
 
 
-def _time(arguments: Namespace, winner: str, calls: Mapping[str, Run]) -> None:
+def _time(arguments: Namespace, winner: str, calls: Mapping[str, BoundCall]) -> None:
     """Time the winner, the library kernel (``""``) and rivals; print the speedup and write the times."""
     samples, count = in_turns(calls, arguments.bench)
     times: dict[str, Any] = {**compared(samples[winner], samples.pop("")), "calls": count}
@@ -129,7 +129,9 @@ def _time(arguments: Namespace, winner: str, calls: Mapping[str, Run]) -> None:
 
 
 def in_turns(
-    calls: Mapping[str, Run], seconds: float, timed: Callable[[Run, int], float] | None = None
+    calls: Mapping[str, BoundCall],
+    seconds: float,
+    timed: Callable[[BoundCall, int], float] | None = None,
 ) -> tuple[dict[str, list[float]], int]:
     """Time calls in turns, so that all meet the same disturbances; return each one's samples, and calls a sample.
 
@@ -152,7 +154,7 @@ def in_turns(
     return times, count
 
 
-def _timed(call: Run, count: int) -> float:
+def _timed(call: BoundCall, count: int) -> float:
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     return timer.timeit(count).mean * 1e3
 

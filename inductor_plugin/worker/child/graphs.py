@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from inductor_plugin.config import process_environment, set_environment
-from inductor_plugin.device import Timer
+from inductor_plugin.device import BoundCall, Timer
 from inductor_plugin.worker.child import inductor, memory
 from inductor_plugin.worker.child.operands import build, dtype_of, storage_elements
 from inductor_plugin.worker.devices.lookup import uuid_of
@@ -51,8 +51,6 @@ _PACKED_BY = {
     MKLDNN_CONVOLUTION: ("mkldnn", "_reorder_convolution_weight"),
 }
 """Operators that pack a weight, by `GraphTensor.packing`."""
-
-Call = Callable[[], object]
 
 
 def prepare(settings: LoadSettings) -> float:
@@ -108,7 +106,7 @@ def _call(graph: Callable[[list[Any]], object], inputs: Sequence[Any]) -> object
 
 
 def _turns(
-    timer: Timer, calls: Sequence[Call], repeats: int, restore: Call, until: float
+    timer: Timer, calls: Sequence[BoundCall], repeats: int, restore: BoundCall, until: float
 ) -> list[tuple[tuple[float, ...], bool]]:
     """Return the samples of all calls in each turn, and whether any was disturbed."""
     turns: list[tuple[tuple[float, ...], bool]] = []
@@ -123,7 +121,7 @@ def _turns(
     return turns
 
 
-def _restore(job: GraphJob, inputs: Sequence[Any]) -> Call:
+def _restore(job: GraphJob, inputs: Sequence[Any]) -> BoundCall:
     """Return what gives the inputs that a graph changes their first values: decayed ones become denormal, and slow."""
     first = [(inputs[index], inputs[index].clone()) for index in job.changed]
 

@@ -21,6 +21,7 @@ import torch
 from inductor_plugin.attention import library
 from inductor_plugin.cache import Resources
 from inductor_plugin.config import process_environment, set_environment
+from inductor_plugin.device import BoundCall
 from inductor_plugin.kernels import resources
 from inductor_plugin.kernels.call import (
     Argument,
@@ -38,8 +39,6 @@ from inductor_plugin.ops import int4, operators, sites
 from inductor_plugin.ops.native import library as native
 from inductor_plugin.worker.child import operands, triton_launch
 from inductor_plugin.worker.jobs import TritonCompileJob, TritonTarget
-
-Call = Callable[[], object]
 
 SHORT_CUTS: dict[str, str] = {
     "mm": "torch.mm",
@@ -131,7 +130,7 @@ def extern_function(name: str) -> Callable[..., Any]:
 
 def bind_extern(
     kernel: ExternKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor | None
-) -> Call:
+) -> BoundCall:
     """Return the call of a library kernel, which writes to ``out`` or returns its result."""
     keywords = dict(kernel.kwargs)
     if kernel.has_out:
@@ -139,7 +138,7 @@ def bind_extern(
     return functools.partial(extern_function(kernel.name), *inputs, **keywords)
 
 
-def bind_op(kernel: OpKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Call:
+def bind_op(kernel: OpKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> BoundCall:
     """Return the call of a torch operator that writes to ``out``; by a call site, as generated code has one."""
     if sites.has_site(kernel.op):
         if native.sites() is None:  # the parent may have compiled it meanwhile
@@ -149,7 +148,9 @@ def bind_op(kernel: OpKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor)
     return functools.partial(function, *inputs, *kernel.args, out=out)
 
 
-def bind_request(kernel: RequestKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Call:
+def bind_request(
+    kernel: RequestKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor
+) -> BoundCall:
     """Return the launch of an Inductor benchmark request created by our parent process."""
     if kernel.environment:
         # torch 2.11 ships its own ptxas, whose version is part of Triton's key.
@@ -169,7 +170,7 @@ class BoundSequence:
         scratch: What they write besides the output, by name.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[BoundCall, ...]
     scratch: Mapping[str, operands.Guarded]
 
     def __call__(self) -> None:
@@ -191,7 +192,7 @@ def bind_sequence(
     )
 
 
-def _bind_part(part: SequenceStep, tensors: Sequence[torch.Tensor]) -> Call:
+def _bind_part(part: SequenceStep, tensors: Sequence[torch.Tensor]) -> BoundCall:
     kernel = part.kernel
     arguments: list[Any] = [_argument(argument, tensors) for argument in part.arguments]
     if isinstance(kernel, ModuleKernel):
@@ -202,7 +203,7 @@ def _bind_part(part: SequenceStep, tensors: Sequence[torch.Tensor]) -> Call:
     out = _argument(part.out, tensors)
     if isinstance(kernel, ExternKernel):
         return bind_extern(kernel, arguments, out)
-    bind: Callable[..., Call] = bind_op if isinstance(kernel, OpKernel) else bind_request
+    bind: Callable[..., BoundCall] = bind_op if isinstance(kernel, OpKernel) else bind_request
     return bind(kernel, arguments, out)
 
 

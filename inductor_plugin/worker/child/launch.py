@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from inductor_plugin.device import BoundCall
 from inductor_plugin.kernels.call import (
     CppKernel,
     ExternKernel,
@@ -23,10 +24,8 @@ from inductor_plugin.worker.child import inductor
 from inductor_plugin.worker.child.triton_launch import Launch
 from inductor_plugin.worker.jobs import BenchCandidate
 
-Call = Callable[[], object]
 
-
-def launched_as_generated(kernel: Kernel | Single, call: Call) -> bool:
+def launched_as_generated(kernel: Kernel | Single, call: BoundCall) -> bool:
     """Return whether a call launches its kernel as generated code does, so that host times can be compared.
 
     Not a Triton kernel whose request does more than launch it (memory it zeroes, a gradient's delta), and not an operator
@@ -41,7 +40,7 @@ def launched_as_generated(kernel: Kernel | Single, call: Call) -> bool:
     return isinstance(kernel, (ExternKernel, OpKernel)) or isinstance(call, Launch)
 
 
-def launched_by_python(call: Call) -> bool:
+def launched_by_python(call: BoundCall) -> bool:
     """Return whether an operator with a call site, or one of a sequence, is launched by Python: its library is not there."""
     if isinstance(call, inductor.BoundSequence):
         return any(map(launched_by_python, call.calls))
@@ -57,7 +56,7 @@ def compiles_sites() -> bool:
 
 def bind(
     candidate: BenchCandidate, inputs: Sequence[torch.Tensor], out: torch.Tensor | None
-) -> Call:
+) -> BoundCall:
     """Return the call that runs a candidate's kernel on these operands."""
     kernel = candidate.kernel
     if isinstance(kernel, ExternKernel):
@@ -72,7 +71,7 @@ def bind(
     return inductor.bind_request(kernel, inputs, out)
 
 
-def _bind_cpp(kernel: CppKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Call:
+def _bind_cpp(kernel: CppKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> BoundCall:
     function = getattr(_library(kernel.library), kernel.symbol)
     arguments = [*(tensor.data_ptr() for tensor in (*inputs, out)), *kernel.sizes]
     function.argtypes = [ctypes.c_ulonglong] * len(arguments)

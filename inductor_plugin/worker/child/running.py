@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
+from inductor_plugin.device import BoundCall
 from inductor_plugin.kernels.call import ExternKernel, TensorSpec
 from inductor_plugin.worker.child.garbage import garbage_in_new_memory
 from inductor_plugin.worker.child.inductor import BoundSequence
-from inductor_plugin.worker.child.launch import Call, bind
+from inductor_plugin.worker.child.launch import bind
 from inductor_plugin.worker.child.operands import (
     NOT_A_NUMBER,
     Guarded,
@@ -34,7 +35,7 @@ class Running:
     """A candidate that has run; ``written`` are the inputs it writes besides its output."""
 
     candidate: BenchCandidate
-    call: Call
+    call: BoundCall
     inputs: Sequence[torch.Tensor]
     result: torch.Tensor
     guarded: Guarded | None

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from inductor_plugin.device import BoundCall
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child import graphs
 from inductor_plugin.worker.child.graphs import built
@@ -104,7 +105,7 @@ def test_a_changed_input_is_restored_and_what_another_process_disturbs_is_known(
     seen: list[float] = []
     original = graphs._restore  # pyright: ignore[reportPrivateUsage]
 
-    def restore(job: GraphJob, inputs: list[torch.Tensor]) -> graphs.Call:
+    def restore(job: GraphJob, inputs: list[torch.Tensor]) -> BoundCall:
         inner = original(job, inputs)
 
         def noted() -> None:

@@ -127,5 +127,7 @@ dialog.addEventListener("keydown", (event) => {
   const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (!by || !opened || event.target.closest(".scroll, pre")) return;
   const other = opened.around[opened.at + by];
-  if (opened.at >= 0 && other) location.hash = `r/${other.id}`;
+  if (opened.at < 0 || !other) return;
+  opened = { ...opened, at: opened.at + by }; // the next key may come before the record is shown
+  location.hash = `r/${other.id}`;
 });
