@@ -6,19 +6,20 @@ from itertools import count
 
 import pytest
 
-from inductor_plugin.cli.again.child import Run, compared, in_turns
+from inductor_plugin.cli.again.child import compared, in_turns
+from inductor_plugin.device import BoundCall
 
 
 def test_calls_are_timed_in_turns() -> None:
     turns: list[str] = []
     drift: Iterator[int] = count(1)
 
-    def kernel(name: str) -> Run:
+    def kernel(name: str) -> BoundCall:
         return lambda: turns.append(name)
 
     calls = {name: kernel(name) for name in ("winner", "library kernel", "rival")}
 
-    def timed(call: Run, calls_a_sample: int) -> float:
+    def timed(call: BoundCall, calls_a_sample: int) -> float:
         del calls_a_sample
         call()
         # The machine gets slower all the time: in turns, the ratio is not moved by that.
