@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 _LOCK = threading.Lock()
 _STOCK: dict[str, Any] = {}
+_CALLS = {"disable": 0}
+"""How often `disable` was called: what waited for Inductor then is out of date."""
 _COMPILE_FX = "torch._inductor.compile_fx"
 
 
@@ -158,8 +160,9 @@ def record(file: str | os.PathLike[str]) -> Generator[Any]:
 
 
 def disable() -> None:
-    """Undo `enable`: remove all hooks from torch and end the workers."""
+    """Undo `enable`: remove all hooks from torch and end the workers; ``INDUCTOR_PLUGIN_ENABLE`` enables nothing any more."""
     with _LOCK:
+        _CALLS["disable"] += 1
         apply_options = _STOCK.pop("apply_options", None)
         if apply_options is not None:
             wrapper: Any = sys.modules["torch"]._TorchCompileInductorWrapper
@@ -203,6 +206,17 @@ def _step_aside(reason: str) -> None:
     warnings.warn(
         f"{NAME}it steps aside, stock Inductor is used: {reason}", RuntimeWarning, stacklevel=4
     )
+
+
+def enable_later() -> Callable[[Any], None]:
+    """Return what calls `enable_at_first_compile` with Inductor's module, unless `disable` was called in between."""
+    before = _CALLS["disable"]
+
+    def act(module: Any) -> None:
+        if _CALLS["disable"] == before:
+            enable_at_first_compile(module)
+
+    return act
 
 
 def enable_at_first_compile(module: Any) -> None:

@@ -97,7 +97,7 @@ def _enable() -> None:
 
     warn_of_unknown_variables()
     if enabled_by_environment():
-        from inductor_plugin.activation import accept_options, enable_at_first_compile  # noqa: PLC0415  mostly not needed
+        from inductor_plugin.activation import accept_options, enable_later  # noqa: PLC0415  mostly not needed
 
         accept_options({})
-        after_import(_INDUCTOR, enable_at_first_compile)
+        after_import(_INDUCTOR, enable_later())

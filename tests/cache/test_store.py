@@ -56,6 +56,15 @@ def test_a_directory_of_someone_else_is_refused(cache_dir: Path, monkeypatch: py
         open_store(cache_dir)
 
 
+def test_a_kernel_that_cannot_be_published_leaves_nothing(cache_dir: Path, tmp_path: Path):
+    store = open_store(cache_dir)
+    with pytest.raises(CacheError, match="is not at"):
+        store.put_kernel(kernel_key(), {"kernel.so": b"x", "source.cpp": tmp_path / "none"})
+    assert list(store.layout.private.iterdir()) == []
+    assert store.degraded is None
+    assert put_library(store).files["kernel.so"]
+
+
 def test_a_kernel_is_found_by_the_next_store(cache_dir: Path):
     store = open_store(cache_dir)
     first = put_library(store)

@@ -212,6 +212,16 @@ def test_disabled_before_the_first_compile_it_stays_off(inductor: Inductor) -> N
     assert inductor.compile_fx is inductor.stock
 
 
+def test_disabled_before_inductor_is_there_nothing_waits_for_it(inductor: Inductor) -> None:
+    out_of_date = activation.enable_later()
+    activation.disable()
+    out_of_date(inductor)
+    assert inductor.compile_fx is inductor.stock
+    activation.enable_later()(inductor)
+    assert inductor.compile_fx is not inductor.stock
+    activation.disable()
+
+
 def test_a_bad_option_is_raised_by_every_compile_until_it_is_corrected(
     inductor: Inductor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,18 @@ LOOKED_UP = """
 print("inductor_plugin" in torch._dynamo.list_backends())
 print(torch._dynamo.lookup_backend("inductor_plugin").__module__)
 """
+DISABLED = """
+import importlib.util, sys
+import torch
+import inductor_plugin
+assert importlib.util.find_spec("torch._inductor.compile_fx") is not None
+assert "torch._inductor.compile_fx" not in sys.modules
+inductor_plugin.disable()
+torch.compile(lambda x: x + 1)(torch.ones(3))
+import torch._inductor.compile_fx as module
+print(module.compile_fx.__code__.co_filename)
+print("inductor_plugin.inductor.hooks" in sys.modules)
+"""
 BAD_OPTION = """
 import importlib, importlib.util, inspect, os, sys
 import torch
@@ -181,7 +193,7 @@ def fake_activation(monkeypatch: pytest.MonkeyPatch, error: BaseException | None
             raise error
 
     module = ModuleType("inductor_plugin.activation")
-    module.enable_at_first_compile = enable  # type: ignore[attr-defined]
+    module.enable_later = lambda: enable  # type: ignore[attr-defined]
     module.accept_options = lambda _chosen: None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "inductor_plugin.activation", module)
     monkeypatch.setitem(sys.modules, "torch._inductor.compile_fx", ModuleType("compile_fx"))
@@ -280,6 +292,14 @@ def test_a_bad_option_is_an_error_at_every_compile_and_not_at_the_import(tmp_pat
     assert Path(corrected).name == "hooks.py"
     assert disabled.startswith("True ")
     assert Path(disabled.partition(" ")[2]).name == "compile_fx.py"
+
+
+def test_disabled_before_inductor_is_imported_it_stays_off(tmp_path: Path):
+    done = run(DISABLED, tmp_path, INDUCTOR_PLUGIN_ENABLE="1")
+    assert done.returncode == 0, done.stderr
+    file, hooked = done.stdout.splitlines()
+    assert Path(file).name == "compile_fx.py"
+    assert hooked == "False"
 
 
 def test_the_variable_holds_where_the_plugins_own_functions_load_inductor_first(tmp_path: Path):

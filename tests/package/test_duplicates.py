@@ -1,6 +1,6 @@
 """No six lines of code are in the package twice: what two places need has one name.
 
-Imports, signatures, docstrings and comments do not count, and neither do the Jinja templates: their text is part of kernel keys.
+Imports, signatures, docstrings, comments and the bodies of protocols do not count, and neither do the Jinja templates: their text is part of kernel keys.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LINES = 6
+EMPTY = ("", "...")
 FOLDERS = ("inductor_plugin", "cache", "templates")
 
 
@@ -31,7 +32,9 @@ def code(text: str) -> list[tuple[int, str]]:
     """Return the lines of code with their numbers."""
     dropped = set(ignored(ast.parse(text)))
     lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
-    return [(n, line) for n, line in lines if n not in dropped and line and line[0] != "#"]
+    return [
+        (n, line) for n, line in lines if n not in dropped and line not in EMPTY and line[0] != "#"
+    ]
 
 
 def repeated(texts: dict[str, str]) -> list[list[str]]:

@@ -10,7 +10,7 @@ import pytest
 
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import ParsedEpilogue
-from inductor_plugin.problem.epilogue_views import Read, Write, plan
+from inductor_plugin.problem.epilogue_views import NotReplayableError, Read, Write, plan
 
 M, N = 6, 8
 
@@ -65,6 +65,9 @@ def test_strides_that_may_be_unknown_are_those_of_the_operand() -> None:
         ((8, 1), (2, 3, 8), Write((), (2, 3, 8))),
         ((16, 1), (6, 16), None),
         ((8, 1), (8, 6), None),  # turned, or a view?
+        ((8, 1), (6, 9), None),
+        ((8, 1), (3, 2, 4), None),
+        ((8, 1), (4, 12), Write((), (4, 12))),  # a view, which is no split
     ],
 )
 def test_a_result_is_turned_or_split_or_refused(
@@ -78,3 +81,10 @@ def test_a_result_is_turned_or_split_or_refused(
     views = plan(recorded, [])
     assert views.writes == (write,)
     assert views.shape == ((2, 3, 8) if size == (2, 3, 8) else ())
+
+
+def test_a_result_behind_the_first_element_is_refused() -> None:
+    """Two products may write halves of one tensor."""
+    access = Access("full", "float32", 48, (8, 1), 8)
+    with pytest.raises(NotReplayableError, match="no turned or split product"):
+        plan(ParsedEpilogue(chain(writes=(access,)), ((6, 8),)), [])

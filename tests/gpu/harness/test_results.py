@@ -65,6 +65,15 @@ def test_a_run_that_is_not_resumed_keeps_the_rows_of_the_others(tmp_path: Path) 
     assert rows(path) == {"one": "failed", "two": "failed", "three": "passed"}
 
 
+def test_a_row_without_an_outcome_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "test_gpu.json"
+    good = {"test": "one", "outcome": "passed", "seconds": 1.0}
+    path.write_text(json.dumps({**FACTS, "tests": [3, {"test": "two"}, good]}), encoding="utf-8")
+    again = Results(path, FACTS, [path], resumed=True)
+    assert [again.passed(name) for name in ("one", "two")] == [True, False]
+    assert len(again.table()) == 2
+
+
 def test_a_test_that_ends_the_run_is_named_and_run_again(tmp_path: Path) -> None:
     path = tmp_path / "test_gpu.json"
     Results(path, FACTS).begin("one")
