@@ -15,7 +15,6 @@ calls can be captured into a CUDA graph.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import logging
 import math
@@ -24,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import torch
 
@@ -34,13 +33,11 @@ from inductor_plugin.cache.trust.policy import trust_or_nobody
 from inductor_plugin.config import default_cache_dir, default_cache_read, default_trusted_keys
 from inductor_plugin.errors import NAME, CacheError, CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
-from inductor_plugin.ops.abi import Abi, KernelFunction, TensorView
+from inductor_plugin.ops.abi import Abi, CallStruct, KernelFunction, TensorView
 from inductor_plugin.ops.operators import name_of
 from inductor_plugin.problem import Operand
 
 LIBRARY_FILE = "kernel.so"
-
-CallStruct = TypeVar("CallStruct", bound=ctypes.Structure)
 
 _LOG = logging.getLogger(__name__)
 _folders: list[tuple[Path, bool, str]] = []

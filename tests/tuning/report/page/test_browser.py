@@ -176,6 +176,21 @@ def test_a_link_leads_to_a_record_and_back(page: Page, many: Path) -> None:
     assert page.run("location.hash") == ""
 
 
+def test_two_quick_keys_move_by_two_records(page: Page, many: Path) -> None:
+    """The second comes before the record of the first is shown."""
+    opened(page, many)
+    first, third = (
+        page.run(f"{SHOWN}[{row}].querySelector('a').getAttribute('href')") for row in (5, 7)
+    )
+    page.open(many, first)
+    page.wait("document.getElementById('record').open")
+    key = "new KeyboardEvent('keydown', { key: 'ArrowRight', bubbles: true })"
+    page.run(
+        f"[{key}, {key}].forEach((each) => document.getElementById('record').dispatchEvent(each))"
+    )
+    page.wait(f"location.hash === {json.dumps(third)}")
+
+
 def test_everything_is_reached_by_keys(page: Page, many: Path) -> None:
     opened(page, many)
     page.press("/")
