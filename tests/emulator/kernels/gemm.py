@@ -110,7 +110,8 @@ class Outcome:
     launches: list[Launch]
 
 
-def _random(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+def random(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Return random numbers that a type can hold."""
     values = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return (values * 40).round().clamp(-128, 127) if dtype in (torch.int8, torch.int32) else values
 
@@ -129,7 +130,7 @@ def _matrix(
         shared = {1: case.shared_a, 2: case.shared_b}.get(seed, False)
         stride = (0 if shared else whole, *stride)
     dtype = DTYPES[kind]
-    return device_tensor(shape, dtype, stride, _random(shape, dtype, seed) if seed else None)
+    return device_tensor(shape, dtype, stride, random(shape, dtype, seed) if seed else None)
 
 
 def _scale(shape: tuple[int, ...], seed: int) -> DeviceTensor:
@@ -147,9 +148,9 @@ def operands(case: Case) -> Operands:
     d = _matrix(single, m, n, config.d, True, config.align_d, 0)
     c = None
     if config.bias == "row":
-        c = device_tensor((n,), DTYPES[config.c], None, _random((n,), DTYPES[config.c], 3))
+        c = device_tensor((n,), DTYPES[config.c], None, random((n,), DTYPES[config.c], 3))
     elif config.bias == "column":
-        c = device_tensor((m, 1), DTYPES[config.c], None, _random((m, 1), DTYPES[config.c], 3))
+        c = device_tensor((m, 1), DTYPES[config.c], None, random((m, 1), DTYPES[config.c], 3))
     elif config.bias == "full":
         c = _matrix(case, m, n, config.c, True, config.align_c, 3)
     scales, ends = None, None
@@ -235,7 +236,18 @@ def run(runtime: Runtime, case: Case, target: Target, schedule: Schedule) -> Out
         KernelError: It refused the call.
     """
     tensors = operands(case)
-    call = _call(case, tensors, target)
+    return compared(runtime, case, tensors, _call(case, tensors, target), target, schedule)
+
+
+def compared(
+    runtime: Runtime,
+    case: Case,
+    tensors: Operands,
+    call: GemmCall,
+    target: Target,
+    schedule: Schedule,
+) -> Outcome:
+    """Run a call of a case's kernel, and compare; errors as `run`."""
     launches, room = launched(runtime, case.config, call, tensors.all(), target, schedule)
     wanted = expected(case, tensors)
     changed = room.changed(output=True)

@@ -72,6 +72,7 @@ def device_tensor(
     dtype: torch.dtype,
     stride: Sequence[int] | None = None,
     values: torch.Tensor | None = None,
+    offset: int = 0,
 ) -> DeviceTensor:
     """Return a tensor with these values, or full of other bytes.
 
@@ -80,14 +81,16 @@ def device_tensor(
         dtype: Its dtype.
         stride: Strides in elements; dense by default.
         values: Of this shape; along a stride of 0 the first of them is that of all.
+        offset: Elements between a multiple of 128 bytes and the first one.
     """
     stride = tuple(stride) if stride is not None else torch.empty(tuple(shape)).stride()
     item = dtype.itemsize
     steps = zip(shape, stride, strict=True)
     span = (1 + sum((extent - 1) * step for extent, step in steps)) * item
     span = span if math.prod(shape) else 0
-    memory = torch.full((span + 2 * _AROUND + _ALIGNMENT,), _POISON, dtype=torch.uint8)
-    begin = -memory.data_ptr() % _ALIGNMENT + _AROUND
+    before = _AROUND + offset * item
+    memory = torch.full((before + span + _AROUND + _ALIGNMENT,), _POISON, dtype=torch.uint8)
+    begin = -memory.data_ptr() % _ALIGNMENT + before
     data = memory[begin : begin + span].view(dtype)
     tensor = data.as_strided(tuple(shape), stride)
     if values is not None:

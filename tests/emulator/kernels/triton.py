@@ -1,6 +1,6 @@
-"""What Inductor generates around Triton kernels, run with the kernels' PTX on emulated GPUs.
+"""Triton kernels whose PTX runs on emulated GPUs: those of Inductor with the code around them, and functions of Triton's.
 
-The generated module is unchanged; ``kernel.run`` compiles for the GPU's architecture and emulates the launch.
+A module that Inductor generated is unchanged; ``kernel.run`` compiles for the GPU's architecture and emulates the launch.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import struct
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,25 +64,43 @@ class _Compiled:
 
 
 @functools.lru_cache(maxsize=8)
-def _compiled(source: str, capability: tuple[int, int]) -> _Compiled:
-    """Compile a kernel; those of the last graphs are kept, since each runs in several schedules."""
-    import triton  # heavy, and only these tests need it
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "TRITON_DEFAULT_FP_FUSION")
+def _generated(source: str, capability: tuple[int, int]) -> _Compiled:
+    """Compile a kernel of Inductor's; those of the last graphs are kept, since each runs in several schedules."""
+    with tempfile.TemporaryDirectory() as folder:
         function, facts = interpreter.function_of(source, Path(folder))
         meta = facts["triton_meta"]
         names: list[str] = function.arg_names
         signature = {name: meta["signature"][name] for name in names}
         constants = {(names.index(name),): value for name, value in meta["constants"].items()}
+        return _compiled(
+            function,
+            signature,
+            constants,
+            meta["configs"][0],
+            capability,
+            {"num_warps": facts["num_warps"], "num_stages": facts["num_stages"]},
+        )
+
+
+def _compiled(
+    function: Any,
+    signature: dict[str, str],
+    constants: dict[tuple[int, ...], Any],
+    attributes: dict[tuple[int, ...], list[Any]],
+    capability: tuple[int, int],
+    options: dict[str, Any],
+) -> _Compiled:
+    """Compile a function of Triton's for an architecture; the arguments are those of ``ASTSource`` and ``triton.compile``."""
+    import triton  # heavy, and only these tests need it
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TRITON_DEFAULT_FP_FUSION")
         kernel = triton.compile(
-            ASTSource(
-                fn=function, signature=signature, constexprs=constants, attrs=meta["configs"][0]
-            ),
+            ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes),
             target=GPUTarget("cuda", capability[0] * 10 + capability[1], 32),
-            options={"num_warps": facts["num_warps"], "num_stages": facts["num_stages"]},
+            options=options,
         )
     metadata: Any = kernel.metadata
     scratch = int(getattr(metadata, "global_scratch_size", 0) or 0)
@@ -93,34 +112,118 @@ class EmulatedKernel:
     """Replaces a compiled kernel: the last three of its arguments are the grid."""
 
     def __init__(self, source: str, target: Target, schedule: Schedule, done: list[Launch]) -> None:
-        self._kernel = _compiled(source, target.capability)
+        self._kernel = _generated(source, target.capability)
         self._target, self._schedule, self._done = target, schedule, done
 
     def run(self, *arguments: Any, stream: int) -> None:
         """Emulate a launch."""
         del stream
         *operands, x, y, z = arguments
-        kinds = [kind for kind in self._kernel.signature.values() if kind != "constexpr"]
-        data = [_bytes(value, kind) for value, kind in zip(operands, kinds, strict=False)]
-        tensors = [value for value in operands if isinstance(value, torch.Tensor)]
-        module = self._kernel.module
-        (name,) = module.entries
-        kernel = module.kernel(name)
-        blocks = int(x) * int(y) * int(z)
-        size = self._kernel.scratch * blocks
-        scratch = torch.zeros(size + _SCRATCH_ALIGNMENT, dtype=torch.uint8)
-        begin = scratch.data_ptr() + -scratch.data_ptr() % _SCRATCH_ALIGNMENT
-        # Behind the operands: scratch memory, and that of the profiler, which is off.
-        hidden = [struct.pack("<Q", begin), struct.pack("<Q", 0)]
-        data += hidden[: len(kernel.parameters) - len(data)]
-        threads = kernel.limit("reqntid")[0]
-        allowed = Allowed(_range(tensor) for tensor in (*tensors, scratch))
-        shape = Shape((int(x), int(y), int(z)), (threads, 1, 1))
-        conditions = Conditions(self._schedule, allowed, self._target.multiprocessors)
-        shared = self._kernel.shared
+        grid = int(x), int(y), int(z)
         self._done.append(
-            launch(module, name, shape, data, shared_bytes=shared, conditions=conditions)
+            _launched(self._kernel, operands, grid, self._target, self._schedule, _AFTER)
         )
+
+
+def _launched(
+    compiled: _Compiled,
+    operands: Sequence[Any],
+    grid: tuple[int, int, int],
+    target: Target,
+    schedule: Schedule,
+    after: int = 0,
+) -> Launch:
+    """Emulate a launch; ``operands`` are those that are no constants, ``after`` bytes behind each may be read, too."""
+    kinds = [kind for kind in compiled.signature.values() if kind != "constexpr"]
+    data = [_bytes(value, kind) for value, kind in zip(operands, kinds, strict=False)]
+    tensors = [value for value in operands if isinstance(value, torch.Tensor)]
+    (name,) = compiled.module.entries
+    kernel = compiled.module.kernel(name)
+    size = compiled.scratch * math.prod(grid)
+    scratch = torch.zeros(size + _SCRATCH_ALIGNMENT, dtype=torch.uint8)
+    begin = scratch.data_ptr() + -scratch.data_ptr() % _SCRATCH_ALIGNMENT
+    # Behind the operands: scratch memory, and that of the profiler, which is off.
+    hidden = [struct.pack("<Q", begin), struct.pack("<Q", 0)]
+    data += hidden[: len(kernel.parameters) - len(data)]
+    threads = kernel.limit("reqntid")[0]
+    allowed = Allowed([*(_range(tensor, after) for tensor in tensors), _range(scratch, _AFTER)])
+    shape = Shape(grid, (threads, 1, 1))
+    conditions = Conditions(schedule, allowed, target.multiprocessors)
+    return launch(
+        compiled.module, name, shape, data, shared_bytes=compiled.shared, conditions=conditions
+    )
+
+
+_KINDS = {
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.int32: "*i32",
+    torch.uint8: "*u8",
+    torch.float8_e4m3fn: "*fp8e4nv",
+}
+_DIVISOR = 16
+
+
+class Program:
+    """A function of Triton's with its constants, compiled once for each architecture."""
+
+    def __init__(
+        self, function: Any, constants: Mapping[str, Any], warps: int = 4, stages: int = 3
+    ) -> None:
+        self._function, self._constants = function, dict(constants)
+        self._options = {"num_warps": warps, "num_stages": stages}
+        self._compiled: dict[tuple[int, int], _Compiled] = {}
+
+    def run(
+        self,
+        arguments: Mapping[str, Any],
+        grid: tuple[int, int, int],
+        target: Target,
+        schedule: Schedule,
+    ) -> Launch:
+        """Emulate a launch; nothing but the storages of the tensors may be touched.
+
+        Args:
+            arguments: Tensors, integers and floats by their names, all that are no constants; as when Triton starts a
+                kernel itself, what is divisible by 16 is known to be so. The same sizes in all calls.
+            grid: Programs along each axis.
+            target: The GPU.
+            schedule: Order of warps and asynchronous operations.
+        """
+        if target.capability not in self._compiled:
+            names: list[str] = self._function.arg_names
+            signature = {
+                name: "constexpr" if name in self._constants else _kind(arguments[name])
+                for name in names
+            }
+            self._compiled[target.capability] = _compiled(
+                self._function,
+                signature,
+                {(names.index(name),): value for name, value in self._constants.items()},
+                {
+                    (names.index(name),): [["tt.divisibility", _DIVISOR]]
+                    for name, value in arguments.items()
+                    if _is_divisible(value)
+                },
+                target.capability,
+                self._options,
+            )
+        compiled = self._compiled[target.capability]
+        ordered = [arguments[name] for name in self._function.arg_names if name in arguments]
+        return _launched(compiled, ordered, grid, target, schedule)
+
+
+def _kind(value: Any) -> str:
+    """Return Triton's name of an argument's type."""
+    if isinstance(value, torch.Tensor):
+        return _KINDS[value.dtype]
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+def _is_divisible(value: Any) -> bool:
+    number = value.data_ptr() if isinstance(value, torch.Tensor) else value
+    return isinstance(number, int) and number % _DIVISOR == 0
 
 
 def _bytes(value: Any, kind: str) -> bytes:
@@ -129,9 +232,9 @@ def _bytes(value: Any, kind: str) -> bytes:
     return struct.pack(_FORMATS[kind], value)
 
 
-def _range(tensor: torch.Tensor) -> tuple[int, int]:
+def _range(tensor: torch.Tensor, after: int) -> tuple[int, int]:
     storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.data_ptr() + storage.nbytes() + _AFTER
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes() + after
 
 
 def outputs(
