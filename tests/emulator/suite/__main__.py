@@ -68,13 +68,17 @@ def _done(entry: Entry, row: Row | None) -> bool:
 
 def _row(runtime: Runtime, entry: Entry) -> tuple[Row, str]:
     """Return the row of a case, and what is wrong with it."""
-    row = Row(entry.family, entry.name, entry.kernel, entry.gpu, entry.source)
+    row, begin = (
+        Row(entry.family, entry.name, entry.kernel, entry.gpu, entry.source),
+        time.monotonic(),
+    )
     for schedule in entry.schedules:
         try:
             verdict = entry.run(runtime, schedule)
         except (FaultError, KernelError, PtxError) as error:
             return row, f"{schedule}: {error}"
         row.errors[str(schedule)] = rounded(verdict.error)
+        row.seconds = round(time.monotonic() - begin, 1)
         if schedule == EAGER:
             row.counts = counts_of(verdict.launches)
         if not verdict.error <= 1 or verdict.changed:

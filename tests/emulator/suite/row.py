@@ -43,6 +43,7 @@ class Row:
         source: Digest of the kernel's source, where it has one of its own.
         errors: Verdict of each schedule by its name: the error.
         counts: What the kernel does, see `counts_of`; the same in all schedules but for waits.
+        seconds: How long all schedules took together, without compiling.
     """
 
     family: str
@@ -52,6 +53,7 @@ class Row:
     source: str
     errors: dict[str, float] = field(default_factory=dict[str, float])
     counts: dict[str, int] = field(default_factory=dict[str, int])
+    seconds: float = 0.0
 
 
 def read(path: Path = TABLE) -> dict[str, Row]:
@@ -62,9 +64,13 @@ def read(path: Path = TABLE) -> dict[str, Row]:
     return {row["case"]: Row(**row) for row in data["rows"]}
 
 
-def write(rows: Iterable[Row], facts: dict[str, str], path: Path = TABLE) -> None:
+def write(rows: Iterable[Row], facts: dict[str, Any], path: Path = TABLE) -> None:
     """Write a table, one row a line."""
     ordered = sorted(rows, key=lambda row: (row.family, row.case))
+    seconds: Counter[str] = Counter()
+    for row in ordered:
+        seconds[row.family] += row.seconds
+    facts = {**facts, "seconds of each family": {name: round(s) for name, s in seconds.items()}}
     lines = ",\n".join("  " + json.dumps(asdict(row)) for row in ordered)
     text = f'{{\n "facts": {json.dumps(facts)},\n "rows": [\n{lines}\n ]\n}}\n'
     unfinished = path.with_suffix(".unfinished")
