@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import Record, Store
+from inductor_plugin.cache import Record, open_store
 from inductor_plugin.errors import CacheError
 from tests.emulator.__main__ import chosen_name, main
 from tests.emulator.kernels.recorded import PREFIX
@@ -42,7 +42,7 @@ def test_it_is_the_winner_or_the_fastest_or_the_wanted_one() -> None:
 def filled(folder: Path, gpu: str) -> Record:
     """Write a cache with one record of a GPU."""
     problem = PROBLEMS["mm"]
-    store = Store(folder)
+    store = open_store(folder)
     facts = {"device": {"type": "cuda", "name": gpu}, "software": {}, "numerics": {}}
     written = replace(
         record(measured(first(problem)), measured("mm")),

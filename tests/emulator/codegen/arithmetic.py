@@ -9,7 +9,7 @@ from __future__ import annotations
 from tests.emulator.codegen.opcode import Opcode, chosen, opcode
 from tests.emulator.codegen.writer import UnknownError, Writer, numpy_name
 from tests.emulator.ptx.syntax import Immediate, Instruction, Operand
-from tests.emulator.ptx.types import value_type
+from tests.emulator.ptx.types import is_type, value_type
 
 HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 _WIDE = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
@@ -68,9 +68,29 @@ def _pair_of(writer: Writer, a: Operand, b: Operand, kind: str) -> tuple[str, st
     return writer.value(a, kind, array=both), writer.value(b, kind)
 
 
+def _mixed(writer: Writer, instruction: Instruction, text: str) -> None:
+    """Write arithmetic of 16-bit floats with a last operand and a result in float32 (``add.f32.f16``, PTX 8.6, sm_100)."""
+    kind = instruction.type
+    if instruction.parts[-2:] not in (("f32", "f16"), ("f32", "bf16")) or chosen(
+        instruction, "rm rp rz"
+    ):
+        raise UnknownError(f"opcode {instruction.opcode}")
+    target, *narrow, last = instruction.operands
+    words = [f"formats.{kind}_to_f32({writer.value(x, kind, array=True)})" for x in narrow]
+    text = text.format(*words, writer.value(last, "f32", array=True))
+    writer.put(instruction, target, f"{chosen_limit(instruction)}({text})", "f32")
+
+
+def _is_mixed(instruction: Instruction) -> bool:
+    return sum(map(is_type, instruction.parts)) > 1
+
+
 def binary(writer: Writer, instruction: Instruction, sign: str) -> None:
     """Write a sum, difference, product or quotient."""
     kind = instruction.type
+    if _is_mixed(instruction):
+        _mixed(writer, instruction, f"{{0}} {sign} {{1}}")
+        return
     if kind in HALVES:
         text = f"{{0}} {sign} {{1}}"
         half(writer, instruction, f"floats.saturated({text})" if instruction.has("sat") else text)
@@ -168,6 +188,9 @@ def _multiply_add(writer: Writer, instruction: Instruction) -> None:
 def fused(writer: Writer, instruction: Instruction) -> None:
     """Write a fused multiply-add."""
     kind = instruction.type
+    if _is_mixed(instruction):
+        _mixed(writer, instruction, "floats.fma({0}, {1}, {2})")
+        return
     limit = chosen_limit(instruction)
     rounding = chosen(instruction, "rm rp rz")
     if rounding and kind != "f32":
@@ -263,20 +286,20 @@ def _dot4(writer: Writer, instruction: Instruction) -> None:
 _FLOAT = "rn ftz sat relu NaN"
 
 OPCODES: dict[str, Opcode] = {
-    "add": opcode(_add, f"{_FLOAT} cc"),
-    "addc": opcode(_add, "cc"),
-    "sub": opcode(_subtract, f"{_FLOAT} cc"),
-    "subc": opcode(_subtract, "cc"),
-    "mul": opcode(_multiply, f"{_FLOAT} lo hi wide"),
-    "mad": opcode(_multiply_add, f"{_FLOAT} rm rp rz lo hi wide cc"),
-    "madc": opcode(_multiply_add, "lo hi cc"),
-    "fma": opcode(fused, f"{_FLOAT} rm rp rz"),
-    "div": opcode(_divide, "rn ftz approx full"),
-    "rem": opcode(_remainder),
-    "min": opcode(_extreme, _FLOAT),
-    "max": opcode(_extreme, _FLOAT),
-    "abs": opcode(_absolute, "ftz"),
-    "neg": opcode(_negate, "ftz"),
-    "sad": opcode(_sum_of_differences),
-    "dp4a": opcode(_dot4),
+    "add": opcode(_add, f"{_FLOAT} cc", types=2),
+    "addc": opcode(_add, "cc", types=1),
+    "sub": opcode(_subtract, f"{_FLOAT} cc", types=2),
+    "subc": opcode(_subtract, "cc", types=1),
+    "mul": opcode(_multiply, f"{_FLOAT} lo hi wide", types=1),
+    "mad": opcode(_multiply_add, f"{_FLOAT} rm rp rz lo hi wide cc", types=1),
+    "madc": opcode(_multiply_add, "lo hi cc", types=1),
+    "fma": opcode(fused, f"{_FLOAT} rm rp rz", types=2),
+    "div": opcode(_divide, "rn ftz approx full", types=1),
+    "rem": opcode(_remainder, types=1),
+    "min": opcode(_extreme, _FLOAT, types=1),
+    "max": opcode(_extreme, _FLOAT, types=1),
+    "abs": opcode(_absolute, "ftz", types=1),
+    "neg": opcode(_negate, "ftz", types=1),
+    "sad": opcode(_sum_of_differences, types=1),
+    "dp4a": opcode(_dot4, types=2),
 }

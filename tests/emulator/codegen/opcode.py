@@ -39,18 +39,23 @@ class Opcode:
         write: Writes one of them.
         words: Words besides types that may follow the name.
         together: Whether all lanes of a warp have to be there.
+        types: Most types in it; more change what its operands are.
     """
 
     write: Write
     words: frozenset[str] = field(default_factory=frozenset[str])
     together: bool = False
+    types: int = 4
 
     def check(self, instruction: Instruction) -> None:
         """Check that each word of an opcode is known.
 
         Raises:
-            UnknownError: One is not.
+            UnknownError: One is not, or there are more types than are known.
         """
+        types = [word for word in instruction.parts[1:] if is_type(word)]
+        if len(types) > self.types:
+            raise UnknownError(f"opcode {instruction.opcode}: types {' and '.join(types)} together")
         unknown = [
             word for word in instruction.parts[1:] if word not in self.words and not is_type(word)
         ]
@@ -58,9 +63,11 @@ class Opcode:
             raise UnknownError(f"opcode {instruction.opcode}: .{' .'.join(unknown)} is not known")
 
 
-def opcode(write: Write, text: str = "", *more: frozenset[str], together: bool = False) -> Opcode:
+def opcode(
+    write: Write, text: str = "", *more: frozenset[str], together: bool = False, types: int = 4
+) -> Opcode:
     """Return an opcode whose words are given in one text, and in sets."""
-    return Opcode(write, words(text).union(*more), together)
+    return Opcode(write, words(text).union(*more), together, types)
 
 
 def space_of(instruction: Instruction) -> str:

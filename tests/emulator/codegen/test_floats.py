@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.emulator.arithmetic.arrays import Array
+from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.snippet import evaluate
 
 SPECIAL = np.array(
@@ -165,6 +166,32 @@ def test_sums_of_halves_are_those_of_torch() -> None:
             text = f"{name}{rounding}.{kind} %d, %a, %b;"
             (got,) = evaluate(text, {"%a": ("b32", x), "%b": ("b32", y)}, {"%d": "b32"})
             assert np.array_equal(got.view(np.int16), wanted.view(torch.int16).numpy()), text
+
+
+def test_sums_of_a_half_and_a_float_are_those_of_floats() -> None:
+    """Of sm_100: the first operands have 16 bits, the last one and the result are float32."""
+    random = torch.Generator().manual_seed(3)
+    for kind, dtype in (("f16", torch.float16), ("bf16", torch.bfloat16)):
+        a, b = (torch.randn(500, generator=random).to(dtype) for _ in range(2))
+        c = torch.randn(500, generator=random)
+        x, y = (t.view(torch.int16).numpy().view(np.uint16) for t in (a, b))
+        operands = {"%a": ("b16", x), "%b": ("b16", y), "%c": ("f32", c.numpy())}
+        exact = (a.double() * b.double() + c.double()).float()  # a product of two halves is exact
+        for text, wanted in (
+            (f"add.rn.f32.{kind} %d, %a, %c;", a.float() + c),
+            (f"sub.rn.f32.{kind} %d, %a, %c;", a.float() - c),
+            (f"add.sat.f32.{kind} %d, %a, %c;", (a.float() + c).clamp(0, 1)),
+            (f"fma.rn.f32.{kind} %d, %a, %b, %c;", exact),
+        ):
+            (got,) = evaluate(text, operands, {"%d": "f32"})
+            assert np.array_equal(got, wanted.numpy()), text
+
+
+@pytest.mark.parametrize("text", ["add.f64.f32", "mul.rn.f32.f16", "max.f32.f16", "add.rm.f32.f16"])
+def test_other_types_together_are_refused(text: str) -> None:
+    operands = {"%a": ("f32", SPECIAL), "%b": ("f32", SPECIAL)}
+    with pytest.raises(PtxError, match=text.replace(".", r"\.")):
+        evaluate(f"{text} %d, %a, %b;", operands, {"%d": "f32"})
 
 
 def test_the_smaller_and_the_larger_of_two_floats() -> None:

@@ -229,6 +229,8 @@ TOLERANCES = {HALF: 4e-3, torch.float32: 4e-6, torch.float64: 4e-6}
 def test_a_program_gives_the_numbers_of_float64(name: str, gpu: Target) -> None:
     if name.startswith("persistent") and gpu.capability < (9, 0):
         pytest.skip("tensor descriptors are read by TMA")
+    if name == "scales of 32" and gpu.capability < (8, 9):
+        pytest.skip("Triton has float8_e4m3fn from compute capability 8.9 on")
     for schedule in SCHEDULES:
         if name == "scales of 32" and gpu.arch == "sm_100a":
             with pytest.raises(PtxError, match="tcgen05"):  # README.md: not there
