@@ -33,13 +33,17 @@ class Recorded:
         problem: Its problem.
         candidate: The candidate, as its template offers it.
         config: Its kernel.
-        target: The GPU.
     """
 
     problem: Problem
     candidate: Candidate
     config: GemmConfig
-    target: Target
+
+    @property
+    def target(self) -> Target:
+        """The GPU."""
+        assert self.problem.target is not None
+        return self.problem.target
 
     @property
     def source(self) -> CudaSource:
@@ -66,7 +70,7 @@ def recorded(problem: Problem | None, name: str, target: Target) -> Recorded | s
     known = replace(problem, target=target, tf32=True)  # else it would not have been offered
     for candidate in CutlassGemm().candidates(known):
         if candidate.name == name.removeprefix(PREFIX):
-            return Recorded(known, candidate, _config(candidate.config), target)
+            return Recorded(known, candidate, _config(candidate.config))
     reason = CutlassGemm().reject(known)
     return reason or f"{name} is not offered any more: the record is of another version"
 
@@ -86,10 +90,12 @@ def run(runtime: Runtime, call: Recorded, schedule: Schedule) -> gemm.Outcome:
     inputs = dict(zip(ROLES[problem.op], problem.inputs, strict=False))
     groups = inputs["b"].size[0] if call.config.grouped else 0
     ends = tuple(inputs["a"].size[0] * (group + 1) // groups for group in range(groups))
-    made = {role: _tensor(role, operand, ends) for role, operand in inputs.items()}
+    operands = {role: _tensor(role, operand, ends) for role, operand in inputs.items()}
     out = _tensor("", problem.output, ())
-    scales = (made["scale_a"], made["scale_b"]) if "scale_a" in made else None
-    tensors = gemm.Operands(made["a"], made["b"], out, made.get("c"), scales, made.get("offsets"))
+    scales = (operands["scale_a"], operands["scale_b"]) if "scale_a" in operands else None
+    tensors = gemm.Operands(
+        operands["a"], operands["b"], out, operands.get("c"), scales, operands.get("offsets")
+    )
     arguments = source.arguments
     factors = arguments[-2:] if "addmm" in source.op and scales is None else (1.0, 1.0)
     case = gemm.Case(
@@ -101,7 +107,7 @@ def run(runtime: Runtime, call: Recorded, schedule: Schedule) -> gemm.Outcome:
         ends=ends,
     )
     planned = CALLS[source.op.partition("::")[2].partition(".")[0]]
-    views = [each.view for each in made.values()]
+    views = [each.view for each in operands.values()]
     start = planned(*views, *arguments, out=out.view, sm_count=call.target.multiprocessors)
     return gemm.compared(runtime, case, tensors, start, call.target, schedule)
 

@@ -68,10 +68,8 @@ def _done(entry: Entry, row: Row | None) -> bool:
 
 def _row(runtime: Runtime, entry: Entry) -> tuple[Row, str]:
     """Return the row of a case, and what is wrong with it."""
-    row, begin = (
-        Row(entry.family, entry.name, entry.kernel, entry.gpu, entry.source),
-        time.monotonic(),
-    )
+    row = Row(entry.family, entry.name, entry.kernel, entry.gpu, entry.source)
+    begin = time.monotonic()
     for schedule in entry.schedules:
         try:
             verdict = entry.run(runtime, schedule)
