@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -80,7 +80,7 @@ def _config(shown: Mapping[str, Json]) -> GemmConfig:
     values: dict[str, Any] = {field.name: shown.get(field.name) for field in fields(GemmConfig)}
     for name, value in values.items():
         if isinstance(value, list):
-            values[name] = tuple(value)
+            values[name] = tuple(cast("list[int]", value))
     return GemmConfig(**values)
 
 

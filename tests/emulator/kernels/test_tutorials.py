@@ -1,5 +1,7 @@
 """Programs of Triton that nobody wrote for the emulator, compiled for three architectures, against float64."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import math

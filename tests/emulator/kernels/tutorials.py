@@ -8,6 +8,7 @@ numbers that share scales), with sizes that leave edges.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportMissingTypeStubs=false
 # pyright: reportPrivateImportUsage=false, reportUntypedFunctionDecorator=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false
 # ruff: noqa: N803
 
 from __future__ import annotations

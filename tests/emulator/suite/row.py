@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -67,7 +67,7 @@ def read(path: Path = TABLE) -> dict[str, Row]:
 def write(rows: Iterable[Row], facts: dict[str, Any], path: Path = TABLE) -> None:
     """Write a table, one row a line."""
     ordered = sorted(rows, key=lambda row: (row.family, row.case))
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     for row in ordered:
         seconds[row.family] += row.seconds
     facts = {**facts, "seconds of each family": {name: round(s) for name, s in seconds.items()}}
