@@ -26,7 +26,7 @@ _EVIDENT = FAULTS | {"pruned"}
 
 
 def merge(old: Record, new: Record) -> Record:
-    """Return one record of what one cache was told twice; the order of many merges does not matter.
+    """Return one record of two records of a problem; the order of many merges does not matter.
 
     Of two measurements of a candidate the better is kept (`_worth`). Of two decisions the one based
     on more candidates is kept, then the newer; a pinned record keeps its decision. Refusals are those
@@ -164,10 +164,10 @@ class _Weighed:
 
     @property
     def key(self) -> tuple[float, ...]:
-        made = self.decision
-        if made is None:
+        decision = self.decision
+        if decision is None:
             return (-1.0,)
-        return self.pinned, self.samples, made.candidates, made.decided_at
+        return self.pinned, self.samples, decision.candidates, decision.decided_at
 
 
 def weight(record: Record) -> int:
@@ -178,22 +178,24 @@ def weight(record: Record) -> int:
 
 def _counted(record: Record) -> int:
     """Return the number of samples of a decision's winner and library kernel in its record."""
-    made = record.decision
-    compared: set[str | None] = set() if made is None else {made.winner, made.library}
+    decision = record.decision
+    compared: set[str | None] = set() if decision is None else {decision.winner, decision.library}
     rows = (measured for name, measured in record.candidates.items() if name in compared)
     return sum(len(measured.samples_ms) for measured in rows)
 
 
-def _bare(made: Decision | None) -> Decision | None:
+def _bare(decision: Decision | None) -> Decision | None:
     """Return a decision without the mark of `_stamped`."""
-    if made is None or _SAMPLES not in made.extra:
-        return made
-    return replace(made, extra={n: value for n, value in made.extra.items() if n != _SAMPLES})
+    if decision is None or _SAMPLES not in decision.extra:
+        return decision
+    return replace(
+        decision, extra={n: value for n, value in decision.extra.items() if n != _SAMPLES}
+    )
 
 
-def _stamped(made: Decision, samples: int) -> Decision:
+def _stamped(decision: Decision, samples: int) -> Decision:
     """Return a decision marked with the samples it rests on; the record has others now."""
-    return replace(made, extra={**made.extra, _SAMPLES: samples})
+    return replace(decision, extra={**decision.extra, _SAMPLES: samples})
 
 
 def _decided(old: Record, new: Record) -> Decision | None:
@@ -201,7 +203,9 @@ def _decided(old: Record, new: Record) -> Decision | None:
         return old.decision or new.decision
     if old.pinned != new.pinned:
         return old.decision if old.pinned else new.decision
-    return _greater(old.decision, new.decision, lambda made: (made.candidates, made.decided_at))
+    return _greater(
+        old.decision, new.decision, lambda decision: (decision.candidates, decision.decided_at)
+    )
 
 
 def _greater(

@@ -1,4 +1,4 @@
-"""Which process an unfinished file belongs to, told by its name, and whether that process still runs."""
+"""Which process an unfinished file belongs to, by its name, and whether that process still runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def prefix() -> str:
 def has_ended(name: str) -> bool | None:
     """Return whether the process that a file is named after has ended.
 
-    None if that cannot be told: it ran on another machine, in another container or before the machine
+    None if that cannot be known: it ran on another machine, in another container or before the machine
     was started again, or the name is none of this module's.
     """
     match = _NAME.fullmatch(name)

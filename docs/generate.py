@@ -89,7 +89,9 @@ def _ahead_of_time(folder: Path) -> list[str]:
     speed_file, pack_file = "compile_speed_cpu.json", "precompile_h200.json"
     launch_file = "host_cost_cpu.json"
     launches = json.loads((folder / launch_file).read_text(encoding="utf-8"))["by_torch"]
-    (of_2_14,) = (found["figures"] for torch, found in launches.items() if torch.startswith("2.14"))
+    (of_2_14,) = (
+        results["figures"] for torch, results in launches.items() if torch.startswith("2.14")
+    )
     mm, product = of_2_14["mm"]["us"], of_2_14["sites: product"]["us"]
     speed = json.loads((folder / speed_file).read_text(encoding="utf-8"))
     pack = _summary(folder / pack_file)

@@ -37,7 +37,7 @@ __all__ = [
     "verify_ranks",
 ]
 
-_HOMES = {
+_MODULES = {
     "RankReport": "inductor_plugin.tuning.ranks.verify",
     "Registry": "inductor_plugin.registry",
     "Stats": "inductor_plugin.tuning.counters",
@@ -58,10 +58,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import the module that defines a public name, on first use."""
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(home), name)
+    value = globals()[name] = getattr(importlib.import_module(module), name)
     return value
 
 

@@ -236,7 +236,7 @@ class Devices:
             RegistrationError: Name or reference are not valid, or the device does not load. Nothing is then changed.
         """
         source = Source(name, reference, origin or f"registered as {reference}")
-        reason = unfit(source)
+        reason = why_not(source)
         if reason:
             raise RegistrationError(f"{source} cannot be registered: {reason}")
         try:
@@ -306,7 +306,7 @@ class Devices:
         """Take the source of an entry point; of two for a name none is taken, since neither is known to be meant."""
         assert self._sources is not None
         other = self._sources.pop(source.name, None)
-        reason = unfit(source)
+        reason = why_not(source)
         if other is not None:
             reason = f"{other.origin} describes it, too; uninstall one of them"
         if reason or source.name in self._faults:
@@ -315,7 +315,7 @@ class Devices:
             self._sources[source.name] = source
 
 
-def unfit(source: Source) -> str:
+def why_not(source: Source) -> str:
     """Return why a name or reference is not valid, empty if they are."""
     if source.name in BUILT_IN:
         return f"{source.name!r} is built in; an AMD GPU is registered as 'hip'"

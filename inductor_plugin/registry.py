@@ -25,7 +25,7 @@ class Registry:
             RegistrationError: It is not a template, its name or operators are not valid, or the name
                 is already registered. The registry is then unchanged.
         """
-        reason = _unfit(template)
+        reason = _why_not(template)
         if reason is not None:
             raise RegistrationError(f"{_holder(template)} cannot be registered: {reason}")
         holder = self._templates.get(template.name)
@@ -91,7 +91,7 @@ def unregister(name: str) -> Template:
     return default_registry().unregister(name)
 
 
-def _unfit(template: object) -> str | None:
+def _why_not(template: object) -> str | None:
     """Return why an object cannot serve as a template, or None if it can."""
     if not isinstance(template, Template):
         return "it is no Template; give it name, ops, reject(problem) and candidates(problem)"

@@ -64,7 +64,7 @@ def choices(turns: int) -> dict[str, Any]:
     Args:
         turns: Also measure all candidates in so many turns, and return the samples of the calm ones.
     """
-    found: dict[str, Any] = {}
+    problems: dict[str, Any] = {}
 
     def take(tickets: Sequence[Any]) -> None:
         for ticket in tickets:
@@ -75,14 +75,14 @@ def choices(turns: int) -> dict[str, Any]:
             }
             if turns:
                 entry["samples_ms"] = raced(ticket)
-            found[_name(ticket.problem.inputs[0].size, ticket.problem.output.size)] = entry
+            problems[_name(ticket.problem.inputs[0].size, ticket.problem.output.size)] = entry
 
     if turns:
         race_all(turns)
     started = time.perf_counter()
     with inductor_plugin.observe(take):
         compile_layers(backend="inductor_plugin", options={"progress": "off", "table": "off"})
-    return {"compile_s": round(time.perf_counter() - started, 2), "problems": found}
+    return {"compile_s": round(time.perf_counter() - started, 2), "problems": problems}
 
 
 def race_all(turns: int) -> None:
@@ -108,7 +108,7 @@ def stock_choices() -> dict[str, Any]:
     """Tune with Inductor's own max-autotune; return by problem what was chosen."""
     from torch._inductor.select_algorithm import ExternKernelCaller, add_feedback_saver
 
-    found: dict[str, Any] = {}
+    problems: dict[str, Any] = {}
 
     def take(timings: dict[Any, float], _name_of: str, nodes: Any, offered: Any, *_: Any) -> None:
         fastest = min(timings, key=timings.__getitem__)
@@ -116,12 +116,12 @@ def stock_choices() -> dict[str, Any]:
         sizes = (
             [int(s) for s in layout] for layout in (nodes[0].get_size(), offered[0].layout.size)
         )
-        found[_name(*sizes)] = {"choice": choice, "firm": True}
+        problems[_name(*sizes)] = {"choice": choice, "firm": True}
 
     add_feedback_saver(take)
     started = time.perf_counter()
     compile_layers(options={"max_autotune": True})
-    return {"compile_s": round(time.perf_counter() - started, 2), "problems": found}
+    return {"compile_s": round(time.perf_counter() - started, 2), "problems": problems}
 
 
 def _name(operand: Sequence[int], output: Sequence[int]) -> str:

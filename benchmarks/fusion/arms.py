@@ -23,7 +23,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import Scheduler
 
 from benchmarks.fusion.cost import Cost, Product, Work
-from benchmarks.fusion.models import Made
+from benchmarks.fusion.models import ModelWithInputs
 from benchmarks.fusion.work import kernel_name, kind_of, product_of, tile_of, work_of
 from inductor_plugin.aot.fake_device import as_target, replaced
 from inductor_plugin.aot.lower import lower_model
@@ -198,7 +198,9 @@ class Bench:
         )
 
 
-def counted(make: Callable[[], Made], arm: Arm, cost: Cost, cache: Path, facts: Facts) -> Counts:
+def counted(
+    make: Callable[[], ModelWithInputs], arm: Arm, cost: Cost, cache: Path, facts: Facts
+) -> Counts:
     """Lower a network in one arm, and return its counts.
 
     Args:
@@ -216,7 +218,7 @@ def counted(make: Callable[[], Made], arm: Arm, cost: Cost, cache: Path, facts: 
     return counts
 
 
-def lowered(make: Callable[[], Made], arm: Arm, bench: Bench, cache: Path) -> None:
+def lowered(make: Callable[[], ModelWithInputs], arm: Arm, bench: Bench, cache: Path) -> None:
     """Lower a network; ``bench`` answers for workers and device."""
     options = {"cache_dir": str(cache), "gemm_backends": "ATEN,TRITON", "table": "off"}
     options["attention_backends"] = "FLASH"

@@ -39,7 +39,7 @@ import torch
 from benchmarks.fusion.arms import Arm, Counts, Facts, counted
 from benchmarks.fusion.cost import SETTINGS, Cost, Setting
 from benchmarks.fusion.facts import read
-from benchmarks.fusion.models import MODELS, Made
+from benchmarks.fusion.models import MODELS, ModelWithInputs
 from benchmarks.fusion.work import kind_of
 from benchmarks.harness.repository import RESULTS
 from inductor_plugin.problem.target import target
@@ -89,7 +89,7 @@ def main() -> int:
     return 0 if all(part["kept"] for part in sums.values()) else 1
 
 
-def compared(make: Callable[[], Made], setting: Setting, facts: Facts) -> dict[str, Any]:
+def compared(make: Callable[[], ModelWithInputs], setting: Setting, facts: Facts) -> dict[str, Any]:
     """Return the counts of the three arms for one network in one setting."""
     cost = Cost(target(TARGET), setting)
     stock, every, ours = (_counted(make, arm, cost, facts) for arm in ("stock", "all", "ours"))
@@ -122,7 +122,7 @@ def compared(make: Callable[[], Made], setting: Setting, facts: Facts) -> dict[s
     }
 
 
-def _counted(make: Callable[[], Made], arm: Arm, cost: Cost, facts: Facts) -> Counts:
+def _counted(make: Callable[[], ModelWithInputs], arm: Arm, cost: Cost, facts: Facts) -> Counts:
     with tempfile.TemporaryDirectory(prefix="fusions-") as folder:
         return counted(make, arm, cost, Path(folder), facts)
 

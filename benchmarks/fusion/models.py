@@ -14,7 +14,7 @@ from torch.nn import functional
 from inductor_plugin.aot.decoder import Decoder, DecoderConfig
 from inductor_plugin.aot.models import Inputs
 
-Made = tuple[nn.Module, list[Inputs]]
+ModelWithInputs = tuple[nn.Module, list[Inputs]]
 
 
 class Attention(nn.Module):
@@ -138,23 +138,23 @@ class Gpt(nn.Module):
         return self.logits(self.norm(x))
 
 
-def bert(layers: int = 12) -> Made:
+def bert(layers: int = 12) -> ModelWithInputs:
     """Return BERT-base and 8 x 512 tokens.
 
     Sizes: https://huggingface.co/google-bert/bert-base-uncased/blob/main/config.json
     """
-    return _made(Bert(layers, width=768, heads=12, vocabulary=30522), 8, 512)
+    return _with_inputs(Bert(layers, width=768, heads=12, vocabulary=30522), 8, 512)
 
 
-def gpt2(layers: int = 12) -> Made:
+def gpt2(layers: int = 12) -> ModelWithInputs:
     """Return GPT-2 small and 4 x 1024 tokens.
 
     Sizes: https://huggingface.co/openai-community/gpt2/blob/main/config.json
     """
-    return _made(Gpt(layers, width=768, heads=12, vocabulary=50257), 4, 1024)
+    return _with_inputs(Gpt(layers, width=768, heads=12, vocabulary=50257), 4, 1024)
 
 
-def llama(layers: int = 8) -> Made:
+def llama(layers: int = 8) -> ModelWithInputs:
     """Return Llama-3-8B with 8 of its 32 layers and 1 x 2048 tokens.
 
     Sizes: https://huggingface.co/meta-llama/Meta-Llama-3-8B/blob/main/config.json
@@ -169,13 +169,13 @@ def llama(layers: int = 8) -> Made:
         positions=8192,
         rope_base=500000.0,
     )
-    return _made(Decoder(sizes), 1, 2048)
+    return _with_inputs(Decoder(sizes), 1, 2048)
 
 
-def _made(model: nn.Module, batch: int, tokens: int) -> Made:
+def _with_inputs(model: nn.Module, batch: int, tokens: int) -> ModelWithInputs:
     ids = torch.zeros((batch, tokens), dtype=torch.int64)
     return model.eval().to(torch.bfloat16), [(ids,)]
 
 
-MODELS: dict[str, Callable[..., Made]] = {"bert": bert, "gpt2": gpt2, "llama": llama}
+MODELS: dict[str, Callable[..., ModelWithInputs]] = {"bert": bert, "gpt2": gpt2, "llama": llama}
 """By name; each takes the number of layers."""

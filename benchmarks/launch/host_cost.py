@@ -93,7 +93,7 @@ def functions(kernel: str) -> dict[str, Callable[[], None]]:
         ),
         "attention": ("cutlass_fmha_output", (kernel, 0.5, -1, 0, False), "q, q, q", "None", "o"),
     }
-    found = {"mm": _function("extern_kernels.mm(a, b, out=c)", space)}
+    functions = {"mm": _function("extern_kernels.mm(a, b, out=c)", space)}
     with host():
         for name, (op, constants, operands, workspace, out) in ways.items():
             counts = (3, 1) if "epilogue" in name else (0, 0)
@@ -103,24 +103,24 @@ def functions(kernel: str) -> dict[str, Callable[[], None]]:
                 given = call_sites.sites() if has_library else None
                 with mock.patch.object(sites.library, "sites", return_value=given):
                     site = sites.site(qualified, constants, *counts)
-                found[f"{way}: {name}"] = _function(line, {**space, "launch": site})
+                functions[f"{way}: {name}"] = _function(line, {**space, "launch": site})
             nested = operands
             if "epilogue" in name:
                 nested = "a, b, [row, column, residual]"
             words = ", ".join(map(repr, constants)) + (", [aux]" if "epilogue" in name else "")
             call = f"torch.ops.inductor_plugin.{op}.out({nested}, {words}, workspace={workspace}, out={out})"
-            found[f"operators: {name}"] = _function(call, space)
-    return found
+            functions[f"operators: {name}"] = _function(call, space)
+    return functions
 
 
-def measure(found: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+def measure(functions: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
     """Return microseconds a line, a sample a round of each function, in turns."""
-    samples: dict[str, list[float]] = {name: [] for name in found}
+    samples: dict[str, list[float]] = {name: [] for name in functions}
     with host():
-        for function in found.values():
+        for function in functions.values():
             function()
         for _ in range(rounds):
-            for name, function in found.items():
+            for name, function in functions.items():
                 started = time.perf_counter()
                 function()
                 samples[name].append((time.perf_counter() - started) * 1e6 / _LINES)

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     work, until = given.work.resolve(), time.monotonic() + given.limit_s
     summary: dict[str, Any] = {}
-    found: list[Difference] = []
+    differences: list[Difference] = []
     for suite in SUITES:
         if suite.name in given.files and (folder / suite.file).is_file():
             try:
@@ -59,20 +59,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             except ValueError as error:
                 print(error)
                 continue
-            found += confirmed(suite, results, folder.resolve(), work)
+            differences += confirmed(suite, results, folder.resolve(), work)
             summary[suite.name] = counts(*results)
     if not summary:
         parser.error(f"nothing of {' '.join(given.files)} in {folder} can be run")
-    _print(summary, found)
+    _print(summary, differences)
     if given.out:
         facts = machine((*SOURCES, "benchmarks/pytorch"), dry=True) or {}
         report = {
             "machine": facts,
             "files": summary,
-            "differences": [difference.to_fields() for difference in found],
+            "differences": [difference.to_fields() for difference in differences],
         }
         given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return int(any(difference.is_fault for difference in found))
+    return int(any(difference.is_fault for difference in differences))
 
 
 def both(
@@ -116,13 +116,13 @@ def _shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def _print(summary: dict[str, Any], found: Sequence[Difference]) -> None:
+def _print(summary: dict[str, Any], differences: Sequence[Difference]) -> None:
     table = Table("file", "in both", "same", "passed in both", "stock s", "plugin s")
     for name, row in summary.items():
         table.add_row(name, *(str(value) for value in row.values()))
     console = Console()
     console.print(table)
-    for difference in found:
+    for difference in differences:
         kind = "FAULT" if difference.is_fault else "differs"
         outcomes = (
             f"{difference.stock.outcome} without, {difference.plugin.outcome} with the plugin"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from inductor_plugin.cache.remote.edition import MAX_BYTES, Edition, parse_edition, united
 from inductor_plugin.cache.remote.name import MOST_EDITIONS, Place, edition_name
 
-Read = Callable[[Sequence[str], Sequence[int]], Sequence[bytes | OSError]]
+ReadParts = Callable[[Sequence[str], Sequence[int]], Sequence[bytes | OSError]]
 """Returns objects by their names, each up to a limit of bytes."""
 
 
@@ -32,7 +32,7 @@ class Chain:
 
 
 def read_chains(
-    read: Read, places: Iterable[Place], begun: dict[Place, Chain] | None = None
+    read: ReadParts, places: Iterable[Place], begun: dict[Place, Chain] | None = None
 ) -> dict[Place, Chain]:
     """Return the chains of several records, all read together: a round for 2 editions, two for 6, three for 14.
 
@@ -61,7 +61,7 @@ def read_chains(
 
 
 def _extended(
-    read: Read,
+    read: ReadParts,
     place: Place,
     chain: Chain,
     window: Iterable[int],
@@ -85,7 +85,7 @@ def _extended(
     return chain, is_open
 
 
-def _taken(read: Read, place: Place, chain: Chain, name: str, content: bytes) -> Chain:
+def _taken(read: ReadParts, place: Place, chain: Chain, name: str, content: bytes) -> Chain:
     """Return a chain with one more edition; a damaged one is read once more, since it may be whole in the store."""
     reason = ""
     for attempt in range(2):

@@ -172,7 +172,7 @@ def record_stamps(layout: Layout) -> list[Stamp]:
 def leftovers(layout: Layout) -> list[Path]:
     """Return the unfinished files and folders of processes that have ended.
 
-    Where the process cannot be told, those older than `LEFTOVER_S`.
+    Where the process is not known, those older than `LEFTOVER_S`.
     """
     limit = time.time() - LEFTOVER_S
     paths: list[Path] = []

@@ -35,7 +35,7 @@ class Trust:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Trusted:
     """Whether a kernel may run here.
 
     Attributes:
@@ -49,24 +49,24 @@ class Verdict:
     is_forged: bool = False
 
 
-def vouched(entry: KernelEntry, trust: Trust) -> Verdict:
+def vouched(entry: KernelEntry, trust: Trust) -> Trusted:
     """Return which trusted key has signed a kernel, as it is.
 
     A signature of another key is not looked at: anybody can make one.
     """
     claimed = [key for key in entry.signatures if key in trust.keys]
     if not entry.signatures:
-        return Verdict(reason="nobody has signed it")
+        return Trusted(reason="nobody has signed it")
     if not claimed:
         signers = ", ".join(sorted(entry.signatures))
-        return Verdict(reason=f"it is signed by {signers}, not by a key in trusted_keys")
+        return Trusted(reason=f"it is signed by {signers}, not by a key in trusted_keys")
     if not is_installed():
-        return Verdict(reason=f"its signature cannot be checked without `cryptography`: {INSTALL}")
+        return Trusted(reason=f"its signature cannot be checked without `cryptography`: {INSTALL}")
     for key in claimed:
         if is_signature(entry, key, entry.signatures[key]):
-            return Verdict(key)
+            return Trusted(key)
     signers = ", ".join(map(trust.name, claimed))
-    return Verdict(
+    return Trusted(
         reason=f"the signature of {signers} is of another content: it was changed after it was signed",
         is_forged=True,
     )

@@ -29,7 +29,7 @@ _LIMIT = 1 << 63
 
 
 @dataclass(frozen=True)
-class Operands:
+class AttentionOperands:
     """The tensors and lengths of a call, named as the parameters of `fmha`.
 
     Attributes:
@@ -148,7 +148,9 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
 
 
-def check(x: Operands, window: tuple[int, int], softcap: float, scale: float | None = None) -> None:
+def check(
+    x: AttentionOperands, window: tuple[int, int], softcap: float, scale: float | None = None
+) -> None:
     """Refuse a call with invalid arguments, as far as shapes, types and devices show.
 
     Raises:
@@ -176,7 +178,7 @@ def check_gradient(dtype: torch.dtype) -> None:
     )
 
 
-def read_lengths(x: Operands) -> Lengths | None:
+def read_lengths(x: AttentionOperands) -> Lengths | None:
     """Return where the sequences begin and end, None for a dense call; synchronizes with a GPU.
 
     Raises:
@@ -213,7 +215,7 @@ def _message(words: str, values: tuple[Any, ...]) -> str:
     return "fmha: " + words.format(*map(_size_or_value, values))
 
 
-def _check_types(x: Operands) -> None:
+def _check_types(x: AttentionOperands) -> None:
     q = x.q
     _type(q.dtype in TYPES, "q is {}; it takes {}", q.dtype, _TYPE_NAMES)
     for name, operand in (("k", x.k), ("v", x.v)):
@@ -234,7 +236,7 @@ def _check_types(x: Operands) -> None:
 
 
 def _check_scalars(
-    x: Operands, window: tuple[int, int], softcap: float, scale: float | None
+    x: AttentionOperands, window: tuple[int, int], softcap: float, scale: float | None
 ) -> None:
     for name, keys in zip(("left", "right"), window, strict=True):
         words = "window_{} is {}; it is a number of keys, 0 or more, or -1 for all"
@@ -259,7 +261,7 @@ def _check_scalars(
         _value(longest is None or longest >= 1, words, name, longest)
 
 
-def _check_sequences(x: Operands) -> None:
+def _check_sequences(x: AttentionOperands) -> None:
     cu_q, cu_k = x.cu_seqlens_q, x.cu_seqlens_k
     _value(
         (cu_q is None) == (cu_k is None),
@@ -286,7 +288,7 @@ def _check_sequences(x: Operands) -> None:
     )
 
 
-def _check_shapes(x: Operands) -> None:
+def _check_shapes(x: AttentionOperands) -> None:
     q, k, v, varlen = x.q, x.k, x.v, x.varlen
     layout = "[tokens, heads, head_dim]" if varlen else "[batch, heads, tokens, head_dim]"
     operands = {"q": q, "k": k, "v": v}
@@ -313,7 +315,7 @@ def _check_shapes(x: Operands) -> None:
     )
 
 
-def _check_bias(x: Operands, bias: Tensor) -> None:
+def _check_bias(x: AttentionOperands, bias: Tensor) -> None:
     q, k = x.q, x.k
     if x.cu_seqlens_q is None:
         full = (q.size(0), q.size(1), q.size(2), k.size(2))

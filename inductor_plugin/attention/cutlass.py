@@ -20,7 +20,7 @@ from torch import Tensor
 from inductor_plugin.attention import unfused
 from inductor_plugin.attention.cutlass_abi import ABI, WORKSPACE_ALIGNMENT, FmhaCall
 from inductor_plugin.attention.cutlass_call import CALLS, backward_of, forward_of
-from inductor_plugin.attention.cutlass_rules import misfit
+from inductor_plugin.attention.cutlass_rules import why_not
 from inductor_plugin.errors import CallRefusedError, OperandError
 from inductor_plugin.ops import launch
 from inductor_plugin.ops.abi import TensorView
@@ -196,12 +196,12 @@ def _refusal(
     Raises:
         OperandError: They do not.
     """
-    found = misfit(heads, rows, types_of(kernel))
-    if found is None:
+    misfit = why_not(heads, rows, types_of(kernel))
+    if misfit is None:
         return ""
-    if found.wrong:
-        raise OperandError(f"{name}: {found.reason}")
-    return f"{name}: {found.reason}"
+    if misfit.wrong:
+        raise OperandError(f"{name}: {misfit.reason}")
+    return f"{name}: {misfit.reason}"
 
 
 def _on(device: torch.device) -> dict[str, int]:

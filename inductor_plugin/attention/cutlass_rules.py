@@ -16,7 +16,7 @@ from inductor_plugin.ops.gemm_rules import Misfit, is_dense
 from inductor_plugin.ops.kernel_types import KernelTypes
 
 
-def misfit(
+def why_not(
     heads: Mapping[str, TensorView],
     rows: Mapping[str, TensorView],
     types: KernelTypes,
@@ -32,8 +32,8 @@ def misfit(
     return (
         _sizes(heads, rows)
         or _dtypes_and_devices(heads, rows, types)
-        or next((found for found in map(_inner, heads, heads.values()) if found), None)
-        or next((found for found in map(_row, rows, rows.values()) if found), None)
+        or next((misfit for misfit in map(_inner, heads, heads.values()) if misfit), None)
+        or next((misfit for misfit in map(_row, rows, rows.values()) if misfit), None)
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention.arguments import Operands
+from inductor_plugin.attention.arguments import AttentionOperands
 from inductor_plugin.attention.blockwise import Gradients, ScoreParams
 
 _ATEN: Any = torch.ops.aten
@@ -19,7 +19,7 @@ _ROW_BYTES = 16
 """FlashAttention reads rows in pieces of 16 bytes."""
 
 
-def widened(x: Operands) -> Operands:
+def widened(x: AttentionOperands) -> AttentionOperands:
     """Return 8-bit operands on a GPU converted to bfloat16, which is exact; others unchanged."""
     if x.q.dtype.itemsize > 1 or x.q.device.type != "cuda":
         return x
@@ -27,7 +27,9 @@ def widened(x: Operands) -> Operands:
     return replace(x, q=q, k=k, v=v)
 
 
-def flash_refusal(x: Operands, params: ScoreParams, capability: tuple[int, int]) -> str | None:
+def flash_refusal(
+    x: AttentionOperands, params: ScoreParams, capability: tuple[int, int]
+) -> str | None:
     """Return why FlashAttention cannot compute a call, or None if it can.
 
     Its limits: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, torch 2.11 to 2.15.
@@ -55,7 +57,7 @@ def flash_refusal(x: Operands, params: ScoreParams, capability: tuple[int, int])
     return next((reason for reason, broken in limits.items() if broken), None)
 
 
-def flash_forward(x: Operands, params: ScoreParams) -> tuple[Tensor, Tensor]:
+def flash_forward(x: AttentionOperands, params: ScoreParams) -> tuple[Tensor, Tensor]:
     """Return out and lse, in the shapes of the call."""
     operands = [_readable(_tokens_first(tensor, x)) for tensor in (x.q, x.k, x.v)]
     out, lse = _ATEN._flash_attention_forward(
@@ -70,7 +72,7 @@ def flash_forward(x: Operands, params: ScoreParams) -> tuple[Tensor, Tensor]:
 
 
 def flash_backward(
-    do: Tensor, x: Operands, out: Tensor, lse: Tensor, params: ScoreParams
+    do: Tensor, x: AttentionOperands, out: Tensor, lse: Tensor, params: ScoreParams
 ) -> Gradients:
     """Return the gradients of q, k and v, in the shapes of the call."""
     operands = [_readable(_tokens_first(tensor, x)) for tensor in (do, x.q, x.k, x.v, out)]
@@ -105,7 +107,7 @@ def _keywords(params: ScoreParams) -> dict[str, Any]:
     }
 
 
-def _lengths(x: Operands) -> tuple[Tensor | None, Tensor | None, int, int]:
+def _lengths(x: AttentionOperands) -> tuple[Tensor | None, Tensor | None, int, int]:
     """Return cu_seqlens and the longest sequences, by default the number of tokens."""
     tokens = 0 if x.varlen else 2
     longest_q, longest_k = x.max_seqlen_q, x.max_seqlen_k
@@ -117,7 +119,7 @@ def _lengths(x: Operands) -> tuple[Tensor | None, Tensor | None, int, int]:
     )
 
 
-def _tokens_first(tensor: Tensor, x: Operands) -> Tensor:
+def _tokens_first(tensor: Tensor, x: AttentionOperands) -> Tensor:
     """Return [B, H, S, D] as [B, S, H, D], or back; varlen operands unchanged."""
     return tensor if x.varlen else tensor.transpose(1, 2)
 

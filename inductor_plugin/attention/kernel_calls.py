@@ -53,17 +53,17 @@ class KernelArguments:
         return self.mask.right == 0 and self.mask.left < 0
 
 
-Operands = Mapping[str, Any]
-Kernel = Callable[[Tools, Operands, KernelArguments], tuple[Any, ...]]
+OperandsByName = Mapping[str, Any]
+Kernel = Callable[[Tools, OperandsByName, KernelArguments], tuple[Any, ...]]
 
 
-def flash(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def flash(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """FlashAttention of dense operands; the diagonal of a causal mask ends at the last key."""
     name = "aten._scaled_dot_product_flash_attention"
     return t.call(name, x["q"], x["k"], x["v"], 0.0, f.causal, scale=f.scale)
 
 
-def flash_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def flash_backward(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """Gradients of `flash`."""
     q, k = x["q"], x["k"]
     return t.call(
@@ -78,7 +78,7 @@ def _flash_seeds(t: Tools, like: Any) -> tuple[Any, Any]:
     return t.empty(like, (2,), torch.uint64), t.empty(like, (), torch.uint64)
 
 
-def flash_window(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def flash_window(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """FlashAttention with a window; its dense tensors are [B, S, H, D]."""
     q, k, v = (t.transpose(x[name], 1, 2) for name in ("q", "k", "v"))
     out, lse, *_ = t.call(
@@ -89,7 +89,7 @@ def flash_window(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
     return t.transpose(out, 1, 2), lse
 
 
-def flash_window_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def flash_window_backward(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """Gradients of `flash_window`."""
     do, q, k, v, out = (t.transpose(x[name], 1, 2) for name in ("do", "q", "k", "v", "out"))
     grads = t.call(
@@ -106,7 +106,7 @@ def _window_keywords(f: KernelArguments) -> dict[str, Any]:
     return {"scale": f.scale, "window_size_left": left, "window_size_right": right}
 
 
-def flash_varlen(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def flash_varlen(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """FlashAttention of concatenated sequences."""
     return t.call(
         "aten._flash_attention_forward",
@@ -116,7 +116,7 @@ def flash_varlen(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
     )
 
 
-def flash_varlen_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def flash_varlen_backward(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """Gradients of `flash_varlen`."""
     return t.call(
         "aten._flash_attention_backward",
@@ -126,7 +126,7 @@ def flash_varlen_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[An
     )
 
 
-def varlen(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def varlen(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """Torch's operator for concatenated sequences, which calls FlashAttention or cuDNN."""
     operands = (x[name] for name in ("q", "k", "v", "cu_q", "cu_k"))
     return t.call(
@@ -134,7 +134,7 @@ def varlen(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
     )
 
 
-def varlen_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def varlen_backward(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """Gradients of `varlen`."""
     operands = (x[name] for name in ("do", "q", "k", "v", "out", "lse", "cu_q", "cu_k"))
     seed = t.empty(x["q"], (2,), torch.uint64)
@@ -150,14 +150,14 @@ def _varlen_keywords(f: KernelArguments) -> dict[str, Any]:
     return keywords if f.backend is None else {**keywords, "backend": f.backend}
 
 
-def efficient(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def efficient(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """Memory-efficient attention; the diagonal of a causal mask begins at the first key."""
     name = "aten._scaled_dot_product_efficient_attention"
     operands = (x["q"], x["k"], x["v"], whole_bias(t, x))
     return t.call(name, *operands, f.lse, 0.0, f.causal, scale=f.scale)
 
 
-def efficient_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def efficient_backward(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """Gradients of `efficient`."""
     # Other strides crash: https://github.com/pytorch/pytorch/issues/138772
     do, out = t.dense(x["do"], _BSHD), t.dense(x["out"], _BSHD)
@@ -173,14 +173,14 @@ def _seeds(t: Tools, like: Any) -> tuple[Any, Any]:
     return t.empty(like, (), torch.int64), t.empty(like, (), torch.int64)
 
 
-def cudnn(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def cudnn(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """Attention of cuDNN; the diagonal of a causal mask begins at the first key."""
     name = "aten._scaled_dot_product_cudnn_attention"
     bias = x.get("bias")
     return t.call(name, x["q"], x["k"], x["v"], bias, f.lse, 0.0, f.causal, scale=f.scale)
 
 
-def cudnn_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def cudnn_backward(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """Gradients of `cudnn`."""
     q, k = x["q"], x["k"]
     return t.call(
@@ -191,14 +191,14 @@ def cudnn_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]
     )
 
 
-def cpu(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def cpu(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """ATen's fused attention on a CPU."""
     name = "aten._scaled_dot_product_flash_attention_for_cpu"
     keywords = {"attn_mask": x.get("bias"), "scale": f.scale}
     return t.call(name, x["q"], x["k"], x["v"], 0.0, f.causal, **keywords)
 
 
-def cpu_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def cpu_backward(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """Gradients of `cpu`."""
     return t.call(
         "aten._scaled_dot_product_flash_attention_for_cpu_backward",
@@ -209,7 +209,7 @@ def cpu_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
     )
 
 
-def fmha(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def fmha(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """`inductor_plugin.fmha`."""
     return t.call(
         "inductor_plugin.fmha",
@@ -219,7 +219,7 @@ def fmha(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
     )
 
 
-def fmha_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def fmha_backward(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     """Gradients of `fmha`."""
     return t.call(
         "inductor_plugin.fmha_backward",
@@ -229,7 +229,7 @@ def fmha_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
     )
 
 
-def _sequences(x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+def _sequences(x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
     longest = (f.max_q, f.max_k) if "cu_q" in x else (None, None)
     return x.get("bias"), x.get("cu_q"), x.get("cu_k"), *longest
 
@@ -247,7 +247,7 @@ def _fmha_keywords(f: KernelArguments) -> dict[str, Any]:
 def flash_wheel(package: str) -> Kernel:
     """Return the call of a FlashAttention package; its dense tensors are [B, S, H, D]."""
 
-    def kernel(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
+    def kernel(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:
         operands, longest = [x[name] for name in ("q", "k", "v")], (f.max_q, f.max_k)
         if "cu_q" not in x:
             longest = t.size(operands[0], 2), t.size(operands[1], 2)

@@ -24,7 +24,7 @@ import torch
 from inductor_plugin.attention import gates
 from inductor_plugin.attention import kernel_calls as calls
 from inductor_plugin.attention.gates import DispatchContext, Gate
-from inductor_plugin.attention.kernel_calls import Kernel, KernelArguments, Operands
+from inductor_plugin.attention.kernel_calls import Kernel, KernelArguments, OperandsByName
 from inductor_plugin.attention.tools import MemoizedByVersion, Tools, TorchTools
 from inductor_plugin.problem.attention import Attention, Mask
 
@@ -82,7 +82,7 @@ class LibraryKernel:
     def run(
         self,
         tools: Tools,
-        operands: Operands,
+        operands: OperandsByName,
         arguments: KernelArguments,
         *,
         gradient: bool,
@@ -227,7 +227,7 @@ def rivals(attention: Attention) -> list[LibraryKernel]:
 
 
 def forward(
-    kernel: LibraryKernel, tools: Tools, x: Operands, f: KernelArguments
+    kernel: LibraryKernel, tools: Tools, x: OperandsByName, f: KernelArguments
 ) -> tuple[Any, Any]:
     """Return (out, lse) of a kernel, converted to the form and order of ``f``; lse may be None."""
     out, lse = kernel.run(tools, x, f, gradient=False)
@@ -240,7 +240,7 @@ def forward(
 
 
 def backward(
-    kernel: LibraryKernel, tools: Tools, x: Operands, f: KernelArguments
+    kernel: LibraryKernel, tools: Tools, x: OperandsByName, f: KernelArguments
 ) -> tuple[Any, Any, Any]:
     """Return (dq, dk, dv) of a kernel; ``x["lse"]`` has the form ``f.form``."""
     form = kernel.lse_read

@@ -28,7 +28,12 @@ from torch.autograd import forward_ad
 from torch.utils import flop_counter
 
 from inductor_plugin.attention import blockwise
-from inductor_plugin.attention.arguments import Operands, check, check_gradient, read_lengths
+from inductor_plugin.attention.arguments import (
+    AttentionOperands,
+    check,
+    check_gradient,
+    read_lengths,
+)
 from inductor_plugin.attention.blockwise import Gradients, ScoreParams
 from inductor_plugin.attention.flash import (
     flash_backward,
@@ -80,7 +85,7 @@ def _forward(
     *operands: Any, return_lse: bool = False, **keywords: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Compute out and lse, on any device of torch; the operands are those of `Operands`."""
-    x = Operands(*operands)
+    x = AttentionOperands(*operands)
     params = _checked(x, **keywords)
     wide = widened(x)
     if _flash_fits(wide, params):
@@ -94,7 +99,7 @@ def _forward_fake(
     *operands: Any, return_lse: bool = False, **keywords: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Return the results of `_forward` without values."""
-    x = Operands(*operands)
+    x = AttentionOperands(*operands)
     _checked(x, **keywords)
     q, out = x.q, out_like(x.q, x.v)
     if not return_lse:
@@ -117,7 +122,7 @@ def _backward(
     **keywords: Any,
 ) -> Gradients:
     """Compute the gradients, on any device of torch."""
-    x = Operands(q, k, v, bias, *sequences)
+    x = AttentionOperands(q, k, v, bias, *sequences)
     params = _checked(x, **keywords)
     check_gradient(q.dtype)
     if grad_lse is None and _flash_fits(x, params):
@@ -219,7 +224,7 @@ def _differentiable(
     keyset: Any, *operands: Any, return_lse: bool = False, **keywords: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Save the tensors of the backward where a gradient is needed; else redispatch only."""
-    x = Operands(*operands)
+    x = AttentionOperands(*operands)
     tensors = (x.q, x.k, x.v, x.bias, x.cu_seqlens_q, x.cu_seqlens_k)
     max_seqlens = (x.max_seqlen_q, x.max_seqlen_k)
     needs_grad = any(tensor is not None and tensor.requires_grad for tensor in tensors)
@@ -303,7 +308,7 @@ def out_like(q: Tensor, v: Tensor) -> Tensor:
 
 
 def _checked(
-    x: Operands,
+    x: AttentionOperands,
     *,
     scale: float | None = None,
     window_left: int = -1,
@@ -316,7 +321,7 @@ def _checked(
     return ScoreParams(Mask(window_left, window_right, bottom_right), factor, softcap)
 
 
-def _flash_fits(x: Operands, params: ScoreParams) -> bool:
+def _flash_fits(x: AttentionOperands, params: ScoreParams) -> bool:
     device = x.q.device
     if device.type != "cuda" or torch.version.hip is not None:
         return False

@@ -127,9 +127,9 @@ def _check(arguments: Namespace) -> int:
     }
     gone = dict(stale(file, here, templates, known, not_offered))
     different = [
-        (pin, found)
+        (pin, winner)
         for pin in file.pins.values()
-        if pin not in gone and (found := _decided(store, pin)) not in (None, pin.winner)
+        if pin not in gone and (winner := _decided(store, pin)) not in (None, pin.winner)
     ]
     fields = {
         "pins": len(file.pins),
@@ -138,7 +138,7 @@ def _check(arguments: Namespace) -> int:
             {**_named(pin), "pinned": pin.winner, "reason": why} for pin, why in gone.items()
         ],
         "different": [
-            {**_named(pin), "pinned": pin.winner, "found": found} for pin, found in different
+            {**_named(pin), "pinned": pin.winner, "found": winner} for pin, winner in different
         ],
     }
     say(arguments, fields, "\n".join(_check_lines(fields)))

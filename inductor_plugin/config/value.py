@@ -187,7 +187,7 @@ def _farm(value: object, origin: str) -> str:
 
 
 def _protocols() -> frozenset[str]:
-    """Return the protocols that fsspec knows, installed or not; none if it is not installed itself, which is told later."""
+    """Return the protocols that fsspec knows, installed or not; none without fsspec, which a later error says."""
     try:
         fsspec: Any = importlib.import_module("fsspec")  # 50 ms, and only where a URL is named
     except ImportError:

@@ -109,7 +109,7 @@ def plan(
     kept: list[Tile] = []
     left_out: list[tuple[Tile, str]] = []
     for tile in dict.fromkeys(tiles):
-        reason = unfit(call, tile, target) or (
+        reason = why_not(call, tile, target) or (
             spilling(call, tile, target) if tile != default else None
         )
         if reason is None:
@@ -126,7 +126,7 @@ def plan(
 def single(call: FlexCall, default: Tile, target: Target | None) -> FlexPlan:
     """Return the configuration of a call that is not tuned: the default, or the next that fits."""
     shrunk = _shrunk(call, default)
-    reason = unfit(call, shrunk, target)
+    reason = why_not(call, shrunk, target)
     if reason is None:
         return FlexPlan((shrunk,))
     fitting = [tile for tile in _added(call) if _starts(call, tile, target)]
@@ -142,10 +142,10 @@ def descriptors(call: FlexCall, target: Target | None) -> tuple[Tile, ...]:
         return ()
     tiles = TMA.get((call.direction, _class(call)), ())
     own = (Tile(tile.blocks, tile.stages, tile.warps, tma=True) for tile in tiles)
-    return tuple(tile for tile in own if unfit(call, tile, target) is None)
+    return tuple(tile for tile in own if why_not(call, tile, target) is None)
 
 
-def unfit(call: FlexCall, tile: Tile, target: Target | None) -> str | None:
+def why_not(call: FlexCall, tile: Tile, target: Target | None) -> str | None:
     """Return why a configuration cannot run; None if it can, or if the GPU is not known."""
     if not _divides(call, tile):
         return f"its blocks do not divide the mask's, {call.q_block}x{call.kv_block}"

@@ -17,7 +17,7 @@ import torch
 from inductor_plugin.ops.epilogue_eval import COMPARISONS
 from inductor_plugin.problem.epilogue import Epilogue, Step
 from inductor_plugin.problem.epilogue_text import load
-from inductor_plugin.problem.epilogue_views import Read, Write, plan
+from inductor_plugin.problem.epilogue_views import OperandRead, Write, plan
 
 _TORCH: Any = torch
 _OPERATOR: Any = operator
@@ -99,7 +99,7 @@ def _reader() -> Callable[[torch.Tensor, int], torch.Tensor]:
     return read
 
 
-def _seen(read: Read, operand: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+def _seen(read: OperandRead, operand: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
     if read.strides is None:
         return operand
     strides = [operand.stride(dim) if dim >= 0 else step for dim, step in read.strides]

@@ -23,7 +23,7 @@ from inductor_plugin.ops import launch
 from inductor_plugin.ops.abi import TensorView
 from inductor_plugin.ops.gemm_abi import ABI, GemmCall
 from inductor_plugin.ops.gemm_call import CALLS
-from inductor_plugin.ops.gemm_rules import Misfit, misfit
+from inductor_plugin.ops.gemm_rules import Misfit, why_not
 from inductor_plugin.ops.kernel_types import types_of
 from inductor_plugin.ops.operators import define_kernels
 
@@ -192,23 +192,23 @@ def run_product(
         OperandError: The operands do not fit each other.
     """
     views, written = [launch.view_of(operand) for operand in operands], launch.view_of(out)
-    found = misfit(name, views, arguments, written, types_of(kernel))
-    if found is not None and found.wrong:
-        raise OperandError(f"{name}: {found.reason}")
+    misfit = why_not(name, views, arguments, written, types_of(kernel))
+    if misfit is not None and misfit.wrong:
+        raise OperandError(f"{name}: {misfit.reason}")
     if out.numel():
-        make = functools.partial(_call, name, found, views, arguments, written)
+        make = functools.partial(_call, name, misfit, views, arguments, written)
         launch.run_or_fallback(PRODUCTS, kernel, make, library, workspace, out)
 
 
 def _call(
     name: str,
-    found: Misfit | None,
+    misfit: Misfit | None,
     operands: Sequence[TensorView],
     arguments: Sequence[Any],
     out: TensorView,
 ) -> GemmCall:
-    if found is not None:
-        raise CallRefusedError(f"{name}: {found.reason}")
+    if misfit is not None:
+        raise CallRefusedError(f"{name}: {misfit.reason}")
     processors = launch.multiprocessors(out.device)
     return CALLS[name](*operands, *arguments, out=out, sm_count=processors)
 

@@ -18,7 +18,7 @@ import torch
 from inductor_plugin.errors import OperandError
 from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.ops.gemm import run_product
-from inductor_plugin.ops.gemm_rules import factors_misfit
+from inductor_plugin.ops.gemm_rules import why_no_product
 from inductor_plugin.ops.launch import view_of
 from inductor_plugin.ops.operators import define_kernels
 from inductor_plugin.problem.epilogue import Epilogue
@@ -63,8 +63,8 @@ def cutlass_mm_epilogue(
     """
     view_a, view_b = view_of(a), view_of(b)
     for tensor in (*aux, out):
-        if found := factors_misfit(view_a, view_b, tensor.numel()):
-            raise OperandError(f"cutlass_mm_epilogue: {found.reason}")
+        if misfit := why_no_product(view_a, view_b, tensor.numel()):
+            raise OperandError(f"cutlass_mm_epilogue: {misfit.reason}")
     dtypes, wanted = tuple([tensor.dtype for tensor in (*operands, *aux, out)]), _dtypes(epilogue)
     if dtypes != wanted:
         raise OperandError(f"cutlass_mm_epilogue: tensors of {dtypes}, its epilogue has {wanted}")

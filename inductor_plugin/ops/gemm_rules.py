@@ -41,7 +41,7 @@ _OUTPUTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
 """Dtypes of the output by that of A."""
 
 
-def misfit(
+def why_not(
     name: str,
     operands: Sequence[TensorView],
     arguments: Sequence[Any],
@@ -68,7 +68,7 @@ def other_device(operands: Sequence[TensorView], out: TensorView) -> Misfit | No
     return None
 
 
-def factors_misfit(a: TensorView, b: TensorView, out_numel: int) -> Misfit | None:
+def why_no_product(a: TensorView, b: TensorView, out_numel: int) -> Misfit | None:
     """Return why A [m, k] and B [k, n], or batches of them, have no product of so many elements."""
     size_a, size_b = a.size, b.size
     if len(size_a) != len(size_b) or len(size_a) not in (2, 3):
@@ -88,8 +88,8 @@ def _product(
 ) -> Misfit | None:
     a, b = operands[:2]
     size = (*a.size[:-1], b.size[-1])
-    if found := factors_misfit(a, b, math.prod(out.size)):
-        return found
+    if misfit := why_no_product(a, b, math.prod(out.size)):
+        return misfit
     if out.size != size:
         return Misfit(f"the output is {_text(out)}, it must be {size}")
     return _dtypes(a, b, out, types) or _orders(a, b, arguments[0], out)
@@ -100,8 +100,8 @@ def _added(
 ) -> Misfit | None:
     c, a, b = operands
     bias = arguments[4]
-    if found := _product((a, b), arguments, out, types):
-        return found
+    if misfit := _product((a, b), arguments, out, types):
+        return misfit
     size, short = out.size, len(out.size) - len(c.size)
     if short < 0 or any(
         own not in (1, whole) for own, whole in zip(c.size, size[short:], strict=True)
@@ -145,8 +145,8 @@ def _bias_text(c: TensorView, bias: str, size: Sequence[int]) -> str:
 def _scaled(
     operands: Sequence[TensorView], arguments: Sequence[Any], out: TensorView, types: KernelTypes
 ) -> Misfit | None:
-    if found := _product(operands[:2], arguments, out, types):
-        return found
+    if misfit := _product(operands[:2], arguments, out, types):
+        return misfit
     scales, lengths = operands[2:4], tuple(math.prod(view.size) for view in operands[2:4])
     allowed = {"tensor": [(1, 1)], "rowwise": [tuple(out.size[-2:])]}
     wanted = allowed.get(types.scale or "", [(1, 1), tuple(out.size[-2:])])
@@ -167,8 +167,8 @@ def _scaled_added(
     operands: Sequence[TensorView], arguments: Sequence[Any], out: TensorView, types: KernelTypes
 ) -> Misfit | None:
     c = operands[4]
-    if found := _scaled(operands[:4], arguments, out, types):
-        return found
+    if misfit := _scaled(operands[:4], arguments, out, types):
+        return misfit
     if tuple(c.size) != (out.size[-1],):
         return Misfit(f"the bias is {_text(c)}, it must be ({out.size[-1]},)")
     wanted = (types.c,) if types.c else (operands[0].dtype, out.dtype)
@@ -201,14 +201,14 @@ def _fused(
 ) -> Misfit | None:
     a, b, *slots = operands
     order, written = arguments[0], arguments[4]
-    if found := factors_misfit(a, b, math.prod(out.size)):
-        return found
+    if misfit := why_no_product(a, b, math.prod(out.size)):
+        return misfit
     if len(slots) > SLOTS:
         return Misfit(f"the epilogue has {len(slots)} tensors, at most {SLOTS}", wrong=False)
     first = len(slots) - written
     for place, view in enumerate(slots):
-        if found := _slot(place, view, out, is_written=place >= first):
-            return found
+        if misfit := _slot(place, view, out, is_written=place >= first):
+            return misfit
     return _factor_dtypes(a, b, types) or _orders(a, b, order, out)
 
 
@@ -240,8 +240,8 @@ def _factor_dtypes(a: TensorView, b: TensorView, types: KernelTypes) -> Misfit |
 
 
 def _dtypes(a: TensorView, b: TensorView, out: TensorView, types: KernelTypes) -> Misfit | None:
-    if found := _factor_dtypes(a, b, types):
-        return found
+    if misfit := _factor_dtypes(a, b, types):
+        return misfit
     if types.d is not None:
         return None if out.dtype == types.d else _output_dtype(out, (types.d,))
     wanted = _OUTPUTS.get(a.dtype)

@@ -35,7 +35,7 @@ class NotReplayableError(ValueError):
 
 
 @dataclass(frozen=True)
-class Read:
+class OperandRead:
     """A read of an operand.
 
     Attributes:
@@ -75,7 +75,7 @@ class Plan:
     """
 
     shape: tuple[int, ...]
-    reads: tuple[Read, ...]
+    reads: tuple[OperandRead, ...]
     writes: tuple[Write, ...]
 
 
@@ -138,16 +138,18 @@ def _refused_step(step: Step) -> str | None:
     return f"this version cannot compute the step {step.op!r} of its epilogue"
 
 
-def _read(access: Access, operands: Sequence[Mapping[str, Any]], size: tuple[int, ...]) -> Read:
+def _read(
+    access: Access, operands: Sequence[Mapping[str, Any]], size: tuple[int, ...]
+) -> OperandRead:
     place = int(access.buffer.removeprefix("operand"))
     own, stride = operands[place]["size"], operands[place]["stride"]
     missing, steps = len(size) - len(own), _effective(size, access.stride)
     if access.offset == operands[place]["offset"] and missing >= 0:
         fits = all(n in (1, wide) for n, wide in zip(own, size[missing:], strict=True))
         if fits and (*(0,) * missing, *_effective(own, stride)) == steps:
-            return Read(place, None, 0)
+            return OperandRead(place, None, 0)
     known = [(stride.index(n), n) if n > 1 and n in stride else (-1, n) for n in steps]
-    return Read(place, tuple(known), access.offset)
+    return OperandRead(place, tuple(known), access.offset)
 
 
 def _write(epilogue: Epilogue, access: Access, result: tuple[int, ...]) -> Write:

@@ -134,22 +134,22 @@ def _workspace(library: str) -> tuple[Callable[[], object], Callable[[Any], obje
 
 def _newer() -> tuple[Switch, ...]:
     """Return the switches that not every supported torch has."""
-    found: list[Switch] = []
+    switches: list[Switch] = []
     if hasattr(_C, "_get_cublaslt_prefer_grouped_gemm"):  # torch 2.14
         grouped = _of(_CUDA.matmul, "prefer_cublaslt_grouped_gemm")
-        found.append(Switch("cublaslt_grouped", False, *grouped))  # noqa: FBT003
+        switches.append(Switch("cublaslt_grouped", False, *grouped))  # noqa: FBT003
     if hasattr(_C, "_get_cudnn_depthwise_kernel"):  # torch 2.14
         kernel = _C._get_cudnn_depthwise_kernel, _C._set_cudnn_depthwise_kernel
-        found.append(Switch("cudnn_depthwise_kernel", "auto", *kernel))
-    found += [
+        switches.append(Switch("cudnn_depthwise_kernel", "auto", *kernel))
+    switches += [
         Switch(f"{library.lower()}_workspace", 0, *_workspace(library))
         for library in ("Cublas", "CublasLt")
         if hasattr(_C, f"_cuda_reset{library}WorkspaceSize")  # torch 2.14
     ]
     if hasattr(_C, "_set_native_aot_enabled"):  # torch 2.15
         native = _C._get_native_aot_enabled, _C._set_native_aot_enabled
-        found.append(Switch("native_aot", True, *native))  # noqa: FBT003
-    return tuple(found)
+        switches.append(Switch("native_aot", True, *native))  # noqa: FBT003
+    return tuple(switches)
 
 
 _C: Any = getattr(torch, "_C")  # noqa: B009 - private: some switches have no public name

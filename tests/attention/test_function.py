@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 import inductor_plugin
 from inductor_plugin.attention import blockwise, function
-from inductor_plugin.attention.arguments import Operands
+from inductor_plugin.attention.arguments import AttentionOperands
 from inductor_plugin.attention.blockwise import ScoreParams
 from inductor_plugin.attention.flash import (
     flash_backward,
@@ -271,9 +271,9 @@ def test_one_gradient_can_be_asked_for(operand: str):
 
 def test_flash_attention_is_refused_what_it_cannot_express():
     half = torch.empty(2, 4, 16, 64, dtype=torch.bfloat16)
-    square = Operands(half, half, half)
+    square = AttentionOperands(half, half, half)
     keys = torch.empty(2, 2, 32, 64, dtype=torch.bfloat16)
-    longer = Operands(half, keys, keys)
+    longer = AttentionOperands(half, keys, keys)
     narrow = half[..., :20]
     plain, top_left = ScoreParams(Mask(), 1.0), ScoreParams(Mask(right=0), 1.0)
     bottom_right = ScoreParams(Mask(left=3, bottom_right=True), 1.0)
@@ -286,11 +286,15 @@ def test_flash_attention_is_refused_what_it_cannot_express():
         assert flash_refusal(name, rule, (9, 0)) is None
     refused = {
         "compute capability 8.0, this device has 7.5": (square, plain, (7, 5)),
-        "not torch.float32": (Operands(half.float(), half.float(), half.float()), plain, (9, 0)),
-        "no bias": (Operands(half, half, half, bias=half), plain, (9, 0)),
+        "not torch.float32": (
+            AttentionOperands(half.float(), half.float(), half.float()),
+            plain,
+            (9, 0),
+        ),
+        "no bias": (AttentionOperands(half, half, half, bias=half), plain, (9, 0)),
         "no soft-cap": (square, ScoreParams(Mask(), 1.0, softcap=2.0), (9, 0)),
-        "head dims 64 and 20 differ": (Operands(half, half, narrow), plain, (9, 0)),
-        "head dim 20 is no multiple": (Operands(narrow, narrow, narrow), plain, (9, 0)),
+        "head dims 64 and 20 differ": (AttentionOperands(half, half, narrow), plain, (9, 0)),
+        "head dim 20 is no multiple": (AttentionOperands(narrow, narrow, narrow), plain, (9, 0)),
         "top-left": (longer, top_left, (9, 0)),
     }
     for reason, (name, rule, capability) in refused.items():
@@ -300,12 +304,12 @@ def test_flash_attention_is_refused_what_it_cannot_express():
 def test_flash_attention_reads_operands_of_8_bits_in_bfloat16():
     narrow = torch.empty(2, 4, 16, 64, dtype=torch.float8_e4m3fn)
     assert (
-        widened(tensors := Operands(narrow, narrow, narrow)) is tensors
+        widened(tensors := AttentionOperands(narrow, narrow, narrow)) is tensors
     )  # on a CPU nothing asks for it
     with FakeTensorMode():
         q = torch.empty(2, 4, 16, 64, dtype=torch.float8_e4m3fn, device="cuda:0")
-        wide = widened(Operands(q, q, q, max_seqlen_q=3))
-        half = Operands(wide.q, wide.k, wide.v)
+        wide = widened(AttentionOperands(q, q, q, max_seqlen_q=3))
+        half = AttentionOperands(wide.q, wide.k, wide.v)
         assert widened(half) is half
     assert {tensor.dtype for tensor in (wide.q, wide.k, wide.v)} == {torch.bfloat16}
     assert wide.max_seqlen_q == 3
@@ -320,7 +324,11 @@ def test_what_flash_attention_is_called_with_fits_its_schema_and_its_shapes(varl
     with FakeTensorMode():
         q, k = (torch.empty(shape, dtype=torch.bfloat16, device="cuda:0") for shape in shapes)
         lengths = [torch.empty(3, dtype=torch.int32, device="cuda:0") for _ in "qk"]
-        arguments = Operands(q, k, k, None, lengths[0], lengths[1]) if varlen else Operands(q, k, k)
+        arguments = (
+            AttentionOperands(q, k, k, None, lengths[0], lengths[1])
+            if varlen
+            else AttentionOperands(q, k, k)
+        )
         assert cu.shape == lengths[0].shape
         for mask in (Mask(), Mask(right=0, bottom_right=True), Mask(left=4, bottom_right=True)):
             rule = ScoreParams(mask, 0.125)

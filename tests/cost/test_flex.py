@@ -23,7 +23,7 @@ from inductor_plugin.cost.flex import (
     single,
     small_tile,
     spilling,
-    unfit,
+    why_not,
 )
 from inductor_plugin.cost.flex_table import EXACT, MORE, SMALL, SPILLS, TMA, Direction, Tile
 from inductor_plugin.problem.target import Target, target
@@ -117,7 +117,7 @@ def test_nothing_that_fits_and_keeps_its_registers_is_left_out() -> None:
     for kernel in KERNELS:
         gpu = GPUS[kernel.arch]
         if kernel.shared <= gpu.shared_per_block and kernel.spills < SPILLS_TAKEN:
-            assert unfit(kernel.call, kernel.tile, gpu) is None
+            assert why_not(kernel.call, kernel.tile, gpu) is None
             assert spilling(kernel.call, kernel.tile, gpu) is None or kernel.tile.stages == 2
 
 
@@ -180,7 +180,7 @@ def test_there_is_always_one_that_runs(way: Direction, dtype: str, gpu: Target) 
                 most = [shared(call, tile, gpu)[1] for tile in planned.tiles]
                 assert min(most) <= gpu.shared_per_block
                 (alone,) = single(call, huge, gpu).tiles
-                assert unfit(call, alone, gpu) is None
+                assert why_not(call, alone, gpu) is None
 
 
 def test_a_gpu_with_little_shared_memory_gets_the_smallest() -> None:

@@ -149,7 +149,7 @@ def test_a_workspace_that_is_too_small_is_refused_and_nothing_is_written(library
 
 
 @pytest.mark.parametrize(
-    ("unfit", "reason"),
+    ("misfitting", "reason"),
     [
         (torch.empty(64, dtype=torch.float32), "contiguous uint8"),
         (torch.empty(128, dtype=torch.uint8)[::2], "contiguous uint8"),
@@ -158,10 +158,10 @@ def test_a_workspace_that_is_too_small_is_refused_and_nothing_is_written(library
     ],
 )
 def test_a_workspace_that_does_not_fit_is_refused(
-    library: Path, unfit: torch.Tensor, reason: str
+    library: Path, misfitting: torch.Tensor, reason: str
 ) -> None:
     with pytest.raises(KernelError, match=f"ones: .*{reason}"):
-        run(f"ones@{library}", unfit, needed=64)
+        run(f"ones@{library}", misfitting, needed=64)
 
 
 @pytest.mark.parametrize("status", [1, 2])

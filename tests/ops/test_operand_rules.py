@@ -18,7 +18,7 @@ from inductor_plugin.errors import CallRefusedError, KernelError, OperandError
 from inductor_plugin.ops import launch, sites
 from inductor_plugin.ops.abi import TensorView
 from inductor_plugin.ops.gemm_abi import GemmCall
-from inductor_plugin.ops.gemm_rules import misfit
+from inductor_plugin.ops.gemm_rules import why_not
 from inductor_plugin.ops.kernel_types import KernelTypes, types_of
 from inductor_plugin.templates.cutlass.source import INTERFACE as PRODUCTS
 from tests.support.native import call_sites, host_kernels
@@ -324,7 +324,7 @@ def test_an_operand_of_another_device_is_an_error(place: int) -> None:
         for size, device in zip(((5, 7), (7, 6)), devices, strict=True)
     )
     out = TensorView((5, 6), (6, 1), 0, torch.float32, cpu)
-    error = misfit("cutlass_mm", (a, b), ("tt", 1, 0, 1), out, KernelTypes())
+    error = why_not("cutlass_mm", (a, b), ("tt", 1, 0, 1), out, KernelTypes())
     assert error == (f"operand {place} is on meta, the output on cpu", True)
 
 

@@ -27,7 +27,7 @@ def devices(*sources: tuple[str, str]) -> Devices:
     return Devices(lambda: [Source(name, value, f"entry point {name}") for name, value in sources])
 
 
-@pytest.mark.parametrize("attribute", ["NPU", "made"])
+@pytest.mark.parametrize("attribute", ["NPU", "from_function"])
 def test_an_entry_point_names_a_device_or_a_function_that_returns_one(attribute: str) -> None:
     found = devices(("npu", f"{HERE}:{attribute}"))
     assert found.get("npu") is NPU
@@ -79,7 +79,9 @@ def test_a_wrong_entry_point_is_one_warning_that_says_what_and_where(
 
 
 def test_of_two_packages_for_a_device_none_is_taken(caplog: pytest.LogCaptureFixture) -> None:
-    found = devices(("npu", f"{HERE}:NPU"), ("npu", f"{HERE}:made"), ("npu", f"{HERE}:NPU"))
+    found = devices(
+        ("npu", f"{HERE}:NPU"), ("npu", f"{HERE}:from_function"), ("npu", f"{HERE}:NPU")
+    )
     assert found.get("npu") is None
     assert "describes it, too; uninstall one of them" in found.fault("npu")
     assert len(caplog.records) == 1

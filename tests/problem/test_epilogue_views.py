@@ -10,7 +10,7 @@ import pytest
 
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import ParsedEpilogue
-from inductor_plugin.problem.epilogue_views import NotReplayableError, Read, Write, plan
+from inductor_plugin.problem.epilogue_views import NotReplayableError, OperandRead, Write, plan
 
 M, N = 6, 8
 
@@ -52,7 +52,7 @@ def test_strides_that_may_be_unknown_are_those_of_the_operand() -> None:
         {"size": (M, 16), "stride": (16, 1), "offset": 0},
     ]
     views = plan(ParsedEpilogue(chain(reads=reads), ((M, N),)), operands)
-    assert views.reads == (Read(0, None, 0), Read(1, ((0, 16), (-1, 1)), 8))
+    assert views.reads == (OperandRead(0, None, 0), OperandRead(1, ((0, 16), (-1, 1)), 8))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.problem.tolerance import Tolerance
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.child import inductor
-from inductor_plugin.worker.child.operands import Guarded, build
+from inductor_plugin.worker.child.operands import GuardedOutput, build
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
@@ -359,7 +359,7 @@ def test_a_view_and_its_base_hold_the_same_values():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32", "float8_e5m2"])
 def test_a_guarded_output_is_whole_until_someone_writes_outside(dtype: str):
     spec = tensor(5, 7, dtype=dtype, stride=(9, 1), offset=3)
-    guarded = Guarded(spec)
+    guarded = GuardedOutput(spec)
     assert (guarded.tensor.stride(), guarded.overrun()) == (spec.stride, None)
     assert guarded.tensor.data_ptr() % guarded.tensor.element_size() == 0
     if dtype != "int32":

@@ -26,7 +26,7 @@ from torch import Tensor
 from inductor_plugin.attention.blockwise import ends_of
 from inductor_plugin.attention.check.poison import NanSite, nan_leaks, nan_sites
 from inductor_plugin.attention.check.sample import (
-    Part,
+    SampledRows,
     Sampler,
     exact_rows,
     fully_masked_rows,
@@ -80,7 +80,7 @@ class Reference:
             out, exact = exact_rows(facts, operands)
             parts += sampler.keys(exact)
             self.prepared = _prepared(facts, operands, out, exact.lse, self._cu)
-        self._parts: dict[str, list[Part]] = {}
+        self._parts: dict[str, list[SampledRows]] = {}
         for part in parts:
             self._parts.setdefault(part.output, []).append(part)
         self._library: dict[str, Tensor] = {}
@@ -159,7 +159,9 @@ class Reference:
                 place = f" (sequence {part.sequence}, head {part.head}, row {where})"
         return worst, place
 
-    def _errors(self, name: str, tensor: Tensor, unit: float) -> Iterator[tuple[Part, Tensor]]:
+    def _errors(
+        self, name: str, tensor: Tensor, unit: float
+    ) -> Iterator[tuple[SampledRows, Tensor]]:
         """Yield the errors beyond rounding of each sampled part of an output (see `excess`)."""
         split = sequences(self.facts, name, tensor, self._cu)
         for part in self._parts.get(name, ()):

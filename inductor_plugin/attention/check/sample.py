@@ -30,7 +30,7 @@ _ROW_NAMES = frozenset({"lse", "delta"})
 
 
 @dataclass(frozen=True)
-class Part:
+class SampledRows:
     """Sampled rows of one output, of one sequence and head.
 
     Attributes:
@@ -188,7 +188,7 @@ class Sampler:
         self._bias = operands.get("bias")
         self._group = facts.heads // facts.kv_heads
 
-    def queries(self) -> Iterator[Part]:
+    def queries(self) -> Iterator[SampledRows]:
         """Yield sampled rows of out and lse, or of dq."""
         for sequence, head, rows in self._picked("q", self._facts.heads):
             q, k, v = (self._of(name, sequence, head) for name in ("q", "k", "v"))
@@ -200,9 +200,9 @@ class Sampler:
                 fully_masked = lse == math.inf
                 out = (p @ v).masked_fill(fully_masked, 0.0)
                 scale = (p.square() @ _mean_square(v)).sqrt().masked_fill(fully_masked, 0.0)
-                yield Part("out", sequence, head, rows, out, scale)
+                yield SampledRows("out", sequence, head, rows, out, scale)
                 size = lse.abs().clamp_min(1.0).masked_fill(~lse.isfinite(), 1.0)
-                yield Part("lse", sequence, head, rows, lse, size)
+                yield SampledRows("lse", sequence, head, rows, lse, size)
                 continue
             do = self._of("do", sequence, head)[rows]
             products = do * (p @ v)
@@ -210,9 +210,9 @@ class Sampler:
             noise = products.square().sum(-1, keepdim=True)
             ds, terms = self._score_gradients(p, do, v, delta, noise, cap_slope)
             scale = (terms @ _mean_square(k)).sqrt()
-            yield Part("dq", sequence, head, rows, ds @ k, scale)
+            yield SampledRows("dq", sequence, head, rows, ds @ k, scale)
 
-    def keys(self, exact: ExactRows) -> Iterator[Part]:
+    def keys(self, exact: ExactRows) -> Iterator[SampledRows]:
         """Yield sampled rows of dk and dv."""
         for sequence, kv_head, columns in self._picked("k", self._facts.kv_heads):
             k = self._split["k"][sequence][kv_head, columns].double()
@@ -232,8 +232,8 @@ class Sampler:
                     dk += ds.T @ q
                     dv_terms += p.square().T @ _mean_square(do)
                     dk_terms += terms.T @ _mean_square(q)
-            yield Part("dk", sequence, kv_head, columns, dk, dk_terms.sqrt())
-            yield Part("dv", sequence, kv_head, columns, dv, dv_terms.sqrt())
+            yield SampledRows("dk", sequence, kv_head, columns, dk, dk_terms.sqrt())
+            yield SampledRows("dv", sequence, kv_head, columns, dv, dv_terms.sqrt())
 
     def _picked(self, name: str, heads: int) -> Iterator[tuple[int, int, Tensor]]:
         """Yield (sequence, head, positions) of the sample."""

@@ -78,7 +78,7 @@ def _tuned_or_none(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], conf
     try:
         traced = read(op, args, kwargs)
         if isinstance(traced, str):
-            _note(op, args, kwargs, config, traced)
+            _record_reason(op, args, kwargs, config, traced)
             return None
         return _tuned(traced, config)
     except OptionError:
@@ -95,7 +95,7 @@ def _tuned(traced: Traced, config: Config) -> Any:
     if reason:
         # Without max_autotune no other kernel was requested.
         if inductor_config.max_autotune or inductor_config.max_autotune_gemm:
-            _note(traced.op, traced.args, traced.kwargs, config, reason)
+            _record_reason(traced.op, traced.args, traced.kwargs, config, reason)
         return None
     call = tuned_call(traced)
     stock = call.stock()
@@ -107,7 +107,7 @@ def _tuned(traced: Traced, config: Config) -> Any:
     return node if isinstance(winner, AttentionChoice) else call.returned(node)
 
 
-def _note(
+def _record_reason(
     op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config, reason: str
 ) -> None:
     """Record why a call is left to Inductor, for `explain`."""
@@ -117,7 +117,7 @@ def _note(
         call = plain_call(traced)
         stock, session = call.stock(more), session_of(V.graph, config)
         autotune_call = session.call(call.op, [stock], call.nodes, call.layout)
-        session.note(autotune_call, [stock], {"attention": reason})
+        session.record_only(autotune_call, [stock], {"attention": reason})
     except Exception:  # the border, as above: a reason that is not recorded costs no compile
         logger.debug("%s could not be described", op, exc_info=True)
 

@@ -95,12 +95,12 @@ def _end(call: AutotuneCall, sizes: dict[Any, int], pairs: tuple[tuple[int, int]
 
 def _symbols(nodes: Sequence[Any]) -> list[Any]:
     """Return the symbols in sizes, strides and offsets of nodes or layouts."""
-    found: dict[Any, None] = {}
+    symbols: dict[Any, None] = {}
     for node in nodes:
         layout = node.get_layout() if hasattr(node, "get_layout") else node
         for extent in (*layout.size, *layout.stride, layout.offset):
-            found |= dict.fromkeys(getattr(extent, "free_symbols", ()))
-    return sorted(found, key=str)
+            symbols |= dict.fromkeys(getattr(extent, "free_symbols", ()))
+    return sorted(symbols, key=str)
 
 
 def _within(symbol: Any, size: int) -> int:

@@ -37,7 +37,7 @@ COPIES = "_copied"
 
 
 @dataclass(frozen=True)
-class Read:
+class MeasuredInput:
     """One input of a call as it was measured.
 
     Attributes:
@@ -69,7 +69,7 @@ class Layouts:
         """Keep the strides the inputs of a call have now, or would have if their layouts stay open."""
         self._call = call
         self._reads = [
-            Read(node, tuple(_measured(node)))
+            MeasuredInput(node, tuple(_measured(node)))
             for node in call.nodes
             if isinstance(_inner(node), (ir.Buffer, ir.BaseView))
         ]
@@ -85,7 +85,7 @@ class Layouts:
             if is_open(read.node):
                 _inner(read.node).freeze_layout_with_exact_strides(list(read.stride))
 
-    def moved(self) -> list[Read]:
+    def moved(self) -> list[MeasuredInput]:
         """Return the inputs whose strides differ from the measured strides."""
         return [read for read in self._reads if read.moved]
 

@@ -99,7 +99,7 @@ def triton_choice(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout)
         nodes: Inputs of the call, in Inductor's order.
         layout: Layout of the output.
     """
-    reason = _unfit(source, nodes, layout)
+    reason = _why_not(source, nodes, layout)
     if reason is not None:
         return Failed(reason)
     constants: dict[str, Any] = dict(source.constants)
@@ -145,7 +145,7 @@ def _template(name: str, text: str, grid: str) -> Any:
     return TritonTemplate(name, _GRIDS[grid], text, cache_codegen_enabled_for_template=True)
 
 
-def _unfit(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout) -> str | None:
+def _why_not(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout) -> str | None:
     """Return why this device or graph cannot run the kernel, None if it can."""
     if not is_for_triton(device_text(layout.device)):
         return f"it is for devices that Triton compiles for; of {layout.device.type} nobody has said so"

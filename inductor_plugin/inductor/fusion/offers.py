@@ -81,7 +81,7 @@ class StridedRead:
 
 
 @dataclass
-class Operands:
+class FusionOperands:
     """The tensors of one candidate by position: inputs, scratch, output."""
 
     fusion: Fusion
@@ -170,7 +170,7 @@ def _unfused(
     def both(library: str, symbol: str) -> BenchCandidate:
         candidate = bench(library, symbol)
         kernel: Any = candidate.kernel
-        operands = Operands(fusion)
+        operands = FusionOperands(fusion)
         operands.call(kernel, candidate.inputs, product)
         operands.call(*second)
         return operands.candidate(name)
@@ -183,7 +183,7 @@ def _bench(
     fusion: Fusion, name: str, *kernels: tuple[ModuleKernel, list[Any]]
 ) -> Callable[[str, str], BenchCandidate]:
     """Return a function that returns the benchmark candidate of kernels that Inductor generated."""
-    operands = Operands(fusion)
+    operands = FusionOperands(fusion)
     for kernel in kernels:
         operands.call(*kernel)
     candidate = operands.candidate(name)

@@ -26,7 +26,7 @@ from inductor_plugin.inductor.candidates.template_choice import unwanted
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.operands import view_operand
 from inductor_plugin.inductor.fusion.nodes import generated, operand_of
-from inductor_plugin.inductor.fusion.offers import Operands, StridedRead
+from inductor_plugin.inductor.fusion.offers import FusionOperands, StridedRead
 from inductor_plugin.inductor.fusion.pair import Fusion
 from inductor_plugin.inductor.fusion.visitors_split import EpilogueSplit, split_of
 from inductor_plugin.inductor.native import declare_site
@@ -250,7 +250,7 @@ def _entry(
 
     def bench(library: str, symbol: str) -> BenchCandidate:
         kernel = at(visitor.kernel, library, symbol)
-        operands = Operands(fusion)
+        operands = FusionOperands(fusion)
         arguments = (*factors, reads, *kernel.args, visitor.aux)
         operands.call(replace(kernel, args=()), arguments, visitor.out)
         if after is not None:

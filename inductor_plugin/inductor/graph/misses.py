@@ -25,7 +25,7 @@ _GUARD = threading.Lock()
 _MISSES: dict[Path, list[Miss]] = {}
 
 
-def note(ticket: TuningTicket, store: Store, environment: str) -> None:
+def add(ticket: TuningTicket, store: Store, environment: str) -> None:
     """Tell why a ticket was a miss, in one line."""
     problem = ticket.problem
     miss = explained(

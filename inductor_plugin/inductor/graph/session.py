@@ -214,7 +214,7 @@ class Session:
     ) -> None:
         """Start the race of a planned ticket, if it has one."""
         if not ticket.hit and self.config.policy != "build":  # which compiles what it measured
-            misses.note(ticket, context.store, context.environment)
+            misses.add(ticket, context.store, context.environment)
         if ticket.task is not None and ticket.task.measured:
             ticket.task.ends = ends()
             compat.count_autotuning()
@@ -228,7 +228,9 @@ class Session:
         """Return the pending choice of a buffer, None if it is not the plugin's."""
         return self._by_buffer.get(buffer)
 
-    def note(self, call: AutotuneCall, choices: Sequence[Any], rejected: Mapping[str, str]) -> None:
+    def record_only(
+        self, call: AutotuneCall, choices: Sequence[Any], rejected: Mapping[str, str]
+    ) -> None:
         """Record why a call has only one choice, for `explain`; nothing is measured."""
         if choices:
             self._untuned += call.layout.device.type == "cpu"
@@ -342,7 +344,9 @@ class Session:
             self._trial.tickets = tuple(tickets)
             self._trial.contexts = {text: each for text, (each, _) in self._contexts.items()}
         if not self._is_extra:
-            stored.note((self._context_of(t).group(host_counts=host_counts()), t) for t in tickets)
+            stored.set_last(
+                (self._context_of(t).group(host_counts=host_counts()), t) for t in tickets
+            )
             LEDGER.add_decisions(tickets)
             self._carry(tickets)
             for observe in OBSERVERS:

@@ -46,7 +46,7 @@ class Decided(NamedTuple):
     library: str | None
 
 
-def note(tickets: Iterable[tuple[str, TuningTicket]]) -> None:
+def set_last(tickets: Iterable[tuple[str, TuningTicket]]) -> None:
     """Note the decisions of the graph that this thread compiles, each with the name of its group."""
     _LAST.decisions = tuple(
         Decided(group, f"{t.problem.op}/{t.digest}", winner, t.verdict.library)
@@ -98,13 +98,17 @@ def _looking_up(stock: Any) -> Any:
         config = active_config()
         job = None if graph is None or config is None else current(config)
         if job is not None:
-            for made in carry_decisions(graph):
+            for decision in carry_decisions(graph):
                 own = of_verdict(
-                    Verdict(made.winner, made.library, "from Inductor's cache"), None, job.rank
+                    Verdict(decision.winner, decision.library, "from Inductor's cache"),
+                    None,
+                    job.rank,
                 )
-                agreed = publish(job, made.group, made.problem, own)
-                if agreed is None or agreed.winner != made.winner:
-                    logger.info("a graph in Inductor's cache decides %s otherwise", made.problem)
+                agreed = publish(job, decision.group, decision.problem, own)
+                if agreed is None or agreed.winner != decision.winner:
+                    logger.info(
+                        "a graph in Inductor's cache decides %s otherwise", decision.problem
+                    )
                     return (None, *rest)
         return (graph, *rest)
 
@@ -115,9 +119,9 @@ def _noting(stock: Any) -> Any:
     def post_compile(self: Any, *arguments: Any, **keywords: Any) -> Any:
         config = active_config()
         if config is not None and joined(config) is not None:
-            made = carry_decisions(self)
-            LEDGER.add_winners({each.problem: each.winner for each in made})
-            problems = digest_of({"problems": [each.problem for each in made]})
+            decision = carry_decisions(self)
+            LEDGER.add_winners({each.problem: each.winner for each in decision})
+            problems = digest_of({"problems": [each.problem for each in decision]})
             LEDGER.add_code(problems, getattr(self, "source_code", ""))
         return stock(self, *arguments, **keywords)
 

@@ -39,7 +39,7 @@ from inductor_plugin.inductor.guard.bench import (
 )
 from inductor_plugin.inductor.guard.description import CannotDescribeError, Described
 from inductor_plugin.inductor.guard.fx_graph import copied, problem_of, uncounted, why_not_run
-from inductor_plugin.inductor.guard.verification import Guarded, verified
+from inductor_plugin.inductor.guard.verification import GuardedGraph, verified
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.pins.replay import read_pins
 
@@ -200,7 +200,7 @@ def _carry(trial: Trial, config: Config) -> None:
 
 
 def _guarded(
-    make: Callable[[], Guarded], compiled: Compiled, trial: Trial, problem: Mapping[str, Any]
+    make: Callable[[], GuardedGraph], compiled: Compiled, trial: Trial, problem: Mapping[str, Any]
 ) -> tuple[Any, Held]:
     """Return the compiled graph, or one that gives up choices because it was slower than with library kernels, and which.
 
@@ -246,7 +246,7 @@ def _of(
     problem: Mapping[str, Any],
     config: Config,
     cost: Cost,
-) -> Guarded:
+) -> GuardedGraph:
     """Return what it takes to compare a graph.
 
     Raises:
@@ -267,7 +267,7 @@ def _of(
         with options.patch({**_UNTUNED, **without_plugin()}):
             return source.again(Trial(trial.digest, is_extra=True))
 
-    return Guarded(
+    return GuardedGraph(
         compiled,
         trial,
         again,

@@ -32,7 +32,7 @@ _ALL = Held(everything=True)
 
 
 @dataclass(frozen=True)
-class Guarded:
+class GuardedGraph:
     """A graph that was compiled and tuned, and what it takes to compile it again.
 
     Attributes:
@@ -56,7 +56,7 @@ class Guarded:
     limit_s: float
 
 
-def verified(graph: Guarded, choices: Mapping[str, str]) -> tuple[Any, Held]:
+def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> tuple[Any, Held]:
     """Return the graph as it is to run and what it gives up, and write its record.
 
     Args:
@@ -108,7 +108,11 @@ def _most_suspicious_first(trial: Trial, choices: Mapping[str, str]) -> list[str
 
 
 def _keep(
-    graph: Guarded, choices: Mapping[str, str], given_up: Held, whole: Comparison, best: Comparison
+    graph: GuardedGraph,
+    choices: Mapping[str, str],
+    given_up: Held,
+    whole: Comparison,
+    best: Comparison,
 ) -> None:
     """Write the graph's record, and log it."""
     facts = dict(provenance(graph.trial.tickets[0].problem.output.device))

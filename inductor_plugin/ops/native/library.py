@@ -93,7 +93,7 @@ def sites() -> Sites | None:
     with _STATE.lock:
         if _STATE.sites is None and _STATE.searched != launch.caches_added():
             _STATE.searched = launch.caches_added()
-            _STATE.sites = _found()
+            _STATE.sites = _loaded()
         return _STATE.sites
 
 
@@ -117,7 +117,7 @@ def fail(reason: str) -> None:
     _STATE.reason = reason
 
 
-def _found() -> Sites | None:
+def _loaded() -> Sites | None:
     kernels = (cache.kernel(source.key().digest) for cache in launch.opened_caches())
     path = next((k.path(launch.LIBRARY_FILE) for k in kernels if k is not None), None)
     if path is None:

@@ -141,10 +141,10 @@ def pin_of(
 
 def pin_of_record(record: Record) -> Pin | None:
     """Return the pin of a record's decision; None if it has none that is valid."""
-    made: Decision | None = record.valid_decision
-    if made is None:
+    decision: Decision | None = record.valid_decision
+    if decision is None:
         return None
-    pin = pin_of(record, made.winner, made.library, made.reason)
+    pin = pin_of(record, decision.winner, decision.library, decision.reason)
     return replace(pin, samples=weight(record))
 
 

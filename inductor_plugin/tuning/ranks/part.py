@@ -33,7 +33,7 @@ class Tuner(Protocol):
 
 
 @dataclass(eq=False)
-class Part:
+class SharedProblem:
     """A problem that the job decides.
 
     Attributes:

@@ -18,7 +18,7 @@ from inductor_plugin.tuning.ranks.agreed import Agreed
 from inductor_plugin.tuning.ranks.board import Board
 from inductor_plugin.tuning.ranks.claim import capacity, order
 from inductor_plugin.tuning.ranks.job import Job
-from inductor_plugin.tuning.ranks.part import Part, Tuner, name_of
+from inductor_plugin.tuning.ranks.part import SharedProblem, Tuner, name_of
 from inductor_plugin.tuning.ranks.pulse import BEAT_S, Watch, beat
 from inductor_plugin.tuning.ranks.store import StoreLostError
 from inductor_plugin.tuning.ticket import TuningTicket
@@ -60,8 +60,8 @@ class Share:
         self._counters = counters
         self._timeout_s = timeout_s
         self._wake = threading.Condition()
-        self._parts: dict[str, Part] = {}
-        self._given_back: list[Part] = []
+        self._parts: dict[str, SharedProblem] = {}
+        self._given_back: list[SharedProblem] = []
         self._watches: dict[int, Watch] = {}
         self._decided = -1
         self._beats = 0
@@ -81,7 +81,7 @@ class Share:
         with self._wake:
             part = self._parts.get(name)
             if part is None:
-                part = self._parts[name] = Part(name, ticket.problem.describe())
+                part = self._parts[name] = SharedProblem(name, ticket.problem.describe())
             if part.agreed is not None:
                 self._adopt(part, ticket)
                 return
@@ -215,10 +215,12 @@ class Share:
         self._watch(now)
         return any(changed)
 
-    def _undecided(self) -> list[Part]:
+    def _undecided(self) -> list[SharedProblem]:
         return [part for part in self._parts.values() if part.agreed is None]
 
-    def _listed(self, wanted: Callable[[Part], bool] = lambda _: True) -> list[Part]:
+    def _listed(
+        self, wanted: Callable[[SharedProblem], bool] = lambda _: True
+    ) -> list[SharedProblem]:
         with self._wake:
             return [part for part in self._undecided() if wanted(part)]
 
@@ -242,7 +244,7 @@ class Share:
             self._counters.add(ranks_tuned=int(part.state == "mine"))
         return bool(ended)
 
-    def _own(self, part: Part, ticket: TuningTicket) -> Agreed:
+    def _own(self, part: SharedProblem, ticket: TuningTicket) -> Agreed:
         verdict, rank = ticket.selection.chosen(ticket), self._job.rank
         if verdict.winner is not None and verdict.winner != verdict.library:
             refusal = self._board.refusal(part.name, verdict.winner)
@@ -251,17 +253,17 @@ class Share:
                 return decisions.library_for(why, rank)
         return decisions.of_verdict(verdict, ticket.selection.record_of(ticket), rank)
 
-    def _given_up(self, part: Part, ticket: TuningTicket) -> Agreed:
+    def _given_up(self, part: SharedProblem, ticket: TuningTicket) -> Agreed:
         error = ticket.task.error if ticket.task is not None else ""
         return self._without(part, error or "was not awaited")
 
-    def _without(self, part: Part, why: str) -> Agreed:
+    def _without(self, part: SharedProblem, why: str) -> Agreed:
         rank = "another rank" if part.owner is None else f"rank {part.owner}"
         reason = f"the library kernel stays for now, without {rank}, which had the problem: {why}"
         warn_once(logger, f"{part.describe}: {reason}")
         return decisions.library_for(reason, self._job.rank)
 
-    def _put(self, part: Part, own: Agreed) -> None:
+    def _put(self, part: SharedProblem, own: Agreed) -> None:
         """Publish a decision, and take what the store has then: the first that was published."""
         self._settle_by(part, self._board.decide(part.name, decisions.dump(own)))
 
@@ -279,7 +281,7 @@ class Share:
         parts = [p for p in waiting if new or not p.looked_up or (due and p.awaited)]
         return any([self._take(part) for part in parts])  # noqa: C419  all are to be read
 
-    def _take(self, part: Part) -> bool:
+    def _take(self, part: SharedProblem) -> bool:
         part.looked_up = True
         stored = self._board.decision(part.name)
         if stored is not None:
@@ -298,7 +300,7 @@ class Share:
             held += self._claimed(candidates[name])
         return held > before
 
-    def _claimed(self, part: Part) -> bool:
+    def _claimed(self, part: SharedProblem) -> bool:
         if self._take(part):
             return False
         mine = self._board.claim(part.name)
@@ -339,7 +341,7 @@ class Share:
 
     # ---- the end of a problem
 
-    def _settle_by(self, part: Part, stored: str) -> None:
+    def _settle_by(self, part: SharedProblem, stored: str) -> None:
         try:
             agreed = decisions.load(stored)
         except ValueError as error:
@@ -347,7 +349,7 @@ class Share:
         with self._wake:
             self._settle(part, agreed)
 
-    def _settle(self, part: Part, agreed: Agreed) -> None:
+    def _settle(self, part: SharedProblem, agreed: Agreed) -> None:
         """Decide all tickets of a problem; called with the lock held."""
         if part.agreed is not None:
             return
@@ -359,7 +361,7 @@ class Share:
         part.tickets.clear()  # their graphs are not to be kept
         part.ready.set()
 
-    def _adopt(self, part: Part, ticket: TuningTicket) -> None:
+    def _adopt(self, part: SharedProblem, ticket: TuningTicket) -> None:
         assert part.agreed is not None
         decisions.adopt(ticket, part.agreed)
         if ticket.task is not None and not ticket.task.done.is_set():
@@ -393,6 +395,6 @@ class Share:
         if stored is None:
             return None
         with self._wake:
-            part = self._parts.setdefault(name, Part(name))
+            part = self._parts.setdefault(name, SharedProblem(name))
         self._settle_by(part, stored)
         return part.agreed

@@ -90,12 +90,12 @@ def compare(job: Job, ledger: Ledger, timeout_s: float) -> RankReport:
     def text_of(digest: str) -> str:
         return str(_unpacked(job.store.get(f"{prefix}/code/{digest}") or _packed("")))
 
-    found = difference(own, _statement(_unpacked(stored)), job.rank, ledger.text, text_of)
-    job.store.put(f"{prefix}/found/{job.rank}", _packed(found))
+    answer = difference(own, _statement(_unpacked(stored)), job.rank, ledger.text, text_of)
+    job.store.put(f"{prefix}/found/{job.rank}", _packed(answer))
     # Rank 0 waits for the others as long as this one has waited for it.
     stored = _awaited(job, f"{prefix}/report", deadline + timeout_s)
     if stored is None:
-        return RankReport(job.world, found, missing=(0,))
+        return RankReport(job.world, answer, missing=(0,))
     fields = cast("dict[str, Any]", _unpacked(stored))
     fields["missing"] = tuple(fields["missing"])
     return RankReport(**fields)
@@ -133,18 +133,18 @@ def difference(
 
 
 def _by_problems(graphs: Sequence[Graph]) -> Mapping[str, Counter[str]]:
-    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    answer: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for graph in graphs:
-        found[graph.problems][graph.code] += 1
-    return found
+        answer[graph.problems][graph.code] += 1
+    return answer
 
 
 def _collected(job: Job, prefix: str, deadline: float) -> RankReport:
-    found = {
+    answer = {
         rank: _awaited(job, f"{prefix}/found/{rank}", deadline) for rank in range(1, job.world)
     }
-    texts = [str(_unpacked(stored)) for stored in found.values() if stored is not None]
-    missing = tuple(rank for rank, stored in found.items() if stored is None)
+    texts = [str(_unpacked(stored)) for stored in answer.values() if stored is not None]
+    missing = tuple(rank for rank, stored in answer.items() if stored is None)
     return RankReport(job.world - len(missing), next(filter(None, texts), ""), missing)
 
 

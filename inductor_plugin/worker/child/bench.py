@@ -18,7 +18,7 @@ from inductor_plugin.cost.host import HOST_FIELD, PYTHON_FIELD
 from inductor_plugin.worker.child import memory
 from inductor_plugin.worker.child.attention import verifier_of
 from inductor_plugin.worker.child.launch import launched_as_generated, launched_by_python
-from inductor_plugin.worker.child.operands import Guarded
+from inductor_plugin.worker.child.operands import GuardedOutput
 from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.child.running import Emit, Running, bound
 from inductor_plugin.worker.child.state import ProblemState
@@ -59,7 +59,7 @@ _kept: OrderedDict[str, ProblemState] = OrderedDict()
 
 def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
     """Run one job of the benchmark worker, on a GPU while no other process of the machine runs one there."""
-    memory.note()
+    memory.mark_start()
     before_s = CHECKING.total_s
     candidates = (job.candidate,) if isinstance(job, ScreenJob) else job.candidates
     device, subject = candidates[0].output.device, candidates[0].candidate_id
@@ -363,7 +363,7 @@ def _first_run(candidate: BenchCandidate, problem: ProblemState, emit: Emit) -> 
     """Build the operands, report the candidate to the parent, and run it once."""
     emit(Event("build", candidate.candidate_id))
     views = problem.attention.written(candidate) if problem.attention is not None else {}
-    written = {i: Guarded(candidate.inputs[i]) for i in views}
+    written = {i: GuardedOutput(candidate.inputs[i]) for i in views}
     inputs = [
         written[i].tensor if i in written else problem.operand(spec)
         for i, spec in enumerate(candidate.inputs)

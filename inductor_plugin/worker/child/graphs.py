@@ -62,7 +62,7 @@ def prepare(settings: LoadSettings) -> float:
 
 def compare(job: GraphJob) -> GraphTimes:
     """Run graphs in turns, and free what they took."""
-    memory.note()
+    memory.mark_start()
     try:
         return _compared(job)
     finally:
@@ -73,7 +73,7 @@ def _compared(job: GraphJob) -> GraphTimes:
     started = time.monotonic()
     patched, timer = _apply(job.settings), timer_for(job.device)
     tensors: dict[GraphTensor, torch.Tensor] = {}
-    with patched, torch.no_grad(), _at_home(job.device) as mine:
+    with patched, torch.no_grad(), _turn_on(job.device) as mine:
         inputs = [built(value, tensors) for value in job.inputs]
         calls = [functools.partial(_call, loaded(code, tensors), inputs) for code in job.graphs]
         restore = _restore(job, inputs)
@@ -95,7 +95,7 @@ def _compared(job: GraphJob) -> GraphTimes:
 
 
 @contextmanager
-def _at_home(device: str) -> Generator[Turn]:
+def _turn_on(device: str) -> Generator[Turn]:
     """Hold a GPU inside the block; the turn is true while no other process measures there."""
     with turn(uuid_of(device), _WAIT_S) as mine:
         yield mine

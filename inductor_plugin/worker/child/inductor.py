@@ -171,7 +171,7 @@ class BoundSequence:
     """
 
     calls: tuple[BoundCall, ...]
-    scratch: Mapping[str, operands.Guarded]
+    scratch: Mapping[str, operands.GuardedOutput]
 
     def __call__(self) -> None:
         """Run the kernels."""
@@ -183,7 +183,7 @@ def bind_sequence(
     kernel: SequenceKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor
 ) -> BoundSequence:
     """Return the call of several kernels in sequence, on one set of tensors."""
-    scratch = [operands.Guarded(spec) for spec in kernel.scratch]
+    scratch = [operands.GuardedOutput(spec) for spec in kernel.scratch]
     tensors = [*inputs, *(zone.tensor for zone in scratch), out]
     names = kernel.names or map(str, range(len(scratch)))
     return BoundSequence(

@@ -73,7 +73,7 @@ class _Before:
     free_bytes: int | None = None
 
 
-def note() -> None:
+def mark_start() -> None:
     """Remember how much of the GPU's memory is free, at the beginning of a job; nothing where no GPU is used."""
     _Before.free_bytes = None
     if torch.cuda.is_initialized():

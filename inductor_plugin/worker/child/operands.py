@@ -29,7 +29,7 @@ _FINITE = 0x4B
 """Byte of a finite number in every format: 1.3e7 in float32 and bfloat16, 14.6 in float16, 75 in int8."""
 
 
-class Guarded:
+class GuardedOutput:
     """An output inside a larger buffer, with guard bytes on both sides and a fill pattern inside.
 
     The elements of the buffer between those of the output (the padding of rows, the other parts of a concatenation)

@@ -15,7 +15,7 @@ from inductor_plugin.worker.child.inductor import BoundSequence
 from inductor_plugin.worker.child.launch import bind
 from inductor_plugin.worker.child.operands import (
     NOT_A_NUMBER,
-    Guarded,
+    GuardedOutput,
     dtype_of,
     storage_bytes,
 )
@@ -38,8 +38,8 @@ class Running:
     call: BoundCall
     inputs: Sequence[torch.Tensor]
     result: torch.Tensor
-    guarded: Guarded | None
-    written: dict[int, Guarded]
+    guarded: GuardedOutput | None
+    written: dict[int, GuardedOutput]
 
     def repeat(self, emit: Emit) -> torch.Tensor:
         """Overwrite the outputs, run the candidate again and return its output."""
@@ -111,20 +111,20 @@ class Running:
         """Return the operands that it may not write."""
         return [s for i, s in enumerate(self.candidate.inputs) if i not in self.written]
 
-    def zones(self) -> list[Guarded]:
+    def zones(self) -> list[GuardedOutput]:
         """Return all memory that it may write."""
         outputs = [self.guarded] if self.guarded else []
         return [*outputs, *self.written.values(), *self._scratch.values()]
 
     @property
-    def _scratch(self) -> Mapping[str, Guarded]:
+    def _scratch(self) -> Mapping[str, GuardedOutput]:
         return self.call.scratch if isinstance(self.call, BoundSequence) else {}
 
 
 def bound(
     candidate: BenchCandidate,
     inputs: Sequence[torch.Tensor],
-    written: dict[int, Guarded],
+    written: dict[int, GuardedOutput],
     emit: Emit,
 ) -> Running:
     """Report a candidate to the parent, bind it to its operands and a new output, and run it once.
@@ -134,7 +134,7 @@ def bound(
     """
     kernel = candidate.kernel
     returns = isinstance(kernel, ExternKernel) and not kernel.has_out
-    guarded = None if returns else Guarded(candidate.output)
+    guarded = None if returns else GuardedOutput(candidate.output)
     emit(Event("start", candidate.candidate_id))
     with garbage_in_new_memory():
         call = bind(candidate, inputs, None if guarded is None else guarded.tensor)
@@ -168,7 +168,7 @@ def moved(
     """
     candidate = running.candidate
     emit(Event("build", candidate.candidate_id))
-    written = {index: Guarded(candidate.inputs[index]) for index in running.written}
+    written = {index: GuardedOutput(candidate.inputs[index]) for index in running.written}
     pairs = zip(candidate.inputs, running.inputs, strict=True)
     kept = dict[TensorSpec, torch.Tensor]() if memory is None else memory
     copies = {

@@ -64,14 +64,14 @@ def reduced_precision() -> dict[str, tuple[bool, bool]]:
 
     The public getters return the first alone; both are set as ``allow_fp16_reduced_precision_reduction = (False, False)``.
     """
-    found: dict[str, tuple[bool, bool]] = {}
+    allowed: dict[str, tuple[bool, bool]] = {}
     for name in ("fp16", "bf16"):
         getter = getattr(_TORCH._C, f"_get_cublas_allow_{name}_reduced_precision_reduction", None)
         value: Any = True if getter is None else getter()
         if isinstance(value, bool):  # this torch has one flag
             value = (value, True)
-        found[name] = bool(value[0]), bool(value[1])
-    return found
+        allowed[name] = bool(value[0]), bool(value[1])
+    return allowed
 
 
 def convolution_tf32() -> bool:

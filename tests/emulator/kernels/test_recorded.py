@@ -50,7 +50,7 @@ def first(problem: Problem) -> str:
     return PREFIX + CutlassGemm().candidates(replace(problem, target=H100))[0].name
 
 
-def found(problem: Problem) -> Recorded:
+def recorded_of(problem: Problem) -> Recorded:
     call = recorded.recorded(problem_in(problem.fields()), first(problem), H100)
     assert isinstance(call, Recorded), call
     return call
@@ -58,7 +58,7 @@ def found(problem: Problem) -> Recorded:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_kernel_is_known_by_its_name(name: str) -> None:
-    call = found(PROBLEMS[name])
+    call = recorded_of(PROBLEMS[name])
     assert first(PROBLEMS[name]).startswith(PREFIX + call.config.name)
     assert call.source.symbol == call.config.name
 
@@ -66,7 +66,7 @@ def test_a_kernel_is_known_by_its_name(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_recorded_call_is_right(runtime: Runtime, name: str) -> None:
-    outcome = recorded.run(runtime, found(PROBLEMS[name]), EAGER)
+    outcome = recorded.run(runtime, recorded_of(PROBLEMS[name]), EAGER)
     assert outcome.share <= 1
     assert outcome.changed == 0
     problem = PROBLEMS[name]

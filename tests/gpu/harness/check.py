@@ -21,7 +21,7 @@ import torch
 from inductor_plugin.kernels.call import OpKernel, TensorSpec
 from inductor_plugin.ops import gemm_epilogue
 from inductor_plugin.worker.child.launch import bind
-from inductor_plugin.worker.child.operands import Guarded
+from inductor_plugin.worker.child.operands import GuardedOutput
 from inductor_plugin.worker.jobs import BenchCandidate
 from tests.gpu.cases.product import Case, worst
 from tests.gpu.cases.registry import case
@@ -68,7 +68,7 @@ class Outputs:
         """Allocate it; ``returned`` are the names of what is compared, in order."""
         self._returned = returned
         self._guarded = {
-            name: Guarded(replace(spec, device=device)) for name, spec in specs.items()
+            name: GuardedOutput(replace(spec, device=device)) for name, spec in specs.items()
         }
         self.named = {name: guarded.tensor for name, guarded in self._guarded.items()}
 

@@ -51,7 +51,7 @@ def test_a_miss_is_one_line_that_names_the_problem_and_why(
     near = record(measured("a"), digest="d" * 64)
     store.put_record(replace(near, problem=known.fields(), describe=known.describe()))
     caplog.set_level("INFO", "inductor_plugin")
-    misses.note(plan(store), store, record().environment)
+    misses.add(plan(store), store, record().environment)
     (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("miss")]
     assert line.startswith(
         f"miss: {problem().describe()}: no record; the nearest, dddddddddddd of "
@@ -61,7 +61,7 @@ def test_a_miss_is_one_line_that_names_the_problem_and_why(
 
 def test_all_misses_of_a_process_are_kept(store: Store) -> None:
     for rows in (64, 65):
-        misses.note(plan(store, rows), store, record().environment)
+        misses.add(plan(store, rows), store, record().environment)
         misses.keep(store, config(store))
     kept = store.misses()
     assert kept is not None
@@ -114,7 +114,7 @@ def test_a_record_that_nobody_checked_is_told_from_a_missing_record(
     store.put_record(record(*rows, **fields))
     caplog.set_level("INFO", "inductor_plugin")
     ticket, environment = plan(store), record().environment
-    misses.note(ticket, store, environment)
+    misses.add(ticket, store, environment)
     (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("miss")]
     assert line == (
         f"miss: {known.describe()}: its record {ticket.digest[:12]} has 1 of 2 candidates that are not "

@@ -50,7 +50,7 @@ def facts(device: str) -> dict[str, Any]:
 NPU = Device(facts, lambda: {"npu_driver": "3"}, Clock, conditions=lambda _: {"watts": 5})
 
 
-def made() -> Device:
+def from_function() -> Device:
     """Return the device: an entry point may name a function."""
     return NPU
 

@@ -82,7 +82,7 @@ def test_memory_that_would_have_sufficed_for_the_job_alone_is_others(
 
 def test_what_others_hold_is_said(card: FakeCard) -> None:
     card.free = 9.0
-    memory.note()
+    memory.mark_start()
     card.free, card.used, card.held = 0.5, 1.0, 1.5
     lack = memory.shortage(TEXT)
     assert lack is not None
@@ -91,7 +91,7 @@ def test_what_others_hold_is_said(card: FakeCard) -> None:
 
 def test_of_a_broken_gpu_nothing_is_known(card: FakeCard) -> None:
     card.broken = True
-    memory.note()
+    memory.mark_start()
     lack = memory.shortage(TEXT)
     assert lack is not None
     assert lack.is_crowded
@@ -104,7 +104,7 @@ def test_the_machine_s_memory_is_another_matter() -> None:
 
 
 def test_without_a_gpu_there_is_none_to_run_out() -> None:
-    memory.note()
+    memory.mark_start()
     assert memory.shortage(TEXT) is None
 
 

@@ -14,7 +14,7 @@ import torch
 from inductor_plugin.attention.check.reference import CheckResult
 from inductor_plugin.kernels.call import ExternKernel, TensorSpec
 from inductor_plugin.worker.child import verdict
-from inductor_plugin.worker.child.operands import Guarded
+from inductor_plugin.worker.child.operands import GuardedOutput
 from inductor_plugin.worker.child.running import Running
 from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.child.stress import Stress
@@ -105,7 +105,7 @@ def returning(result: torch.Tensor, inputs: Sequence[torch.Tensor] | None = None
 
 def writing(write: Callable[[torch.Tensor], object]) -> Running:
     """Return a candidate that writes its output, once it has done so."""
-    zone = Guarded(OUTPUT)
+    zone = GuardedOutput(OUTPUT)
     running = Running(
         candidate(), lambda: write(zone.tensor), [torch.ones(SIZE)] * 2, zone.tensor, zone, {}
     )
