@@ -191,3 +191,15 @@ def test_a_result_is_stored_as_it_lies(along: tuple[int, ...], size: tuple[int, 
     assert tuple(stored.shape) == size
     # Where element [m, n] must be: at the strides along the product.
     assert torch.equal(torch.as_strided(stored, PRODUCT, along), product)
+
+
+def test_a_split_result_has_the_rows_of_its_call() -> None:
+    """The recorded size is that of one call; a row count that varies is read from the product."""
+    column = Access("full", "float32", 48, (1, 0), 0, "operand0")
+    write = Access("full", "float32", 48, (8, 1))
+    steps = (Step("product"), Step("load", (), 0), Step("add", (0, 1)), Step("store", (2,), 0))
+    note = dump(Epilogue(PRODUCT, "float32", steps, (column,), (write,)), [(2, 3, 8)])
+    after = replay(note, [{"size": (6, 1), "stride": (1, 1), "offset": 0}])
+    product, bias = torch.randn(9, 8), torch.randn(9, 1)
+    (stored,) = after(product, bias)
+    assert torch.equal(stored, (product + bias).view(3, 3, 8))

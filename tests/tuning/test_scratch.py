@@ -117,3 +117,18 @@ def test_without_proc_nothing_is_named_or_swept(
 
 def test_a_parent_that_is_not_there_has_no_orphans(tmp_path: Path) -> None:
     assert scratch.sweep(tmp_path / "none") == []
+
+
+def test_a_build_that_fails_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def build() -> None:
+        with scratch.build_folder() as folder:
+            (folder / "half").write_bytes(b"x")
+            raise RuntimeError("compiler")
+
+    with pytest.raises(RuntimeError, match="compiler"):
+        build()
+    assert list(tmp_path.iterdir()) == []

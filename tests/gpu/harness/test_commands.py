@@ -100,6 +100,7 @@ def test_pytest_reads_the_arguments_of_its_step(
         else:
             assert options.gpu_results == Path("results/tests.json")
             assert options.resume is bool(more)
+            assert step.resume == ("--resume",)
 
 
 def taken(step: Step, more: tuple[str, ...], config: pytest.Config) -> argparse.Namespace:
