@@ -12,6 +12,7 @@ import pytest
 from inductor_plugin.cli import demo
 from inductor_plugin.errors import OptionError, WorkerTimeoutError
 from inductor_plugin.tuning.counters import Stats
+from tests.support.cli.schemas import follow
 
 USERS_MODEL = """
 import torch
@@ -67,8 +68,10 @@ def test_numbers_off_eager_are_a_problem(error: float):
 
 
 def test_a_report_is_plain_json():
-    report = demo.DemoReport("m:f", "cpu", "/cache", FIRST, SECOND, ())
-    assert json.loads(json.dumps(report.to_dict()))["second"]["stats"]["record_hits"] == 5
+    report = demo.DemoReport("m:f", "cpu", "/cache", FIRST, SECOND, ("the second is off",))
+    said = json.loads(json.dumps(report.to_dict()))
+    follow("demo", said)
+    assert said["second"]["stats"]["record_hits"] == 5
 
 
 def test_the_demos_own_cache_is_emptied_and_nothing_beside_it(tmp_path: Path):

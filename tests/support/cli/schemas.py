@@ -127,12 +127,15 @@ SCENARIOS: Mapping[str, Sequence[Sequence[str]]] = {
 """The calls whose JSON has a committed schema, in the order in which they run on one cache."""
 ELSEWHERE: Mapping[str, str] = {
     "bench": "repro/test_script.py",
+    "bench_regret": "repro/test_script.py",
     "check": "cli/test_pins.py",
+    "demo": "cli/test_demo.py",
     "doctor": "cli/test_doctor.py",
     "precompile": "aot/test_precompile.py",
     "pull": "cli/test_remote.py",
     "push": "cli/test_remote.py",
     "tune": "cli/test_tune.py",
+    "wheel": "end_to_end/test_attacks.py",
 }
 """Calls that need torch or a remote: the test which holds what they say against the committed schema (`follow`)."""
 
