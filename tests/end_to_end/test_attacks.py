@@ -6,7 +6,6 @@ Each ends as documented: with an answer, or with one line that says what is wron
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import signal
 import subprocess
@@ -37,7 +36,6 @@ from tests.support.cache.records import (
     record,
 )
 from tests.support.cli.command import filled, key, run
-from tests.support.cli.schemas import follow
 from tests.support.processes import repro
 from tests.support.repository import REPOSITORY
 
@@ -202,11 +200,8 @@ def test_a_pack_writes_no_header_into_its_wheel(
         pack = Pack(target, "sm_90a", 1.0, {"machine": machine}, ("m:f",), ("p",), (digest,))
         note = {f"packs/{pack.name}.json": dump_pack(pack)}
         file = archives.write(tmp_path / "x.pack", {**members, **note})
-        assert main(["wheel", str(file), "--json", "--out", str(tmp_path)]) == status, target
-        said = capsys.readouterr()
-        assert "\x1b" not in said.err
-        if status == 0:
-            follow("wheel", json.loads(said.out))
+        assert main(["wheel", str(file), "--out", str(tmp_path)]) == status, target
+        assert "\x1b" not in capsys.readouterr().err
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         assert b"evil" not in b"".join(opened.read(name) for name in opened.namelist())

@@ -17,9 +17,11 @@ from inductor_plugin.cache import Pack, open_store
 from inductor_plugin.cache.transfer import wheel
 from inductor_plugin.cache.transfer.archive import export_archive
 from inductor_plugin.cache.transfer.wheel import PACK_FILE, write_wheel
+from inductor_plugin.cli import main
 from inductor_plugin.errors import ArchiveError, PackError
 from tests.support.cache.packs import pack_file
 from tests.support.cache.records import kernel_key
+from tests.support.cli.schemas import follow
 
 
 def test_the_wheel_is_one_that_pip_installs(tmp_path: Path) -> None:
@@ -38,6 +40,17 @@ def test_the_wheel_is_one_that_pip_installs(tmp_path: Path) -> None:
     assert (package / PACK_FILE).read_bytes() == file.read_bytes()
     (points,) = site.glob("*.dist-info/entry_points.txt")
     assert points.read_text() == f"[inductor_plugin.packs]\n{package.name[:-8]} = {package.name}\n"
+
+
+def test_the_verb_says_what_it_has_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = pack_file(tmp_path)
+    assert main(["wheel", str(file), "--name", "tuned", "--out", str(tmp_path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    follow("wheel", said)
+    assert said["name"] == "tuned"
+    assert Path(said["file"]).is_file()
 
 
 def test_equal_packs_give_equal_wheels(tmp_path: Path) -> None:

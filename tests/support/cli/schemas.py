@@ -135,7 +135,7 @@ ELSEWHERE: Mapping[str, str] = {
     "pull": "cli/test_remote.py",
     "push": "cli/test_remote.py",
     "tune": "cli/test_tune.py",
-    "wheel": "end_to_end/test_attacks.py",
+    "wheel": "cache/transfer/test_wheel.py",
 }
 """Calls that need torch or a remote: the test which holds what they say against the committed schema (`follow`)."""
 
