@@ -17,7 +17,7 @@ from inductor_plugin.cache import atomic, document
 from inductor_plugin.cache.guard import MISSING, read
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import Layout
-from inductor_plugin.cache.lock import Held, LockTable
+from inductor_plugin.cache.lock import HeldLock, LockTable
 from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.errors import CacheError
 
@@ -80,7 +80,7 @@ class Folder:
                 self._reason, self._retry_at = None, math.inf
         return self._reason
 
-    def lock(self, name: str, timeout_s: float) -> Held:
+    def lock(self, name: str, timeout_s: float) -> HeldLock:
         """Return the lock of a key, to be used in a `with` statement.
 
         Entering raises CacheError if the lock is not free within ``timeout_s`` seconds.
@@ -217,7 +217,7 @@ class Folder:
         return fields
 
 
-class _FolderLock(Held):
+class _FolderLock(HeldLock):
     """A key's lock; without a lock file on disk, it only synchronizes threads."""
 
     def __init__(self, folder: Folder, table: LockTable, name: str, timeout_s: float) -> None:

@@ -25,7 +25,7 @@ MISSING = (FileNotFoundError, NotADirectoryError)
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe would wait for a writer
 _UNNOTICED = getattr(os, "O_NOATIME", 0)
-"""Reading is no use: what is used is touched (`Folder.touch`). With ``relatime`` the first ``stats`` after a write made every
+"""A read does not count as a use; `Folder.touch` records uses. With ``relatime`` the first ``stats`` after a write made every
 record the most recently used."""
 _LIMIT = "it has more than {} bytes, which no file of its kind has"
 _CHUNK = 1 << 20

@@ -93,7 +93,7 @@ class LockTable:
                 self._changed.wait(remaining_s)
 
 
-class Held:
+class HeldLock:
     """A lock as a context manager: acquired on entry, released on exit, by any thread."""
 
     def __init__(self, table: LockTable, name: str, path: Path | None, timeout_s: float) -> None:

@@ -157,7 +157,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Source:
+class DeviceSource:
     """Where a device is described.
 
     Attributes:
@@ -215,11 +215,11 @@ class Source:
 class Devices:
     """The devices that packages have registered, each loaded when it is first asked for. Safe for threads."""
 
-    def __init__(self, points: Callable[[], Iterable[Source]]) -> None:
+    def __init__(self, points: Callable[[], Iterable[DeviceSource]]) -> None:
         """Serve the sources that a function lists; it is called once."""
         self._points = points
         self._lock = threading.RLock()
-        self._sources: dict[str, Source] | None = None
+        self._sources: dict[str, DeviceSource] | None = None
         self._loaded: dict[str, Device] = {}
         self._faults: dict[str, str] = {}
 
@@ -235,7 +235,7 @@ class Devices:
         Raises:
             RegistrationError: Name or reference are not valid, or the device does not load. Nothing is then changed.
         """
-        source = Source(name, reference, origin or f"registered as {reference}")
+        source = DeviceSource(name, reference, origin or f"registered as {reference}")
         reason = why_not(source)
         if reason:
             raise RegistrationError(f"{source} cannot be registered: {reason}")
@@ -270,7 +270,7 @@ class Devices:
                     return None
             return self._loaded[name]
 
-    def source(self, name: str) -> Source | None:
+    def source(self, name: str) -> DeviceSource | None:
         """Return where a device is described."""
         with self._lock:
             return self._listed().get(name)
@@ -295,14 +295,14 @@ class Devices:
             self._faults[name] = text
         warn_once(logger, text)
 
-    def _listed(self) -> dict[str, Source]:
+    def _listed(self) -> dict[str, DeviceSource]:
         if self._sources is None:
             self._sources = {}
             for source in self._points():
                 self._list(source)
         return self._sources
 
-    def _list(self, source: Source) -> None:
+    def _list(self, source: DeviceSource) -> None:
         """Take the source of an entry point; of two for a name none is taken, since neither is known to be meant."""
         assert self._sources is not None
         other = self._sources.pop(source.name, None)
@@ -315,7 +315,7 @@ class Devices:
             self._sources[source.name] = source
 
 
-def why_not(source: Source) -> str:
+def why_not(source: DeviceSource) -> str:
     """Return why a name or reference is not valid, empty if they are."""
     if source.name in BUILT_IN:
         return f"{source.name!r} is built in; an AMD GPU is registered as 'hip'"
@@ -328,14 +328,16 @@ def why_not(source: Source) -> str:
     return ""
 
 
-def entry_points() -> Iterable[Source]:
+def entry_points() -> Iterable[DeviceSource]:
     """Yield the entry points of all installed packages."""
     # 40 ms to import where nobody has: not when this module is. The list takes 7 ms, once a process, in its first compile.
     from importlib.metadata import entry_points as installed  # noqa: PLC0415
 
     for point in installed(group=GROUP):
         package = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
-        yield Source(point.name, point.value, f"entry point {point.name} = {point.value}{package}")
+        yield DeviceSource(
+            point.name, point.value, f"entry point {point.name} = {point.value}{package}"
+        )
 
 
 DEVICES = Devices(entry_points)

@@ -39,7 +39,7 @@ from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.holder import ProblemLocks
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.report import journal, trace
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.worker import compile_pool
 from inductor_plugin.worker.compile_pool import CompilePool
@@ -208,7 +208,7 @@ def _replaced(world: World, store: SimulatedStore, fleet: Fleet) -> Generator[No
 
 
 def _pipeline(world: World, store: Any, pool: CompilePool) -> Pipeline:
-    counters, silent = Counters(), Trace("")
+    counters, silent = Counters(), SpanTrace("")
     bench: Any = SimulatedBench(world)
     return Pipeline(
         "cuda:0",

@@ -27,7 +27,7 @@ class Signed:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedKernel:
     """A kernel that is not loaded.
 
     Attributes:
@@ -53,7 +53,7 @@ class Vouchers:
     built: int
     operator: int
     signed: tuple[Signed, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedKernel, ...]
 
     def fields(self) -> dict[str, Any]:
         """Return them as plain JSON values."""
@@ -74,11 +74,11 @@ def vouchers(entries: Iterable[KernelEntry], trust: Trust) -> Vouchers:
     """Return who vouches for which kernels; their files' checksums are `verify`'s business."""
     built = operator = 0
     signed: Counter[str] = Counter()
-    refused: list[Refused] = []
+    refused: list[RefusedKernel] = []
     for entry in entries:
         reason = refusal_to_load(entry, trust)
         if reason is not None:
-            refused.append(Refused(entry.digest, reason))
+            refused.append(RefusedKernel(entry.digest, reason))
         elif entry.taken is None:
             built += 1
         elif entry.taken.by == "operator":

@@ -36,7 +36,7 @@ class DecoderConfig:
     rope_base: float = 10000.0
 
 
-class Attention(nn.Module):
+class DecoderAttention(nn.Module):
     """Causal attention with rotary positions and grouped key and value heads."""
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -75,13 +75,13 @@ class FeedForward(nn.Module):
         return self.down(functional.silu(self.gate(x)) * self.up(x))
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """Attention and feed-forward, each applied after a norm and added to its input."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.width)
-        self.attention = Attention(config)
+        self.attention = DecoderAttention(config)
         self.feed_forward_norm = nn.RMSNorm(config.width)
         self.feed_forward = FeedForward(config)
 
@@ -100,7 +100,7 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width)
         self.logits = nn.Linear(config.width, config.vocabulary, bias=False)
         cos, sin = _rotary(config)

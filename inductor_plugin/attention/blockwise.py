@@ -48,7 +48,7 @@ class Lengths(NamedTuple):
     keys: list[tuple[int, int]]
 
 
-class Gradients(NamedTuple):
+class BlockwiseGradients(NamedTuple):
     """Gradients of one attention, with the shapes and types of their operands; contiguous."""
 
     dq: Tensor
@@ -57,7 +57,7 @@ class Gradients(NamedTuple):
     dbias: Tensor | None
 
 
-class _Block(NamedTuple):
+class _ScoreBlock(NamedTuple):
     """A range of queries and heads of one sequence, and the keys they attend to.
 
     Attributes:
@@ -130,7 +130,7 @@ def backward(
     bias_grad: bool = False,
     lengths: Lengths | None = None,
     dtype: torch.dtype | None = None,
-) -> Gradients:
+) -> BlockwiseGradients:
     """Return the gradients; ``out`` and ``lse`` are results of `forward` or of any other kernel.
 
     With ``dtype`` everything is computed in that type and returned in it.
@@ -157,8 +157,8 @@ def backward(
     pairs = zip(grads, (q, k, v), strict=True)
     dq, dk, dv = (grad.to(grad_dtype or operand.dtype) for grad, operand in pairs)
     if bias is None or dbias is None:
-        return Gradients(dq, dk, dv, None)
-    return Gradients(dq, dk, dv, dbias.to(grad_dtype or bias.dtype))
+        return BlockwiseGradients(dq, dk, dv, None)
+    return BlockwiseGradients(dq, dk, dv, dbias.to(grad_dtype or bias.dtype))
 
 
 def _backward_sequence(
@@ -214,7 +214,7 @@ def result(dtype: torch.dtype) -> torch.dtype:
 
 
 def _scores(
-    q: Tensor, keys: Tensor, bias: Tensor | None, block: _Block, params: ScoreParams
+    q: Tensor, keys: Tensor, bias: Tensor | None, block: _ScoreBlock, params: ScoreParams
 ) -> tuple[Tensor, Tensor | None]:
     """Return a block's scores [heads, rows, keys], and the derivative of the cap, if any."""
     rows = q[block.heads, block.rows].to(keys.dtype) * params.scale
@@ -230,7 +230,7 @@ def _scores(
     return scores, cap_slope
 
 
-def _mask_scores(scores: Tensor, block: _Block, mask: Mask) -> None:
+def _mask_scores(scores: Tensor, block: _ScoreBlock, mask: Mask) -> None:
     """Set masked scores to -inf; touches only keys that are hidden from some query."""
     rows, keys = block.rows, block.keys
     if keys.start >= keys.stop:
@@ -275,7 +275,7 @@ def _times_rows(a: Tensor, b: Tensor, kv_heads: int) -> Tensor:
 
 def _blocks(
     q: Tensor, k: Tensor, mask: Mask, dtype: torch.dtype
-) -> Iterator[tuple[slice, Iterator[_Block]]]:
+) -> Iterator[tuple[slice, Iterator[_ScoreBlock]]]:
     """Yield ranges of key heads that fit the bytes of a block, with the blocks of their queries."""
     (heads, queries, _), (kv_heads, keys, _) = q.shape, k.shape
     group = heads // kv_heads
@@ -294,7 +294,7 @@ def _blocks(
 
 def _rows(
     kv_heads: slice, group: int, queries: int, keys: int, rows: int, mask: Mask
-) -> Iterator[_Block]:
+) -> Iterator[_ScoreBlock]:
     shift = keys - queries if mask.bottom_right else 0
     heads = slice(kv_heads.start * group, kv_heads.stop * group)
     for start in range(0, queries, rows):
@@ -302,10 +302,10 @@ def _rows(
         low = max(start + shift - mask.left, 0) if mask.left >= 0 else 0
         high = min(stop + shift + mask.right, keys) if mask.right >= 0 else keys
         low = min(low, keys)
-        yield _Block(heads, kv_heads, slice(start, stop), slice(low, max(low, high)), shift)
+        yield _ScoreBlock(heads, kv_heads, slice(start, stop), slice(low, max(low, high)), shift)
 
 
-def _bias_at(bias: Tensor, block: _Block) -> Tensor:
+def _bias_at(bias: Tensor, block: _ScoreBlock) -> Tensor:
     """Return a block's part of a sequence's bias [H or 1, Sq or 1, Sk or 1]."""
     ranges = zip(bias.shape, (block.heads, block.rows, block.keys), strict=True)
     return bias[tuple(slice(None) if size == 1 else part for size, part in ranges)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from inductor_plugin.attention.arguments import AttentionOperands
-from inductor_plugin.attention.blockwise import Gradients, ScoreParams
+from inductor_plugin.attention.blockwise import BlockwiseGradients, ScoreParams
 
 _ATEN: Any = torch.ops.aten
 _ROW_BYTES = 16
@@ -73,7 +73,7 @@ def flash_forward(x: AttentionOperands, params: ScoreParams) -> tuple[Tensor, Te
 
 def flash_backward(
     do: Tensor, x: AttentionOperands, out: Tensor, lse: Tensor, params: ScoreParams
-) -> Gradients:
+) -> BlockwiseGradients:
     """Return the gradients of q, k and v, in the shapes of the call."""
     operands = [_readable(_tokens_first(tensor, x)) for tensor in (do, x.q, x.k, x.v, out)]
     # The generator state is not read without dropout.
@@ -89,7 +89,7 @@ def flash_backward(
         **_keywords(params),
     )
     dq, dk, dv = (_tokens_first(grad, x) for grad in grads)
-    return Gradients(dq, dk, dv, None)
+    return BlockwiseGradients(dq, dk, dv, None)
 
 
 def _is_causal(params: ScoreParams) -> bool:

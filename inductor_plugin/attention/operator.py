@@ -34,7 +34,7 @@ from inductor_plugin.attention.arguments import (
     check_gradient,
     read_lengths,
 )
-from inductor_plugin.attention.blockwise import Gradients, ScoreParams
+from inductor_plugin.attention.blockwise import BlockwiseGradients, ScoreParams
 from inductor_plugin.attention.flash import (
     flash_backward,
     flash_forward,
@@ -120,7 +120,7 @@ def _backward(
     *sequences: Any,
     bias_grad: bool = False,
     **keywords: Any,
-) -> Gradients:
+) -> BlockwiseGradients:
     """Compute the gradients, on any device of torch."""
     x = AttentionOperands(q, k, v, bias, *sequences)
     params = _checked(x, **keywords)
@@ -144,8 +144,8 @@ def _backward(
     pairs = zip((grads.dq, grads.dk, grads.dv), (q, k, v), strict=True)
     dq, dk, dv = (_restrided(grad, torch.empty_like(operand)) for grad, operand in pairs)
     if grads.dbias is None or bias is None:
-        return Gradients(dq, dk, dv, None)
-    return Gradients(dq, dk, dv, _restrided(grads.dbias, torch.empty_like(bias)))
+        return BlockwiseGradients(dq, dk, dv, None)
+    return BlockwiseGradients(dq, dk, dv, _restrided(grads.dbias, torch.empty_like(bias)))
 
 
 def _backward_fake(
@@ -174,7 +174,7 @@ def _as_outside() -> Generator[None, None, None]:
         yield
 
 
-class _Attention(_OneLevel):
+class _AttentionFunction(_OneLevel):
     """out and lse, with their gradients."""
 
     @staticmethod
@@ -236,7 +236,7 @@ def _differentiable(
     if torch.is_grad_enabled() and needs_grad:
         check_gradient(x.q.dtype)
         with _ONE_LEVEL():
-            out, lse = _Attention.apply(keyset, keywords, max_seqlens, *tensors)
+            out, lse = _AttentionFunction.apply(keyset, keywords, max_seqlens, *tensors)
         return out, lse if return_lse else None
     with _TORCH._C._AutoDispatchBelowAutograd():
         return FMHA.redispatch(
@@ -255,7 +255,7 @@ def _is_dual(tensor: Tensor | None) -> bool:
     return _DUAL.unpack_dual(tensor).tangent is not None
 
 
-class _Gradients(_OneLevel):
+class _AttentionGradients(_OneLevel):
     """The gradients; a second derivative raises, instead of treating them as constants."""
 
     @staticmethod
@@ -282,7 +282,7 @@ class _Gradients(_OneLevel):
 
 def _differentiable_no_more(keyset: Any, *operands: Any, **keywords: Any) -> Any:
     with _ONE_LEVEL():
-        return _Gradients.apply(keyset, keywords, *operands)
+        return _AttentionGradients.apply(keyset, keywords, *operands)
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **keywords: Any) -> Any:

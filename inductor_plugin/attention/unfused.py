@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from inductor_plugin.attention import blockwise
-from inductor_plugin.attention.blockwise import Gradients, Lengths, ScoreParams
+from inductor_plugin.attention.blockwise import BlockwiseGradients, Lengths, ScoreParams
 from inductor_plugin.problem.attention import Mask
 
 
@@ -56,7 +56,7 @@ def backward(
     mask: Mask,
     scale: float | None = None,
     dtype: torch.dtype = torch.float64,
-) -> Gradients:
+) -> BlockwiseGradients:
     """Return dq, dk and dv of a call without bias, contiguous; arguments as in `forward`."""
     params = ScoreParams(mask, q.size(-1) ** -0.5 if scale is None else scale)
     out, lse = blockwise.forward(q, k, v, params, dtype=dtype)

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from inductor_plugin.cache import SecondCache, open_store
-from inductor_plugin.cache.guard import reason_to_refuse
+from inductor_plugin.cache.guard import exists, is_folder, reason_to_refuse
 from inductor_plugin.cache.lookup.second import reason_not_to_read
 from inductor_plugin.cli.finding import Finding
 
@@ -17,9 +17,9 @@ _ELSEWHERE = "set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own"
 
 def cache(folder: Path) -> Finding:
     """Check a cache directory: whether it can be trusted and written, and its free space."""
-    name, elsewhere = "cache", _ELSEWHERE
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not existing.is_dir():
+    name, elsewhere, folder = "cache", _ELSEWHERE, folder.absolute()
+    existing = next(path for path in (folder, *folder.parents) if exists(path))
+    if not is_folder(existing):
         below = "" if existing == folder else f", so {folder} cannot be made"
         return Finding(name, "broken", f"{existing} is not a folder{below}", elsewhere)
     disk = shutil.disk_usage(existing)
@@ -43,7 +43,11 @@ def cache(folder: Path) -> Finding:
 
 def _unused(folder: Path) -> tuple[str, str] | None:
     """Return why a directory that is there is not used as a cache, and what to do; None if it is used."""
-    if refusal := reason_to_refuse(folder):
+    try:
+        refusal = reason_to_refuse(folder)
+    except OSError as error:  # decisions are kept in memory, as `cache.directory.prepare` does
+        return f"{folder} is not used: {error}", _ELSEWHERE
+    if refusal is not None:
         return refusal.what, refusal.remedy
     store = open_store(folder, create=False)
     is_read = store.layout.root == folder  # even where it cannot be written

@@ -108,9 +108,9 @@ def python(version: tuple[int, int, int]) -> Finding:
 def pytorch() -> Finding:
     """Check the version of torch."""
     reason = compat.unsupported()
+    oldest, newest = (".".join(map(str, version)) for version in (compat.OLDEST, compat.NEWEST))
     if reason is not None:
-        return Finding("torch", "broken", reason, "install a torch from 2.11 to 2.15")
-    newest = ".".join(map(str, compat.NEWEST))
+        return Finding("torch", "broken", reason, f"install a torch from {oldest} to {newest}")
     if compat.torch_version() > compat.NEWEST:
         detail = f"{torch.__version__}; tested up to {newest}, has every hook that is needed"
         return Finding("torch", "ok", detail)

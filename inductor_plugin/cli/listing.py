@@ -19,7 +19,8 @@ from inductor_plugin.cache import Store, open_second, report
 from inductor_plugin.cache.document import inner, load
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.records import record_entries
-from inductor_plugin.cli import remote, table
+from inductor_plugin.cli import remote
+from inductor_plugin.cli.output import table
 from inductor_plugin.cli.output.prometheus import metrics
 from inductor_plugin.cli.verb import (
     Verb,

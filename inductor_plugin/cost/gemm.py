@@ -63,7 +63,6 @@ class TilePrediction:
             the kernel needs it.
         tiles: Blocks of work.
         waves: Number of waves of blocks.
-        occupancy: Blocks on one multiprocessor at once.
         stages: Steps along K in flight.
         operations: Multiplications and additions, those of incomplete tiles included.
         loaded: Bytes loaded from L2; incomplete tiles along M and N count as whole ones.
@@ -77,7 +76,6 @@ class TilePrediction:
     reduce_s: float
     tiles: int
     waves: int
-    occupancy: int
     stages: int
     operations: int
     loaded: float
@@ -175,7 +173,7 @@ def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePredict
     return TilePrediction(
         LAUNCH_S + busy_s + fill_s + reduce_s,
         compute_s, l2_s, memory_s, fill_s, reduce_s,
-        tiles, waves, occupancy, stages_of(target, shape, config),
+        tiles, waves, stages_of(target, shape, config),
         tiles * steps * 2 * config.m * config.n * config.k, tiles * steps * loaded,
     )  # fmt: skip
 

@@ -73,7 +73,7 @@ def site(op: str, arguments: Sequence[Any], reads: int = 0, aux: int = 0) -> Cal
 def _launch_of(
     op: str, arguments: Sequence[Any], reads: int = 0, aux: int = 0
 ) -> Callable[..., Any]:
-    slow = _OperatorCall(op, tuple(arguments), reads, aux)
+    slow = _SiteCall(op, tuple(arguments), reads, aux)
     sites = library.sites()
     if sites is None:
         return slow
@@ -97,7 +97,7 @@ def bound(op: str, arguments: Sequence[Any], out: torch.Tensor) -> Callable[[], 
     return functools.partial(_launch_of(op, arguments[first:]), *arguments[:first], None, out=out)
 
 
-class _OperatorCall:
+class _SiteCall:
     """A call of the operator; binds the call site, if there is one, to the kernel that the operator has found."""
 
     def __init__(self, op: str, arguments: tuple[Any, ...], reads: int, aux: int) -> None:
@@ -163,7 +163,7 @@ def _site(
     op: str,
     arguments: Sequence[Any],
     counts: tuple[int, int],
-    slow: _OperatorCall,
+    slow: _SiteCall,
 ) -> library.Site:
     name, constants = slow.name, arguments[1:]
     if name_of(op) in ATTENTIONS:

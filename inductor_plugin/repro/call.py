@@ -15,7 +15,7 @@ from typing import Any
 from inductor_plugin.repro.operand import OperandText
 
 
-class Refused(Exception):  # noqa: N818 - it is no fault
+class NotReproducible(Exception):  # noqa: N818 - it is no fault
     """A call cannot be rebuilt; the message says why."""
 
 
@@ -100,11 +100,11 @@ def call_of(problem: Mapping[str, Any], operands: Sequence[OperandText]) -> Call
         attention = dict[str, str](problem["arguments"])
         return _attention({name: ast.literal_eval(t) for name, t in attention.items()}, operands)
     if op not in FORMS:
-        raise Refused(f"this version cannot rebuild a call of {op}")
+        raise NotReproducible(f"this version cannot rebuild a call of {op}")
     every, body, exact = FORMS[op]
     names = tuple(every.split())
     if len(operands) not in (len(names), len(names) - (names[-1] == "bias")):
-        raise Refused(f"it has {len(operands)} operands, not {len(names)}")
+        raise NotReproducible(f"it has {len(operands)} operands, not {len(names)}")
     names = names[: len(operands)]
     if op == "scaled_mm" and arguments["out_dtype"] == "None":
         arguments["out_dtype"] = f"torch.{problem['output']['dtype']}"
@@ -112,7 +112,9 @@ def call_of(problem: Mapping[str, Any], operands: Sequence[OperandText]) -> Call
         attr = str(ast.literal_eval(arguments.get("attr", "None")))
         attr += " tanh" if arguments.get("algorithm") == "'tanh'" else ""
         if attr not in body:
-            raise Refused(f"this version cannot rebuild a linear layer with {attr!r} behind it")
+            raise NotReproducible(
+                f"this version cannot rebuild a linear layer with {attr!r} behind it"
+            )
         body = body[attr]
     bias = "bias" if "bias" in names else "None"
     words = {name: code(arguments[name]) for name in _SCALARS if name in arguments}
@@ -143,17 +145,19 @@ def code(argument: str) -> str:
 def _attention(arguments: Mapping[str, Any], operands: Sequence[OperandText]) -> CallText:
     names = tuple(str(arguments["operands"]).split(","))
     if not _ATTENTION_OPERANDS.issuperset(names):
-        raise Refused(f"an attention has no operands {names}")
+        raise NotReproducible(f"an attention has no operands {names}")
     if "cu_q" in names:
-        raise Refused(
+        raise NotReproducible(
             "sequences of their own lengths, packed, need ends that a record does not keep"
         )
     if arguments["softcap"] or arguments["left"] >= 0 or arguments["right"] > 0:
-        raise Refused("scaled_dot_product_attention has neither a window nor a softcap")
+        raise NotReproducible("scaled_dot_product_attention has neither a window nor a softcap")
     causal = arguments["right"] == 0
     shapes = {name: operand.size for name, operand in zip(names, operands, strict=True)}
     if arguments["bottom_right"] and causal and shapes["q"][2] != shapes["k"][2]:
-        raise Refused("scaled_dot_product_attention aligns a causal mask with the first key")
+        raise NotReproducible(
+            "scaled_dot_product_attention aligns a causal mask with the first key"
+        )
     body = (
         f"F.scaled_dot_product_attention(q, k, v, attn_mask={'bias' if 'bias' in names else 'None'}, "
         f"is_causal={causal}, scale={code(str(arguments['scale']))}, "

@@ -29,7 +29,7 @@ from inductor_plugin.problem.epilogue_text import ParsedEpilogue, load
 from inductor_plugin.problem.epilogue_views import NotReplayableError, jumps, plan
 from inductor_plugin.problem.tolerance import tolerance
 from inductor_plugin.repro.body import BARE, IMPORTS, RUN
-from inductor_plugin.repro.call import CallText, Refused, call_of
+from inductor_plugin.repro.call import CallText, NotReproducible, call_of
 from inductor_plugin.repro.operand import OperandText, operands
 from inductor_plugin.version import __version__
 
@@ -81,7 +81,7 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
     try:
         inputs = [] if record.op == GRAPH else operands(record.problem, record.describe)
         rebuilt = _rebuilt(record, inputs)
-    except (Refused, NotReplayableError) as reason:
+    except (NotReproducible, NotReplayableError) as reason:
         refused = report.printable(str(reason))
     except _ODD as error:
         refused = report.printable(f"its fields are not those of {record.op}: {error}")
@@ -159,7 +159,7 @@ def _rebuilt(record: Record, inputs: Sequence[OperandText]) -> str:
         NotReplayableError: Its epilogue cannot.
     """
     if record.op == GRAPH:
-        raise Refused("it is a whole graph, not a call; compile its model")
+        raise NotReproducible("it is a whole graph, not a call; compile its model")
     recorded = _epilogue_of(record)
     epilogue = recorded.epilogue if recorded else None
     own = len(inputs) - len({access.buffer for access in epilogue.reads} if epilogue else ())
@@ -180,7 +180,7 @@ def _rebuilt(record: Record, inputs: Sequence[OperandText]) -> str:
     output = epilogue.dtype if epilogue else record.problem["output"]["dtype"]
     outputs = [write.dtype for write in epilogue.writes] if epilogue else [output]
     if odd := [name for name in (output, *outputs) if not re.fullmatch(r"\w+", name, re.ASCII)]:
-        raise Refused(f"{odd[0]!r} is no dtype")
+        raise NotReproducible(f"{odd[0]!r} is no dtype")
     stepped = epilogue is not None and any(map(jumps, epilogue.steps))
     precision = max(_tolerance(inputs, outputs), _JUMPING if stepped else 0.0)
     facts = {
@@ -214,8 +214,10 @@ def _epilogue_of(record: Record) -> ParsedEpilogue | None:
     if record.epilogue:
         return load(record.epilogue)
     if not record.candidates:
-        raise Refused("nothing was measured: two kernels run, for the reasons that `explain` shows")
-    raise Refused(
+        raise NotReproducible(
+            "nothing was measured: two kernels run, for the reasons that `explain` shows"
+        )
+    raise NotReproducible(
         "an earlier version wrote the record, with no more of its epilogue than a signature"
     )
 

@@ -71,7 +71,7 @@ def holder_pid(path: Path, table: Path = _PROC_LOCKS) -> int | None:
     return int(pids[0]) if pids and pids[0].isdecimal() and pids[0] != "0" else None
 
 
-class Watch:
+class HolderWatch:
     """How long the holder of a lock has been silent, by this process's clock."""
 
     def __init__(self, path: Path) -> None:
@@ -115,7 +115,7 @@ class ProblemLocks:
         """Lock in a cache, and wait for a holder that is silent for at most ``silence_s`` seconds."""
         self._store = store
         self._silence_s = silence_s
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, HolderWatch] = {}
         self._touched: dict[str, float] = {}
 
     def __call__(self, task: Task) -> Callable[[], None] | None:
@@ -144,7 +144,7 @@ class ProblemLocks:
 
     def _waits(self, task: Task) -> Callable[[], None] | None:
         path = self._store.layout.lock(_name(task))
-        watch = self._watches.setdefault(task.digest, Watch(path))
+        watch = self._watches.setdefault(task.digest, HolderWatch(path))
         describe = task.problem.describe()
         watch.notice(describe)
         if watch.silent_s() <= self._silence_s:

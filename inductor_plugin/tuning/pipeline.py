@@ -23,7 +23,7 @@ from inductor_plugin.tuning import race
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.holder import Holds
 from inductor_plugin.tuning.report.journal import Journal
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import Agenda, Task, TaskCandidate
 from inductor_plugin.worker.devices.lookup import known, on_host
 from inductor_plugin.worker.jobs import MAY_HAVE_CHANGED, OUT_OF_TIME, Outcome
@@ -52,7 +52,7 @@ class Pipeline:
         bench: BenchWorker,
         measure_in_process: MeasureInProcess,
         counters: Counters,
-        trace: Trace,
+        trace: SpanTrace,
         bench_timeout_s: float,
         locks: ProblemLocks,
         on_measured: Callable[[str], None],

@@ -31,10 +31,10 @@ from inductor_plugin.tuning.holder import ProblemLocks, silence_s
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.ranks.group import group_of
 from inductor_plugin.tuning.ranks.job import current
-from inductor_plugin.tuning.ranks.share import Share
+from inductor_plugin.tuning.ranks.share import RankShare
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.progress import Progress
-from inductor_plugin.tuning.report.trace import MAIN_TRACK, Trace
+from inductor_plugin.tuning.report.trace import MAIN_TRACK, SpanTrace
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker import switches
@@ -91,7 +91,7 @@ class DeviceContext:
         self._config = config
         self._worker: BenchWorker | None = None
         self._is_examined = False
-        self._shares: dict[tuple[str, str], Share] = {}
+        self._shares: dict[tuple[str, str], RankShare] = {}
 
     @property
     def pipeline(self) -> Pipeline:
@@ -148,7 +148,7 @@ class DeviceContext:
         """Take note that another rank makes progress with what is waited for."""
         self.pipeline.progressed()
 
-    def share(self, *, host_counts: bool) -> Share | None:
+    def share(self, *, host_counts: bool) -> RankShare | None:
         """Return this rank's part in the problems of its job; None where this process decides alone.
 
         Args:
@@ -162,7 +162,7 @@ class DeviceContext:
             share = self._shares.get((job.token, group))
             if share is None:
                 _ = self.pipeline  # created first, so closed last: after problems were given back
-                share = Share(job, group, self, COUNTERS, self._config.ranks_timeout_s)
+                share = RankShare(job, group, self, COUNTERS, self._config.ranks_timeout_s)
                 self._shares[job.token, group] = share
                 self._runtime.at_close(share.close)
             return share
@@ -228,7 +228,7 @@ class Runtime:
         self._remotes: dict[tuple[Store, RemoteOptions], RemoteTier] = {}
         self._contexts: dict[str, DeviceContext] = {}
         self._pools: dict[tuple[float | str, ...], Pool] = {}
-        self._traces: dict[str, Trace] = {}
+        self._traces: dict[str, SpanTrace] = {}
         self._closers: list[Callable[[], None]] = []
         self._pid = os.getpid()
 
@@ -289,10 +289,10 @@ class Runtime:
                 self._contexts[name] = DeviceContext(self, config, device, facts)
             return self._contexts[name]
 
-    def trace(self, path: str) -> Trace:
+    def trace(self, path: str) -> SpanTrace:
         """Return the trace written to a path."""
         with self.lock:
-            return self._traces.setdefault(path, Trace(path))
+            return self._traces.setdefault(path, SpanTrace(path))
 
     def close(self) -> None:
         """End all workers; the next problem starts new ones."""

@@ -183,7 +183,7 @@ def spreads(ticket: TuningTicket) -> dict[str, float]:
 
 
 def is_kept(ticket: TuningTicket, before: Measured) -> bool:
-    """Return True if a recorded measurement stays beside a disturbed one: it is not, and was repeated for no other reason."""
+    """Return True if a recorded measurement is kept, not replaced by a disturbed one: it is calm itself, and was repeated only because others were disturbed."""
     return is_calm(before) and ticket.void.get(before.candidate, DISTURBED) == DISTURBED
 
 

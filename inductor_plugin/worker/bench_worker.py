@@ -43,7 +43,7 @@ MeasureInProcess: TypeAlias = "Callable[[Callable[[], object], str, Sampling, fl
 """Measures a candidate in this process, as `measure_in_process` does."""
 
 
-class _Watch:
+class _JobWatch:
     """Follows the events of a job: which candidate runs, its time limit, and the samples so far."""
 
     def __init__(self, limits_s: dict[str, float]) -> None:
@@ -101,7 +101,7 @@ class BenchWorker:
         _LOG.debug(
             "measuring %s", candidate.candidate_id
         )  # before it runs: it may end this process
-        watch = _Watch(_limits(filter(None, (job.library, candidate))))
+        watch = _JobWatch(_limits(filter(None, (job.library, candidate))))
         result = self._run(job, watch)
         if isinstance(result, JobFailed):
             outcome = _failed(candidate, watch, result)
@@ -123,7 +123,7 @@ class BenchWorker:
         rounds = job.rounds
         _LOG.debug("measuring in turns: %s", ", ".join(remaining))
         while remaining and rounds > 0:
-            watch = _Watch(_limits(remaining.values()))
+            watch = _JobWatch(_limits(remaining.values()))
             result = self._run(
                 replace(job, candidates=tuple(remaining.values()), rounds=rounds), watch
             )
@@ -188,7 +188,7 @@ class BenchWorker:
         if status in _UNSAFE:
             self._process.stop()
 
-    def _run(self, job: ScreenJob | FinalJob, watch: _Watch) -> Any:
+    def _run(self, job: ScreenJob | FinalJob, watch: _JobWatch) -> Any:
         """Run a job; a broken worker becomes a `JobFailed`, a failed start is tried again once."""
         try:
             return self._process.attempt(job, SETUP_S, watch)
@@ -244,7 +244,7 @@ def _limits(candidates: Iterable[BenchCandidate]) -> dict[str, float]:
     return {candidate.candidate_id: candidate.timeout_s or math.inf for candidate in candidates}
 
 
-def _failed(candidate: BenchCandidate, watch: _Watch, failure: JobFailed) -> Outcome:
+def _failed(candidate: BenchCandidate, watch: _JobWatch, failure: JobFailed) -> Outcome:
     """Return the outcome of a candidate whose job failed: its own failure, or ``skipped``."""
     name = candidate.candidate_id
     _LOG.debug("%s: %s", name, failure.traceback)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inductor_plugin.cache.guard import reason_to_refuse
-from inductor_plugin.cache.lock import Held, LockTable
+from inductor_plugin.cache.lock import HeldLock, LockTable
 from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def turn(
 
 def _queued(
     uuid: str, folder: Path, alive: Path, wait_s: float, waiting: Callable[[], None] | None
-) -> Held:
+) -> HeldLock:
     """Return the acquired lock of a GPU.
 
     Raises:
@@ -149,11 +149,11 @@ class _Patience:
 
 def _acquired(
     name: str, folder: Path, patience: _Patience, waiting: Callable[[], None] | None
-) -> Held:
+) -> HeldLock:
     """Return an acquired lock; errors as of `_queued`."""
     while True:
         left_s = max(0.0, patience.left_s())
-        held = Held(_TABLE, name, folder / f"{name}.lock", min(_LOOK_S, left_s))
+        held = HeldLock(_TABLE, name, folder / f"{name}.lock", min(_LOOK_S, left_s))
         try:
             held.__enter__()
         except CacheError:

@@ -12,14 +12,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from inductor_plugin.problem import Problem
-from inductor_plugin.templates.cutlass.config import BITS, Arch, GemmConfig, Launch, Schedule
+from inductor_plugin.problem.target import target
+from inductor_plugin.templates.cutlass.config import BITS, Arch, GemmConfig, LaunchOptions, Schedule
 from inductor_plugin.templates.cutlass.limits import SM80_SHARED_BYTES, unbuildable
 from inductor_plugin.templates.cutlass.problem import GemmFacts, facts_of
 
 LIMIT = 16
 """Most choices of one problem. A kernel takes about 8 s to compile, in a batch."""
 
-_MULTIPROCESSORS: dict[str, int] = {"sm_80": 108, "sm_90a": 132, "sm_100a": 148}
+_MULTIPROCESSORS: dict[str, int] = {
+    arch: target(name).multiprocessors
+    for arch, name in (("sm_80", "A100"), ("sm_90a", "H100"), ("sm_100a", "B200"))
+}
 """Multiprocessors of A100, H100 SXM and B200; only the order of choices depends on it."""
 
 ALL = 1000
@@ -77,7 +81,7 @@ class Choice:
     """
 
     config: GemmConfig
-    launch: Launch
+    launch: LaunchOptions
 
     @property
     def name(self) -> str:
@@ -197,21 +201,25 @@ def _narrow(facts: GemmFacts) -> bool:
     return min(facts.align_a * BITS[facts.a], facts.align_b * BITS[facts.b]) < 32
 
 
-def _launches(facts: GemmFacts, config: GemmConfig) -> tuple[Launch, ...]:
+def _launches(facts: GemmFacts, config: GemmConfig) -> tuple[LaunchOptions, ...]:
     """Return the launches of a kernel: K is split if D has too few tiles to fill the device."""
     if config.arch == "sm_80":
         idle = _tiles(facts, config) * 2 <= _MULTIPROCESSORS["sm_80"]
         # Its split-K sums parts in D's type: two parts cost one more rounding, more cost accuracy.
         cut = idle and facts.batch == 1 and facts.k >= 4 * 1024 and facts.d in ("f32", "s32")
-        return (Launch(), Launch(split_k=4)) if cut else (Launch(),)
+        return (LaunchOptions(), LaunchOptions(split_k=4)) if cut else (LaunchOptions(),)
     if facts.grouped:
-        return (Launch(),)  # the scheduler of groups has its own order
+        return (LaunchOptions(),)  # the scheduler of groups has its own order
     if config.schedule == "stream_k" and facts.batch == 1:
         idle = _tiles(facts, config) * 2 <= _MULTIPROCESSORS[config.arch]
         parts = facts.k // (4 * config.tile[2])
-        return (Launch(), Launch(split_k=min(8, parts))) if idle and parts > 1 else (Launch(),)
+        return (
+            (LaunchOptions(), LaunchOptions(split_k=min(8, parts)))
+            if idle and parts > 1
+            else (LaunchOptions(),)
+        )
     large = _tiles(facts, config) > 8 * _MULTIPROCESSORS[config.arch]
-    return (Launch(), Launch(swizzle=8)) if large else (Launch(),)
+    return (LaunchOptions(), LaunchOptions(swizzle=8)) if large else (LaunchOptions(),)
 
 
 def _tiles(facts: GemmFacts, config: GemmConfig) -> int:

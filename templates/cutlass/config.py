@@ -1,4 +1,4 @@
-"""One CUTLASS GEMM kernel as facts: how it is compiled (`GemmConfig`) and started (`Launch`).
+"""One CUTLASS GEMM kernel as facts: how it is compiled (`GemmConfig`) and started (`LaunchOptions`).
 
     D[m, n] = alpha * scale(A[m, k] @ B[k, n]) + beta * C
 
@@ -192,7 +192,7 @@ class GemmConfig:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchOptions:
     """How a compiled kernel is started; nothing here needs a compiler.
 
     Attributes:

@@ -69,7 +69,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Operand:
+class TreeOperand:
     """One tensor that is read besides A and B.
 
     Attributes:
@@ -106,7 +106,7 @@ class Evt:
     """
 
     nodes: tuple[Node, ...]
-    operands: tuple[Operand, ...]
+    operands: tuple[TreeOperand, ...]
     outputs: tuple[Output, ...]
 
     @property
@@ -160,7 +160,7 @@ class Evt:
         return f"{node.op}({inner})"
 
 
-class _RefusedError(Exception):
+class _RefusedTreeError(Exception):
     """Carries the reason out of the helpers; `evt_of` turns it into a value."""
 
 
@@ -168,9 +168,9 @@ def evt_of(epilogue: Epilogue) -> Evt | str:
     """Return an epilogue as a tree, or why CUTLASS cannot compute it."""
     try:
         _check(epilogue)
-        evt = _Builder(epilogue).build()
+        evt = _TreeBuilder(epilogue).build()
         _check_counts(evt)
-    except _RefusedError as refusal:
+    except _RefusedTreeError as refusal:
         return str(refusal)
     return evt
 
@@ -194,34 +194,34 @@ def _check(epilogue: Epilogue) -> None:
     )
     for wrong, reason in checks:
         if wrong:
-            raise _RefusedError(reason)
+            raise _RefusedTreeError(reason)
     for read in epilogue.reads:
         _check_access(read, "operand", _READ)
     for write in epilogue.writes:
         _check_access(write, "output", tuple(ELEMENTS))
         if write.pattern != "full":
-            raise _RefusedError(f"an output must be as large as D, one is a {write.pattern}")
+            raise _RefusedTreeError(f"an output must be as large as D, one is a {write.pattern}")
 
 
 def _check_access(access: Access, name: str, dtypes: Iterable[str]) -> None:
     """Refuse an operand or output that no visitor loads or stores."""
     if access.dtype not in dtypes:
-        raise _RefusedError(f"an {name} is {access.dtype}; use one of {', '.join(dtypes)}")
+        raise _RefusedTreeError(f"an {name} is {access.dtype}; use one of {', '.join(dtypes)}")
     if access.pattern == "other":
-        raise _RefusedError(
+        raise _RefusedTreeError(
             f"an {name} does not lie under D row by row (a gather or a shifted view)"
         )
     strides = access.stride
     if access.pattern in ("full", "row") and strides[-1] != 1:
-        raise _RefusedError(f"an {name}'s rows must be contiguous, its strides are {strides}")
+        raise _RefusedTreeError(f"an {name}'s rows must be contiguous, its strides are {strides}")
     if access.pattern == "column" and strides[-2] != 1:
-        raise _RefusedError(
+        raise _RefusedTreeError(
             f"an {name} of one column must be contiguous, its strides are {strides}"
         )
     if access.pattern == "full":
         step = 16 // item_bytes(access.dtype)
         if any(start % step for start in (*strides[:-1], access.offset)):
-            raise _RefusedError(
+            raise _RefusedTreeError(
                 f"TMA wants rows that start at multiples of 16 bytes ({step} elements), an {name} has "
                 f"strides {strides} and offset {access.offset}"
             )
@@ -237,7 +237,7 @@ def _check_counts(evt: Evt) -> None:
     )
     for count, limit, what in counts:
         if count > limit:
-            raise _RefusedError(f"it has {count} {what}, a kernel takes {limit}")
+            raise _RefusedTreeError(f"it has {count} {what}, a kernel takes {limit}")
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class _Value:
     narrow: str = ""
 
 
-class _Builder:
+class _TreeBuilder:
     """Builds nodes from steps; steps that compute the same value share a node."""
 
     def __init__(self, epilogue: Epilogue) -> None:
@@ -264,24 +264,24 @@ class _Builder:
             self._values.append(self._value(step))
         places = range(len(self._epilogue.writes))
         if any(place not in self._outputs for place in places):
-            raise _RefusedError("an output is never stored")
+            raise _RefusedTreeError("an output is never stored")
         written = [self._outputs[place] for place in places]
         if self._epilogue.readers:
             element = ELEMENTS.get(self._epilogue.dtype)
             if element is None:
-                raise _RefusedError(
+                raise _RefusedTreeError(
                     f"others read the product, {self._epilogue.dtype} is not stored"
                 )
             written.insert(-1, Output(self._node("sums"), element))
         return Evt(tuple(self._nodes), self._operands(), tuple(written))
 
-    def _operands(self) -> tuple[Operand, ...]:
-        operands: list[Operand] = []
+    def _operands(self) -> tuple[TreeOperand, ...]:
+        operands: list[TreeOperand] = []
         for read in self._epilogue.reads:
             kind: OperandKind = read.pattern if read.pattern != "other" else "full"
             if kind == "full" and all(operand.kind != "source" for operand in operands):
                 kind = "source"
-            operands.append(Operand(kind, ELEMENTS[read.dtype]))
+            operands.append(TreeOperand(kind, ELEMENTS[read.dtype]))
         return tuple(operands)
 
     def _node(self, op: str, children: tuple[int, ...] = (), value: float = 0) -> int:
@@ -303,7 +303,7 @@ class _Builder:
 
     def _constant(self, value: object) -> _Value:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise _RefusedError(f"a constant is no number: {value!r}")
+            raise _RefusedTreeError(f"a constant is no number: {value!r}")
         number = float(value)
         interval = ANY if math.isnan(number) else (number, number)
         # -0.0 and 0.0 are equal as keys.
@@ -313,18 +313,18 @@ class _Builder:
 
     def _converted(self, value: _Value, dtype: str) -> _Value:
         if value.narrow:
-            raise _RefusedError(f"it computes with {value.narrow} values")
+            raise _RefusedTreeError(f"it computes with {value.narrow} values")
         if dtype in _ROUNDED:
             if value.kind == "truth":
                 return _Value(self._node("number", (value.node,)), "number", (0.0, 1.0))
             return replace(value, kind="number")
         if dtype not in LIMITS or value.kind != "number":
-            raise _RefusedError(f"it converts to {dtype}")
+            raise _RefusedTreeError(f"it converts to {dtype}")
         low, high = value.bounds
         limit = LIMITS[dtype]
         least = -128.0 if dtype == "int8" else -limit
         if low < least or high > limit:
-            raise _RefusedError(
+            raise _RefusedTreeError(
                 f"a conversion to {dtype} needs values clamped to {least:g} ... {limit:g} first: beyond, "
                 "torch gives something else than the GPU's conversion"
             )
@@ -334,21 +334,23 @@ class _Builder:
         dtype = self._epilogue.writes[place].dtype
         narrow = dtype if dtype in LIMITS else ""
         if value.kind != "number" or value.narrow != narrow:
-            raise _RefusedError(f"what it stores as {dtype} is {value.narrow or value.kind}")
+            raise _RefusedTreeError(f"what it stores as {dtype} is {value.narrow or value.kind}")
         if place in self._outputs:
-            raise _RefusedError("it stores an output twice")
+            raise _RefusedTreeError("it stores an output twice")
         self._outputs[place] = Output(value.node, ELEMENTS[dtype])
         return value
 
     def _computed(self, step: Step) -> _Value:
         functor = FUNCTORS.get(step.op)
         if functor is None or step.op == "number":
-            raise _RefusedError(f"no visitor computes {step.op}")
+            raise _RefusedTreeError(f"no visitor computes {step.op}")
         arguments = [self._values[index] for index in step.arguments]
         if len(arguments) != len(functor.takes) or step.value is not None:
-            raise _RefusedError(f"{step.op} has arguments nothing is known of")
+            raise _RefusedTreeError(f"{step.op} has arguments nothing is known of")
         for value, kind in zip(arguments, functor.takes, strict=True):
             if value.narrow or value.kind != kind:
-                raise _RefusedError(f"it computes {step.op} of {value.narrow or value.kind} values")
+                raise _RefusedTreeError(
+                    f"it computes {step.op} of {value.narrow or value.kind} values"
+                )
         node = self._node(step.op, tuple(value.node for value in arguments))
         return _Value(node, functor.gives, bounds(step.op, [value.bounds for value in arguments]))

@@ -101,7 +101,7 @@ class GemmFacts:
     grouped: bool = False
 
 
-class _RefusedError(Exception):
+class _RefusedOperandError(Exception):
     """Carries the reason out of the helpers; `facts_of` turns it into a value."""
 
 
@@ -116,7 +116,7 @@ def facts_of(problem: Problem, *, allow_tf32: bool = False) -> GemmFacts | str:
     """
     try:
         return _facts(problem, allow_tf32=allow_tf32)
-    except _RefusedError as refusal:
+    except _RefusedOperandError as refusal:
         return str(refusal)
 
 
@@ -141,28 +141,30 @@ def steps(size: Sequence[int], stride: Sequence[int], major: Major) -> tuple[int
 
 def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
     if problem.op not in OPS:
-        raise _RefusedError(f"it serves {', '.join(OPS)}, not {problem.op}")
+        raise _RefusedOperandError(f"it serves {', '.join(OPS)}, not {problem.op}")
     for operand in (*problem.inputs, problem.output):
         layout, device = operand.layout, operand.device
         if device != "cuda" or layout != "strided":
-            raise _RefusedError(f"it wants strided CUDA tensors, one is {layout} on {device}")
+            raise _RefusedOperandError(
+                f"it wants strided CUDA tensors, one is {layout} on {device}"
+            )
     first = 1 if problem.op in ("addmm", "baddbmm") else 0
     a, b = problem.inputs[first : first + 2]
     output = problem.output
     if 0 in (*a.size, *b.size):
-        raise _RefusedError(f"a dimension is empty: {a.shape} and {b.shape}")
+        raise _RefusedOperandError(f"a dimension is empty: {a.shape} and {b.shape}")
     element_a = _input_element(a, allow_tf32=allow_tf32)
     element_b = _input_element(b, allow_tf32=allow_tf32)
     element_d = _element(output)
     if element_d not in OUTPUTS[element_a]:
-        raise _RefusedError(f"{a.dtype} inputs do not give {output.dtype}")
+        raise _RefusedOperandError(f"{a.dtype} inputs do not give {output.dtype}")
     if reason := judge_problem(CONTRACT, problem).refusal:
-        raise _RefusedError(reason)
+        raise _RefusedOperandError(reason)
     layout_a: Major = "row" if order_of(a, MAJORS) == "row" else "column"
     layout_b: Major = "row" if order_of(b, MAJORS) == "row" else "column"
     batch = output.size[0] if len(output.size) == 3 else 1
     if reason := too_many(batch):
-        raise _RefusedError(reason)
+        raise _RefusedOperandError(reason)
     alpha, beta = (_number(problem, name) for name in ("alpha", "beta"))
     index = _bias_index(problem)
     added = None if index is None else problem.inputs[index]
@@ -192,7 +194,9 @@ def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
 
 def _element(operand: Operand) -> Element:
     if operand.dtype not in _ELEMENTS:
-        raise _RefusedError(f"no kernel for {operand.dtype}; known are {', '.join(_ELEMENTS)}")
+        raise _RefusedOperandError(
+            f"no kernel for {operand.dtype}; known are {', '.join(_ELEMENTS)}"
+        )
     return _ELEMENTS[operand.dtype]
 
 
@@ -200,13 +204,13 @@ def _input_element(operand: Operand, *, allow_tf32: bool) -> Element:
     element = _element(operand)
     if element == "f32":
         if not allow_tf32:
-            raise _RefusedError(
+            raise _RefusedOperandError(
                 "float32 products run on tensor cores as TF32, which is off; "
                 'torch.set_float32_matmul_precision("high") allows it'
             )
         return "tf32"
     if element not in OUTPUTS:
-        raise _RefusedError(f"no tensor core multiplies {operand.dtype}")
+        raise _RefusedOperandError(f"no tensor core multiplies {operand.dtype}")
     return element
 
 
@@ -221,7 +225,7 @@ def _number(problem: Problem, name: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise _RefusedError(f"{name} must be a number, it is {text}") from None
+        raise _RefusedOperandError(f"{name} must be a number, it is {text}") from None
 
 
 def _bias_index(problem: Problem) -> int | None:
@@ -247,7 +251,9 @@ def _column(along_m: int, bias: Operand) -> Bias:
     """Return the shape of a column; its contract does not know how wide the output is."""
     if along_m == 1:
         return "column"
-    raise _RefusedError(f"{bias.shape} with strides {bias.stride} is no row and no column of D")
+    raise _RefusedOperandError(
+        f"{bias.shape} with strides {bias.stride} is no row and no column of D"
+    )
 
 
 def _bias_alignment(problem: Problem, index: int | None, shape: Bias) -> int:
@@ -267,14 +273,16 @@ def _scale(problem: Problem, m: int, n: int, alpha: float) -> Scale:
         return "none"
     scale_a, scale_b = problem.inputs[2:4]
     if scale_a.dtype != "float32" or scale_b.dtype != "float32":
-        raise _RefusedError(f"scales must be float32, they are {scale_a.dtype} and {scale_b.dtype}")
+        raise _RefusedOperandError(
+            f"scales must be float32, they are {scale_a.dtype} and {scale_b.dtype}"
+        )
     counts = math.prod(scale_a.size), math.prod(scale_b.size)
     if counts == (1, 1):
         return "tensor"
     if counts != (m, n):
-        raise _RefusedError(
+        raise _RefusedOperandError(
             f"scales have {counts[0]} and {counts[1]} numbers; kernels take one each or {m} and {n}"
         )
     if alpha != 1:
-        raise _RefusedError(f"row-wise scales leave no room for alpha, it is {alpha}")
+        raise _RefusedOperandError(f"row-wise scales leave no room for alpha, it is {alpha}")
     return "rowwise"

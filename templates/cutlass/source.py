@@ -64,7 +64,7 @@ def interface() -> str:
     return digest_of(_SOURCE, *sorted(INCLUDE.iterdir()))
 
 
-class _Functor:
+class _EmittedFunctor:
     """An epilogue that cutlass_library lacks, with the interface its emitters use."""
 
     def __init__(self, text: str) -> None:
@@ -238,17 +238,19 @@ def _kernel_3x(config: GemmConfig) -> str:
     library, gemm = _modules()
     fusion = _fusion(config)
     functor = fusion.functor
-    operation = _operation_3x(config, library, gemm, _Functor(functor) if functor else None)
+    operation = _operation_3x(config, library, gemm, _EmittedFunctor(functor) if functor else None)
     emitter = gemm.EmitGemmUniversal3xInstance()
     if functor:
         alias = f"{_kernel_name(config)}_fusion"
-        emitter.epilogue_functor = _Functor(alias)
+        emitter.epilogue_functor = _EmittedFunctor(alias)
         declared = f"{fusion.declarations}\nusing {alias} = {functor};\n".lstrip()
         return declared + emitter.emit(operation)
     return emitter.emit(operation)
 
 
-def _operation_3x(config: GemmConfig, library: Any, gemm: Any, functor: _Functor | None) -> Any:
+def _operation_3x(
+    config: GemmConfig, library: Any, gemm: Any, functor: _EmittedFunctor | None
+) -> Any:
     kinds = library.GemmKind
     kind = kinds.GroupedUniversal3x if config.grouped else kinds.Universal3x
     compute = _element(config.accumulator, library)

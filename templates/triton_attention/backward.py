@@ -13,7 +13,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import BACKWARD, Attention, attention_of
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton.product import TMA_CAPABILITY, text_of
-from inductor_plugin.templates.triton_attention.backward_blocks import Blocks, blocks_of
+from inductor_plugin.templates.triton_attention.backward_blocks import BackwardBlocks, blocks_of
 from inductor_plugin.templates.triton_attention.facts import (
     CAPABILITY,
     constants_of,
@@ -45,7 +45,7 @@ class TritonAttentionBackward:
         return [candidate(problem, blocks) for blocks in blocks_of(problem)]
 
 
-def candidate(problem: Problem, blocks: Blocks) -> Candidate:
+def candidate(problem: Problem, blocks: BackwardBlocks) -> Candidate:
     """Return the candidate that computes the gradients with these blocks."""
     attention = attention_of(problem)
     at = {name: index for index, name in enumerate(attention.operands)}
@@ -73,7 +73,9 @@ def candidate(problem: Problem, blocks: Blocks) -> Candidate:
     )
 
 
-def _extents(problem: Problem, attention: Attention, blocks: Blocks) -> dict[str, bool | int | str]:
+def _extents(
+    problem: Problem, attention: Attention, blocks: BackwardBlocks
+) -> dict[str, bool | int | str]:
     """Return the blocks, and which of them divide the queries or keys of every call."""
 
     def whole(operand: str, block: int) -> bool:

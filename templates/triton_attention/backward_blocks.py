@@ -21,7 +21,7 @@ _READ = ("do", "q", "k", "v")
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BackwardBlocks:
     """Block sizes of one kernel.
 
     Attributes:
@@ -49,39 +49,39 @@ class Blocks:
         return f"{self.n1}x{self.m1}_{self.m2}x{self.n2}_s{self.stages}_w{self.warps}{kind}"
 
 
-_KERNELS: dict[tuple[int, int], tuple[Blocks, ...]] = {
+_KERNELS: dict[tuple[int, int], tuple[BackwardBlocks, ...]] = {
     (8, 64): (
-        Blocks(128, 64, 128, 64, 2, 8), Blocks(64, 32, 64, 64, 3, 4),
-        Blocks(128, 32, 128, 64, 2, 8), Blocks(64, 32, 64, 64, 2, 8),
+        BackwardBlocks(128, 64, 128, 64, 2, 8), BackwardBlocks(64, 32, 64, 64, 3, 4),
+        BackwardBlocks(128, 32, 128, 64, 2, 8), BackwardBlocks(64, 32, 64, 64, 2, 8),
     ),
     (8, 128): (
-        Blocks(64, 64, 64, 64, 2, 8), Blocks(64, 32, 64, 64, 2, 8), Blocks(64, 32, 64, 32, 2, 4),
+        BackwardBlocks(64, 64, 64, 64, 2, 8), BackwardBlocks(64, 32, 64, 64, 2, 8), BackwardBlocks(64, 32, 64, 32, 2, 4),
     ),
     (8, 256): (
-        Blocks(32, 32, 64, 32, 2, 8), Blocks(32, 16, 64, 32, 2, 8), Blocks(32, 32, 32, 32, 2, 8),
-        Blocks(32, 16, 32, 32, 2, 8),
+        BackwardBlocks(32, 32, 64, 32, 2, 8), BackwardBlocks(32, 16, 64, 32, 2, 8), BackwardBlocks(32, 32, 32, 32, 2, 8),
+        BackwardBlocks(32, 16, 32, 32, 2, 8),
     ),
     (9, 64): (
-        Blocks(128, 64, 128, 64, 2, 8, tma=True), Blocks(128, 64, 128, 64, 2, 8),
-        Blocks(64, 64, 64, 64, 3, 4, tma=True), Blocks(64, 64, 64, 64, 3, 4),
-        Blocks(64, 32, 64, 64, 3, 4),
+        BackwardBlocks(128, 64, 128, 64, 2, 8, tma=True), BackwardBlocks(128, 64, 128, 64, 2, 8),
+        BackwardBlocks(64, 64, 64, 64, 3, 4, tma=True), BackwardBlocks(64, 64, 64, 64, 3, 4),
+        BackwardBlocks(64, 32, 64, 64, 3, 4),
     ),
     (9, 128): (
-        Blocks(64, 64, 128, 64, 2, 8, tma=True), Blocks(64, 64, 128, 64, 2, 8),
-        Blocks(128, 32, 128, 64, 2, 8), Blocks(64, 64, 64, 64, 2, 8), Blocks(64, 32, 64, 32, 2, 4),
+        BackwardBlocks(64, 64, 128, 64, 2, 8, tma=True), BackwardBlocks(64, 64, 128, 64, 2, 8),
+        BackwardBlocks(128, 32, 128, 64, 2, 8), BackwardBlocks(64, 64, 64, 64, 2, 8), BackwardBlocks(64, 32, 64, 32, 2, 4),
     ),
-    (9, 256): (Blocks(64, 32, 64, 32, 2, 8), Blocks(32, 32, 64, 32, 2, 8)),
+    (9, 256): (BackwardBlocks(64, 32, 64, 32, 2, 8), BackwardBlocks(32, 32, 64, 32, 2, 8)),
     (10, 64): (
-        Blocks(128, 64, 128, 64, 2, 8, tma=True), Blocks(128, 64, 128, 64, 2, 8),
-        Blocks(64, 64, 64, 64, 3, 4),
+        BackwardBlocks(128, 64, 128, 64, 2, 8, tma=True), BackwardBlocks(128, 64, 128, 64, 2, 8),
+        BackwardBlocks(64, 64, 64, 64, 3, 4),
     ),
     (10, 128): (
-        Blocks(128, 64, 128, 64, 2, 8, tma=True), Blocks(128, 64, 128, 64, 2, 8),
-        Blocks(64, 64, 64, 64, 2, 8),
+        BackwardBlocks(128, 64, 128, 64, 2, 8, tma=True), BackwardBlocks(128, 64, 128, 64, 2, 8),
+        BackwardBlocks(64, 64, 64, 64, 2, 8),
     ),
     (10, 256): (
-        Blocks(64, 32, 64, 32, 2, 8, tma=True), Blocks(64, 32, 64, 32, 2, 8),
-        Blocks(32, 32, 64, 32, 2, 8),
+        BackwardBlocks(64, 32, 64, 32, 2, 8, tma=True), BackwardBlocks(64, 32, 64, 32, 2, 8),
+        BackwardBlocks(32, 32, 64, 32, 2, 8),
     ),
 }  # fmt: skip
 """By compute capability and the wider of the padded head dims, best first. Those of 8 are for all GPUs
@@ -89,53 +89,53 @@ with tensor cores of that kind. The first of each compiles with Triton 3.8 witho
 a causal mask and four heads of q for each of k and v, and so does the first that `_SPILLING` leaves for
 the cases of benchmarks/results/attention_triton.json; other combinations are mostly untested. With
 128x64 at a width of 128, compute capability 9.0 spills 8 bytes (with descriptors 24), 8.0 some hundred."""
-_SPILLING: dict[str, frozenset[tuple[int, Blocks]]] = {
+_SPILLING: dict[str, frozenset[tuple[int, BackwardBlocks]]] = {
     # 48 bytes, for the mask of loads of padded head dims.
     "ragged": frozenset(
         {
-            (8, Blocks(64, 64, 64, 64, 2, 8)),
-            (8, Blocks(32, 32, 64, 32, 2, 8)),
-            (8, Blocks(32, 32, 32, 32, 2, 8)),
+            (8, BackwardBlocks(64, 64, 64, 64, 2, 8)),
+            (8, BackwardBlocks(32, 32, 64, 32, 2, 8)),
+            (8, BackwardBlocks(32, 32, 32, 32, 2, 8)),
         }
     ),
     # 68 bytes at head dims of 40, 48 and 56.
-    "ragged varlen": frozenset({(8, Blocks(128, 64, 128, 64, 2, 8))}),
+    "ragged varlen": frozenset({(8, BackwardBlocks(128, 64, 128, 64, 2, 8))}),
     # 96 bytes at a head dim of 64; at 32 the next blocks spill.
-    "window": frozenset({(8, Blocks(128, 64, 128, 64, 2, 8))}),
+    "window": frozenset({(8, BackwardBlocks(128, 64, 128, 64, 2, 8))}),
     # 124 to 136 bytes; none if the window ends at the diagonal, or is unlimited to the right.
-    "window ahead": frozenset({(9, Blocks(64, 32, 64, 32, 2, 8))}),
+    "window ahead": frozenset({(9, BackwardBlocks(64, 32, 64, 32, 2, 8))}),
     # About 500 bytes, 24 and 48.
     "varlen": frozenset(
         {
-            (9, Blocks(64, 32, 64, 32, 2, 8)),
-            (9, Blocks(128, 32, 128, 64, 2, 8)),
-            (10, Blocks(64, 32, 64, 32, 2, 8)),
+            (9, BackwardBlocks(64, 32, 64, 32, 2, 8)),
+            (9, BackwardBlocks(128, 32, 128, 64, 2, 8)),
+            (10, BackwardBlocks(64, 32, 64, 32, 2, 8)),
         }
     ),
     # 856, 48 to 400, and with a causal mask 32.
     "bias": frozenset(
         {
-            (8, Blocks(128, 64, 128, 64, 2, 8)),
-            (8, Blocks(64, 32, 64, 64, 3, 4)),
-            (8, Blocks(64, 64, 64, 64, 2, 8)),
+            (8, BackwardBlocks(128, 64, 128, 64, 2, 8)),
+            (8, BackwardBlocks(64, 32, 64, 64, 3, 4)),
+            (8, BackwardBlocks(64, 64, 64, 64, 2, 8)),
         }
     ),
     # 24 bytes.
-    "softcap": frozenset({(8, Blocks(32, 32, 64, 32, 2, 8))}),
+    "softcap": frozenset({(8, BackwardBlocks(32, 32, 64, 32, 2, 8))}),
     # 16 to 32 bytes; none if heads of q share a head of k and v.
-    "bias or softcap, own keys": frozenset({(9, Blocks(64, 32, 64, 32, 2, 8))}),
+    "bias or softcap, own keys": frozenset({(9, BackwardBlocks(64, 32, 64, 32, 2, 8))}),
 }
 """Blocks that spill, by the feature of an attention (see `burdens_of`) and compute capability; the comments
 have the bytes."""
-_FLOAT32: dict[tuple[int, int], tuple[Blocks, ...]] = {
-    (8, 64): (Blocks(32, 16, 32, 32, 2, 4),),
-    (9, 64): (Blocks(32, 32, 32, 32, 2, 4), Blocks(32, 16, 32, 32, 2, 4)),
-    (10, 64): (Blocks(32, 32, 32, 32, 2, 4),),
+_FLOAT32: dict[tuple[int, int], tuple[BackwardBlocks, ...]] = {
+    (8, 64): (BackwardBlocks(32, 16, 32, 32, 2, 4),),
+    (9, 64): (BackwardBlocks(32, 32, 32, 32, 2, 4), BackwardBlocks(32, 16, 32, 32, 2, 4)),
+    (10, 64): (BackwardBlocks(32, 32, 32, 32, 2, 4),),
 }
 """The same for float32, which needs twice the registers for its parts in TF32; none fits at 128 and more."""
 
 
-def blocks_of(problem: Problem) -> list[Blocks]:
+def blocks_of(problem: Problem) -> list[BackwardBlocks]:
     """Return the blocks to try for a problem, best first; all of them fit the device."""
     attention, target = attention_of(problem), problem.target
     width = max(padded(attention.head_dim), padded(attention.value_dim), 64)
@@ -198,7 +198,7 @@ def family(target: Target | None) -> int:
     return major if major in (9, 10) else 8
 
 
-def shared_bytes(blocks: Blocks, problem: Problem) -> int:
+def shared_bytes(blocks: BackwardBlocks, problem: Problem) -> int:
     """Return an upper bound of the shared memory of a kernel with these blocks.
 
     Triton 3.8 keeps a program's block and its pipeline stages there; for compute capability 10 one stage

@@ -32,7 +32,7 @@ _ROW_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Block:
+class ForwardBlock:
     """Block sizes of one kernel.
 
     Attributes:
@@ -65,7 +65,7 @@ class Block:
         return f"{self.m} queries by {self.n} keys{kind}"
 
 
-def fits(block: Block, problem: Problem) -> bool:
+def fits(block: ForwardBlock, problem: Problem) -> bool:
     """Return True if the predicted shared memory and registers of a block fit the GPU."""
     attention = attention_of(problem)
     in_registers = not multiplies_shared(block, problem)
@@ -85,7 +85,7 @@ def fits(block: Block, problem: Problem) -> bool:
     return shared <= room_of(problem.target) and sums_of_thread(block, problem) <= most
 
 
-def multiplies_shared(block: Block, problem: Problem) -> bool:
+def multiplies_shared(block: ForwardBlock, problem: Problem) -> bool:
     """Return True if tensor cores read operands from shared memory, False if from registers.
 
     Those of compute capability 9.0 and 10.0 do, for at least 64 rows. An unknown GPU may.
@@ -96,7 +96,7 @@ def multiplies_shared(block: Block, problem: Problem) -> bool:
     return block.m >= _SHARED_ROWS and not exact and not known_without
 
 
-def shared_bytes(block: Block, problem: Problem) -> int:
+def shared_bytes(block: ForwardBlock, problem: Problem) -> int:
     """Return an upper bound of the shared memory of a block.
 
     Triton 3.8 keeps q and the pipeline stages there. With operands in registers it needs one stage less,
@@ -121,14 +121,14 @@ def shared_bytes(block: Block, problem: Problem) -> int:
     return item_bytes * held + _ROW_BYTES * block.m
 
 
-def sums_of_thread(block: Block, problem: Problem) -> int:
+def sums_of_thread(block: ForwardBlock, problem: Problem) -> int:
     """Return how many accumulators and scores a thread holds."""
     columns = padded(attention_of(problem).value_dim) + block.n
     groups = 2 if block.specialize and _is_hopper(problem) else 1
     return -(-block.m * columns // (32 * block.warps * groups))
 
 
-def _widens(block: Block, problem: Problem, *, ragged: bool) -> bool:
+def _widens(block: ForwardBlock, problem: Problem, *, ragged: bool) -> bool:
     """Return True if threads can widen 8-bit operands together with a window, lengths or a bias."""
     attention = attention_of(problem)
     columns = pieces_of(attention.head_dim).whole + padded(attention.value_dim)

@@ -16,7 +16,7 @@ from inductor_plugin.problem.attention import FORWARD, Attention, attention_of
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton.order import SHARED
 from inductor_plugin.templates.triton.product import text_of
-from inductor_plugin.templates.triton_attention.block import Block, fits, is_blackwell
+from inductor_plugin.templates.triton_attention.block import ForwardBlock, fits, is_blackwell
 from inductor_plugin.templates.triton_attention.facts import (
     capability_of,
     constants_of,
@@ -48,7 +48,7 @@ _WIDEST, _WIDEST_KEYS = 256, 32
 
 
 @dataclass(frozen=True)
-class Share:
+class KeySplit:
     """How the keys are divided among programs.
 
     Attributes:
@@ -112,7 +112,7 @@ def queries_of(attention: Attention) -> int:
     return 1 << (attention.queries - 1).bit_length()
 
 
-def shares_of(problem: Problem) -> list[Share]:
+def shares_of(problem: Problem) -> list[KeySplit]:
     """Return all divisions of a problem that fit its GPU, most promising first."""
     attention = attention_of(problem)
     width = max(padded(attention.head_dim), padded(attention.value_dim))
@@ -121,9 +121,11 @@ def shares_of(problem: Problem) -> list[Share]:
         steps = [(n, stages) for n, stages in steps if n <= _WIDEST_KEYS]
     rows = rows_of(attention)
     warps = 8 if rows * width > _ROWS_TIMES_WIDTH else 4
-    fitting = [(n, stages) for n, stages in steps if fits(Block(rows, n, stages, warps), problem)]
+    fitting = [
+        (n, stages) for n, stages in steps if fits(ForwardBlock(rows, n, stages, warps), problem)
+    ]
     shares = [
-        Share(n, stages, warps, splits)
+        KeySplit(n, stages, warps, splits)
         for splits in _splits(problem, attention)
         for n, stages in fitting
         if splits == 1 or splits * n <= attention.keys
@@ -148,7 +150,7 @@ def _splits(problem: Problem, attention: Attention) -> list[int]:
     return list(dict.fromkeys(min(most, parts) for parts in (once, 2 * once, 1)))
 
 
-def scratch_bytes(attention: Attention, share: Share) -> int:
+def scratch_bytes(attention: Attention, share: KeySplit) -> int:
     """Return the bytes of the partial sums and their counters."""
     if share.splits == 1:
         return 0
@@ -157,7 +159,7 @@ def scratch_bytes(attention: Attention, share: Share) -> int:
     return 16 * ceil_div(4 * (parts + tiles), 16)
 
 
-def candidate(problem: Problem, share: Share) -> Candidate:
+def candidate(problem: Problem, share: KeySplit) -> Candidate:
     """Return the candidate that divides an attention in this way."""
     attention = attention_of(problem)
     constants = constants_of(problem) | {

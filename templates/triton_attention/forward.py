@@ -15,7 +15,7 @@ from inductor_plugin.problem.attention import FORWARD, NARROW, Attention, attent
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton.order import LIMIT, SHARED
 from inductor_plugin.templates.triton.product import TMA_CAPABILITY, text_of, too_old
-from inductor_plugin.templates.triton_attention.block import Block, fits
+from inductor_plugin.templates.triton_attention.block import ForwardBlock, fits
 from inductor_plugin.templates.triton_attention.decode import unfit_for_decode
 from inductor_plugin.templates.triton_attention.facts import (
     capability_of,
@@ -34,55 +34,60 @@ LONG = 64
 
 # By the wider of the padded head dims. What each uses on sm_80, sm_90a and sm_100a is measured by
 # `benchmarks.attention.compile`, in benchmarks/results/attention_triton.json.
-_POINTER: dict[int, tuple[Block, ...]] = {
+_POINTER: dict[int, tuple[ForwardBlock, ...]] = {
     64: (
-        Block(128, 64, 3, 4), Block(128, 128, 2, 8), Block(128, 64, 3, 8), Block(64, 64, 3, 4),
-        Block(64, 128, 2, 4), Block(64, 32, 3, 4), Block(32, 64, 3, 4), Block(16, 64, 3, 4),
+        ForwardBlock(128, 64, 3, 4), ForwardBlock(128, 128, 2, 8), ForwardBlock(128, 64, 3, 8), ForwardBlock(64, 64, 3, 4),
+        ForwardBlock(64, 128, 2, 4), ForwardBlock(64, 32, 3, 4), ForwardBlock(32, 64, 3, 4), ForwardBlock(16, 64, 3, 4),
     ),
     128: (
-        Block(128, 64, 3, 8), Block(128, 128, 2, 8), Block(64, 64, 3, 4), Block(64, 32, 3, 4),
-        Block(64, 64, 2, 4), Block(128, 32, 3, 8), Block(64, 64, 3, 8), Block(32, 64, 2, 4),
-        Block(16, 64, 2, 4),
+        ForwardBlock(128, 64, 3, 8), ForwardBlock(128, 128, 2, 8), ForwardBlock(64, 64, 3, 4), ForwardBlock(64, 32, 3, 4),
+        ForwardBlock(64, 64, 2, 4), ForwardBlock(128, 32, 3, 8), ForwardBlock(64, 64, 3, 8), ForwardBlock(32, 64, 2, 4),
+        ForwardBlock(16, 64, 2, 4),
     ),
     256: (
-        Block(64, 64, 2, 8), Block(128, 64, 2, 8), Block(128, 32, 2, 8), Block(64, 32, 3, 8),
-        Block(64, 32, 2, 8), Block(32, 64, 2, 4), Block(32, 32, 2, 4), Block(16, 32, 2, 4),
+        ForwardBlock(64, 64, 2, 8), ForwardBlock(128, 64, 2, 8), ForwardBlock(128, 32, 2, 8), ForwardBlock(64, 32, 3, 8),
+        ForwardBlock(64, 32, 2, 8), ForwardBlock(32, 64, 2, 4), ForwardBlock(32, 32, 2, 4), ForwardBlock(16, 32, 2, 4),
     ),
 }  # fmt: skip
-_POINTER_FLOAT32: dict[int, tuple[Block, ...]] = {
-    64: (Block(64, 32, 2, 8), Block(32, 32, 2, 4), Block(32, 32, 2, 8), Block(16, 32, 2, 4)),
-    128: (Block(32, 16, 2, 8), Block(16, 16, 2, 4)),
-    256: (Block(32, 32, 2, 8), Block(32, 16, 2, 8), Block(16, 16, 2, 4)),
+_POINTER_FLOAT32: dict[int, tuple[ForwardBlock, ...]] = {
+    64: (
+        ForwardBlock(64, 32, 2, 8),
+        ForwardBlock(32, 32, 2, 4),
+        ForwardBlock(32, 32, 2, 8),
+        ForwardBlock(16, 32, 2, 4),
+    ),
+    128: (ForwardBlock(32, 16, 2, 8), ForwardBlock(16, 16, 2, 4)),
+    256: (ForwardBlock(32, 32, 2, 8), ForwardBlock(32, 16, 2, 8), ForwardBlock(16, 16, 2, 4)),
 }
 """Multiplied without tensor cores where TF32 is not allowed, which needs more registers."""
-_TMA: dict[int, tuple[Block, ...]] = {
+_TMA: dict[int, tuple[ForwardBlock, ...]] = {
     64: (
-        Block(128, 128, 3, 8, tma=True), Block(128, 64, 3, 4, tma=True),
-        Block(128, 64, 3, 8, tma=True), Block(64, 64, 3, 4, tma=True),
+        ForwardBlock(128, 128, 3, 8, tma=True), ForwardBlock(128, 64, 3, 4, tma=True),
+        ForwardBlock(128, 64, 3, 8, tma=True), ForwardBlock(64, 64, 3, 4, tma=True),
     ),
     128: (
-        Block(128, 128, 2, 8, tma=True), Block(128, 64, 3, 8, tma=True),
-        Block(64, 64, 3, 4, tma=True),
+        ForwardBlock(128, 128, 2, 8, tma=True), ForwardBlock(128, 64, 3, 8, tma=True),
+        ForwardBlock(64, 64, 3, 4, tma=True),
     ),
     256: (
-        Block(128, 64, 2, 8, tma=True), Block(64, 64, 2, 8, tma=True),
-        Block(64, 32, 3, 4, tma=True),
+        ForwardBlock(128, 64, 2, 8, tma=True), ForwardBlock(64, 64, 2, 8, tma=True),
+        ForwardBlock(64, 32, 3, 4, tma=True),
     ),
 }  # fmt: skip
-_SPECIALIZED: dict[int, dict[int, tuple[Block, ...]]] = {
+_SPECIALIZED: dict[int, dict[int, tuple[ForwardBlock, ...]]] = {
     9: {
-        64: (Block(128, 128, 3, 4, tma=True, specialize=True),
-             Block(128, 64, 3, 4, tma=True, specialize=True)),
-        128: (Block(128, 128, 2, 4, tma=True, specialize=True),
-              Block(128, 64, 3, 4, tma=True, specialize=True)),
-        256: (Block(128, 64, 2, 4, tma=True, specialize=True),
-              Block(128, 32, 2, 4, tma=True, specialize=True)),
+        64: (ForwardBlock(128, 128, 3, 4, tma=True, specialize=True),
+             ForwardBlock(128, 64, 3, 4, tma=True, specialize=True)),
+        128: (ForwardBlock(128, 128, 2, 4, tma=True, specialize=True),
+              ForwardBlock(128, 64, 3, 4, tma=True, specialize=True)),
+        256: (ForwardBlock(128, 64, 2, 4, tma=True, specialize=True),
+              ForwardBlock(128, 32, 2, 4, tma=True, specialize=True)),
     },
     10: {
-        64: (Block(128, 128, 3, 8, tma=True, specialize=True),
-             Block(128, 128, 3, 4, tma=True, specialize=True)),
-        128: (Block(128, 128, 2, 8, tma=True, specialize=True),
-              Block(128, 64, 3, 8, tma=True, specialize=True)),
+        64: (ForwardBlock(128, 128, 3, 8, tma=True, specialize=True),
+             ForwardBlock(128, 128, 3, 4, tma=True, specialize=True)),
+        128: (ForwardBlock(128, 128, 2, 8, tma=True, specialize=True),
+              ForwardBlock(128, 64, 3, 8, tma=True, specialize=True)),
     },
 }  # fmt: skip
 """By compute capability. On 9.0 Triton divides 128 rows among two groups of 4 warps, and does not specialize
@@ -106,13 +111,13 @@ class TritonAttention:
         return [candidate(problem, block) for block in blocks_of(problem)[:limit]]
 
 
-def blocks_of(problem: Problem) -> list[Block]:
+def blocks_of(problem: Problem) -> list[ForwardBlock]:
     """Return all blocks for a problem that fit its GPU, most promising first."""
     attention = attention_of(problem)
     length = attention.queries // (attention.batch if attention.varlen else 1)
     busy = problem.target.multiprocessors if problem.target else MULTIPROCESSORS
 
-    def idle(block: Block) -> int:
+    def idle(block: ForwardBlock) -> int:
         programs = ceil_div(length, block.m) * attention.batch * attention.heads
         return block.m if programs < busy else 0
 
@@ -121,7 +126,7 @@ def blocks_of(problem: Problem) -> list[Block]:
     return sorted(_of_fitting_height(mixed, length), key=idle)
 
 
-def _of_fitting_height(blocks: Sequence[Block], length: int) -> list[Block]:
+def _of_fitting_height(blocks: Sequence[ForwardBlock], length: int) -> list[ForwardBlock]:
     """Return the blocks without those much higher or lower than a sequence needs."""
     highest = max(padded(max(length, 1)), min((block.m for block in blocks), default=0))
     fitting = [block for block in blocks if block.m <= highest]
@@ -130,7 +135,7 @@ def _of_fitting_height(blocks: Sequence[Block], length: int) -> list[Block]:
     return high if len(high) > 1 else fitting
 
 
-def _kinds(problem: Problem) -> list[tuple[Block, ...]]:
+def _kinds(problem: Problem) -> list[tuple[ForwardBlock, ...]]:
     """Return the blocks of each way to load operands, best way first."""
     attention = attention_of(problem)
     width = max(LONG, padded(attention.head_dim), padded(attention.value_dim))
@@ -142,7 +147,7 @@ def _kinds(problem: Problem) -> list[tuple[Block, ...]]:
     return [_TMA[width], _POINTER[width], _specialized(problem, attention, width)]
 
 
-def _specialized(problem: Problem, attention: Attention, width: int) -> tuple[Block, ...]:
+def _specialized(problem: Problem, attention: Attention, width: int) -> tuple[ForwardBlock, ...]:
     """Return the blocks with warp specialization."""
     major = problem.target.capability[0] if problem.target else 0
     # Where a bias is loaded in the loop, Triton cannot assign all loads to separate warps. For 10.0
@@ -152,7 +157,7 @@ def _specialized(problem: Problem, attention: Attention, width: int) -> tuple[Bl
     return _SPECIALIZED.get(major, {}).get(width, ())
 
 
-def candidate(problem: Problem, block: Block) -> Candidate:
+def candidate(problem: Problem, block: ForwardBlock) -> Candidate:
     """Return the candidate that computes an attention with this block."""
     attention = attention_of(problem)
     constants = constants_of(problem) | {

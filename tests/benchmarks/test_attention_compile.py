@@ -30,7 +30,7 @@ from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import NARROW, Mask
 from inductor_plugin.problem.target import target
-from inductor_plugin.templates.triton_attention.block import Block, shared_bytes
+from inductor_plugin.templates.triton_attention.block import ForwardBlock, shared_bytes
 from inductor_plugin.templates.triton_attention.forward import TritonAttention, blocks_of
 from tests.support.attention.backward_cases import Case
 from tests.support.attention.forward_cases import meta_operands_of, problem_of
@@ -169,20 +169,20 @@ def test_shared_memory_of_what_was_compiled_is_predicted() -> None:
 
 MEASURED_SHARED = {
     # Triton 3.8, causal, bfloat16: bytes for (GPU, D, block).
-    ("A100", 128, Block(128, 64, 3, 8)): 98304,
-    ("A100", 128, Block(64, 64, 3, 4)): 90112,
-    ("A100", 64, Block(128, 128, 2, 8)): 49152,
-    ("A100", 256, Block(64, 32, 3, 8)): 102400,
-    ("H100", 128, Block(128, 64, 3, 8)): 131072,
-    ("H100", 256, Block(64, 64, 2, 8)): 163840,
-    ("H100", 96, Block(128, 128, 2, 8, tma=True)): 140288,
-    ("H100", 128, Block(128, 128, 2, 4, tma=True, specialize=True)): 180608,
-    ("B200", 128, Block(128, 64, 3, 8, tma=True)): 132096,
+    ("A100", 128, ForwardBlock(128, 64, 3, 8)): 98304,
+    ("A100", 128, ForwardBlock(64, 64, 3, 4)): 90112,
+    ("A100", 64, ForwardBlock(128, 128, 2, 8)): 49152,
+    ("A100", 256, ForwardBlock(64, 32, 3, 8)): 102400,
+    ("H100", 128, ForwardBlock(128, 64, 3, 8)): 131072,
+    ("H100", 256, ForwardBlock(64, 64, 2, 8)): 163840,
+    ("H100", 96, ForwardBlock(128, 128, 2, 8, tma=True)): 140288,
+    ("H100", 128, ForwardBlock(128, 128, 2, 4, tma=True, specialize=True)): 180608,
+    ("B200", 128, ForwardBlock(128, 64, 3, 8, tma=True)): 132096,
 }
 
 
 @pytest.mark.parametrize("what", MEASURED_SHARED)
-def test_shared_memory_is_predicted_from_above(what: tuple[str, int, Block]) -> None:
+def test_shared_memory_is_predicted_from_above(what: tuple[str, int, ForwardBlock]) -> None:
     gpu, dim, block = what
     problem = causal(gpu, dim)
     predicted = shared_bytes(block, problem)

@@ -28,7 +28,7 @@ from inductor_plugin.kernels import nvcc
 from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.kernels.unit import CppSource, unique_symbol
 from inductor_plugin.ops import gemm_abi
-from inductor_plugin.templates.cutlass.evt import Evt, Node, Operand, Output
+from inductor_plugin.templates.cutlass.evt import Evt, Node, Output, TreeOperand
 from tests.support.cutlass.toolkit import a_toolkit
 from tests.support.graphs.epilogues import CASES
 
@@ -80,16 +80,16 @@ GATED = (
     Node("mul", (0, 1)),
     Node("add", (2, 3)),
 )
-HALF = Evt(GATED, (Operand("column", "f32"), Operand("source", "f16")), (Output(4, "f16"),))
-WHOLE = Evt(GATED, (Operand("source", "f32"), Operand("full", "bf16")), (Output(4, "f32"),))
+HALF = Evt(GATED, (TreeOperand("column", "f32"), TreeOperand("source", "f16")), (Output(4, "f16"),))
+WHOLE = Evt(GATED, (TreeOperand("source", "f32"), TreeOperand("full", "bf16")), (Output(4, "f32"),))
 SCALED = Evt(
     (*GATED[:4], Node("mul", (3, 2))),
-    (Operand("row", "f32"), Operand("column", "f32")),
+    (TreeOperand("row", "f32"), TreeOperand("column", "f32")),
     (Output(3, "bf16"), Output(4, "bf16")),
 )
 NARROW = Evt(
     (*GATED, Node("tanh", (4,))),
-    (Operand("source", "f32"), Operand("scalar", "bf16")),
+    (TreeOperand("source", "f32"), TreeOperand("scalar", "bf16")),
     (Output(0, "f32"), Output(5, "e4m3"), Output(4, "f16")),
 )
 PLAIN = TILES[0]

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from inductor_plugin.cache import KernelKey, Resources, Store
-from inductor_plugin.cli import main, table
+from inductor_plugin.cli import main
+from inductor_plugin.cli.output import table
 from inductor_plugin.tuning.environment import environment
 from tests.support.cache.records import decision, kernel_key, measured, record
 from tests.support.cli.command import answer_of, run

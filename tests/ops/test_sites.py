@@ -63,7 +63,7 @@ def slow_calls(monkeypatch: pytest.MonkeyPatch) -> SlowCalls:
         return out
 
     def replaced() -> list[tuple[Any, ...]]:
-        monkeypatch.setattr(sites._OperatorCall, "__call__", slow)
+        monkeypatch.setattr(sites._SiteCall, "__call__", slow)
         return calls
 
     return replaced
@@ -337,7 +337,7 @@ def test_without_the_library_a_site_is_its_operator(name: str, echoes: dict[str,
         call, operands, out = site_of(name, echo)
     runs = echo.runs
     assert call(*operands, None, out=out) is out
-    assert isinstance(call, sites._OperatorCall)
+    assert isinstance(call, sites._SiteCall)
     assert echo.runs == runs + 1
 
 

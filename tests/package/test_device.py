@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.device import GROUP, Device, Devices, Source, entry_points
+from inductor_plugin.device import GROUP, Device, Devices, DeviceSource, entry_points
 from inductor_plugin.errors import DeviceError, RegistrationError
 from tests.support.fakes.devices import HERE, NPU
 from tests.support.own_device import describe
@@ -24,31 +24,33 @@ def silent() -> None:
 
 def devices(*sources: tuple[str, str]) -> Devices:
     """Return devices of entry points, given as names and values."""
-    return Devices(lambda: [Source(name, value, f"entry point {name}") for name, value in sources])
+    return Devices(
+        lambda: [DeviceSource(name, value, f"entry point {name}") for name, value in sources]
+    )
 
 
 @pytest.mark.parametrize("attribute", ["NPU", "from_function"])
 def test_an_entry_point_names_a_device_or_a_function_that_returns_one(attribute: str) -> None:
-    found = devices(("npu", f"{HERE}:{attribute}"))
-    assert found.get("npu") is NPU
-    assert found.get("xpu") is None
-    assert found.names() == ("npu",)
-    assert found.fault("npu") == ""
+    described = devices(("npu", f"{HERE}:{attribute}"))
+    assert described.get("npu") is NPU
+    assert described.get("xpu") is None
+    assert described.names() == ("npu",)
+    assert described.fault("npu") == ""
 
 
 def test_nothing_is_imported_before_it_is_asked_for() -> None:
     asked: list[str] = []
 
-    def points() -> Iterable[Source]:
+    def points() -> Iterable[DeviceSource]:
         asked.append("listed")
-        yield Source("npu", f"{HERE}:broken", "entry point npu")
+        yield DeviceSource("npu", f"{HERE}:broken", "entry point npu")
 
-    found = Devices(points)
+    described = Devices(points)
     assert asked == []
-    assert found.names() == ("npu",)
-    assert found.names() == ("npu",)
+    assert described.names() == ("npu",)
+    assert described.names() == ("npu",)
     assert asked == ["listed"]
-    assert found.fault("npu") == ""  # not loaded
+    assert described.fault("npu") == ""  # not loaded
 
 
 @pytest.mark.parametrize(
@@ -65,25 +67,25 @@ def test_nothing_is_imported_before_it_is_asked_for() -> None:
 def test_a_wrong_entry_point_is_one_warning_that_says_what_and_where(
     reference: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = devices(("npu", reference))
+    described = devices(("npu", reference))
     with caplog.at_level(logging.WARNING):
-        assert found.get("npu") is None
-        assert found.get("npu") is None
+        assert described.get("npu") is None
+        assert described.get("npu") is None
     (record,) = caplog.records
     text = record.getMessage()
     assert text.startswith("inductor-plugin: device 'npu' (entry point npu) cannot be ")
     assert said in text
     assert text.endswith("uninstall the package: until then Inductor alone serves the device")
-    assert text == f"inductor-plugin: {found.fault('npu')}"
-    assert found.names() == ("npu",)
+    assert text == f"inductor-plugin: {described.fault('npu')}"
+    assert described.names() == ("npu",)
 
 
 def test_of_two_packages_for_a_device_none_is_taken(caplog: pytest.LogCaptureFixture) -> None:
-    found = devices(
+    described = devices(
         ("npu", f"{HERE}:NPU"), ("npu", f"{HERE}:from_function"), ("npu", f"{HERE}:NPU")
     )
-    assert found.get("npu") is None
-    assert "describes it, too; uninstall one of them" in found.fault("npu")
+    assert described.get("npu") is None
+    assert "describes it, too; uninstall one of them" in described.fault("npu")
     assert len(caplog.records) == 1
 
 
@@ -101,27 +103,27 @@ def test_of_two_packages_for_a_device_none_is_taken(caplog: pytest.LogCaptureFix
 def test_a_wrong_registration_by_hand_raises_and_changes_nothing(
     name: str, reference: str, said: str
 ) -> None:
-    found = devices()
+    described = devices()
     with pytest.raises(RegistrationError, match=said):
-        found.register(name, reference)
-    assert found.names() == ()
+        described.register(name, reference)
+    assert described.names() == ()
 
 
 def test_by_hand_is_above_an_entry_point_and_mends_it() -> None:
-    found = devices(("npu", f"{HERE}:broken"))
-    assert found.get("npu") is None
-    assert found.register("npu", f"{HERE}:NPU") is NPU
-    assert found.get("npu") is NPU
-    assert found.fault("npu") == ""
-    found.unregister("npu")
-    assert found.get("npu") is None
+    described = devices(("npu", f"{HERE}:broken"))
+    assert described.get("npu") is None
+    assert described.register("npu", f"{HERE}:NPU") is NPU
+    assert described.get("npu") is NPU
+    assert described.fault("npu") == ""
+    described.unregister("npu")
+    assert described.get("npu") is None
 
 
 def test_what_a_function_of_a_description_raises_names_the_package() -> None:
     def driverless(_device: str) -> dict[str, str]:
         raise ValueError("no driver")
 
-    source = Source("npu", f"{HERE}:NPU", "entry point npu")
+    source = DeviceSource("npu", f"{HERE}:NPU", "entry point npu")
     with pytest.raises(
         DeviceError,
         match=r"^device 'npu' \(entry point npu\): facts\('npu:0'\) raised ValueError: no driver$",

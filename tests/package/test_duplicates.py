@@ -48,15 +48,39 @@ def repeated(texts: dict[str, str]) -> list[list[str]]:
     return [each for each in places.values() if len(each) > 1]
 
 
-def test_no_six_lines_are_there_twice(repository: Path) -> None:
-    texts = {
+def texts_of(repository: Path) -> dict[str, str]:
+    """Return the modules of the package by path."""
+    return {
         str(path.relative_to(repository)): path.read_text(encoding="utf-8")
         for folder in FOLDERS
         for path in sorted((repository / folder).rglob("*.py"))
         if path.resolve() == path  # inductor_plugin/cache is a link
     }
+
+
+def shared_names(texts: dict[str, str]) -> dict[str, list[str]]:
+    """Return names that several classes have, private or not, with their files."""
+    files: defaultdict[str, list[str]] = defaultdict(list)
+    for name, text in texts.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                files[node.name.lstrip("_")].append(name)
+    return {name: where for name, where in files.items() if len(where) > 1}
+
+
+def test_no_six_lines_are_there_twice(repository: Path) -> None:
+    texts = texts_of(repository)
     assert len(texts) > 300
     assert repeated(texts) == []
+
+
+def test_each_class_has_a_name_of_its_own(repository: Path) -> None:
+    assert shared_names(texts_of(repository)) == {}
+
+
+def test_a_class_name_that_is_there_twice_is_found() -> None:
+    texts = {"a.py": "class Call: ...", "b.py": "def f():\n    class _Call: ..."}
+    assert shared_names(texts) == {"Call": ["a.py", "b.py"]}
 
 
 def test_lines_that_are_repeated_are_seen() -> None:

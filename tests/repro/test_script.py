@@ -27,7 +27,7 @@ import inductor_plugin
 from inductor_plugin.cache import Record, open_store
 from inductor_plugin.cli import main
 from inductor_plugin.config import process_environment
-from inductor_plugin.repro.call import ATTENTIONS, FORMS, Refused, call_of
+from inductor_plugin.repro.call import ATTENTIONS, FORMS, NotReproducible, call_of
 from inductor_plugin.repro.script import script
 from inductor_plugin.templates.cutlass.groups import GROUPED_OPS
 from inductor_plugin.templates.cutlass.problem import OPS
@@ -351,7 +351,7 @@ def test_every_operator_that_is_recorded_is_rebuilt_or_refused_by_name() -> None
     assert known == DEFERRABLE | {"attention", "attention_backward"}
     for op in {*OPS, *GROUPED_OPS, "weight_int4pack_mm", "flex_attention"} - known:
         bare: dict[str, Any] = {"op": op, "inputs": [], "arguments": [], "output": {}}
-        with pytest.raises(Refused, match=f"this version cannot rebuild a call of {op}"):
+        with pytest.raises(NotReproducible, match=f"this version cannot rebuild a call of {op}"):
             call_of(bare, [])
 
 

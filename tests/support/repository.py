@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MOST_MODULES = 20
-"""Modules of a folder, of the package or of its tests, beside ``__init__.py``."""
+"""Modules of a folder, of the package or of its tests."""
 
 
 def modules_in(folder: Path) -> list[Path]:
-    """Return the modules of a folder that count: all but ``__init__.py``, which says what the folder is for."""
-    return [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    """Return the modules of a folder that count: all but an ``__init__.py`` that only says what the folder is for."""
+    return [path for path in folder.glob("*.py") if path.name != "__init__.py" or _has_code(path)]
+
+
+def _has_code(path: Path) -> bool:
+    """Return True if a module has a function or a class."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body)

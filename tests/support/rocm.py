@@ -80,7 +80,7 @@ def main(folder: Path) -> None:
     options = {"policy": "build", "cache_dir": str(folder), "progress": "off"}
     with as_target(MI300X, facts=FACTS):
         lowered = lower_model(products, Config.load(options, environ={}))
-    found = [
+    findings = [
         {
             "problem": each.problem,
             "offered": Counter(each.offered),
@@ -90,7 +90,7 @@ def main(folder: Path) -> None:
         }
         for each in lowered
     ]
-    print(json.dumps(found))
+    print(json.dumps(findings))
 
 
 if __name__ == "__main__":

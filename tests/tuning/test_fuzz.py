@@ -104,7 +104,7 @@ def test_no_pin_file_does_harm_at_length(
 
 
 def lock_survives(attack: Attack) -> None:
-    """A problem's lock is taken, or refused with the reason: another process may hold it."""
+    """A problem's lock is taken, or refused as another process's; nothing else is raised, whatever lies in its place."""
     with tempfile.TemporaryDirectory() as folder, quick(attack[0]):
         store = open_store(Path(folder) / "cache")
         path = store.layout.lock("measure-digest")

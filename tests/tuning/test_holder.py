@@ -18,9 +18,9 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
 from inductor_plugin.tuning import holder as holder_module
 from inductor_plugin.tuning.holder import (
+    HolderWatch,
     Holds,
     ProblemLocks,
-    Watch,
     holder_pid,
     silence_s,
     touch,
@@ -63,7 +63,7 @@ def test_silence_begins_anew_with_each_touch(tmp_path: Path, clock: Clock) -> No
     path = tmp_path / "k.lock"
     path.write_bytes(b"")
     os.utime(path, (0, 0))
-    watch = Watch(path)
+    watch = HolderWatch(path)
     clock.now += 50.0
     assert watch.silent_s() == 50.0
     touch(path)
@@ -74,7 +74,7 @@ def test_silence_begins_anew_with_each_touch(tmp_path: Path, clock: Clock) -> No
 
 
 def test_a_file_that_is_not_there_is_silent(tmp_path: Path, clock: Clock) -> None:
-    watch = Watch(tmp_path / "none")
+    watch = HolderWatch(tmp_path / "none")
     touch(tmp_path / "none")
     clock.now += 3.0
     assert watch.silent_s() == 3.0

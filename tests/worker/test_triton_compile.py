@@ -20,7 +20,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.kernels.call import RequestKernel
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import (
     CallJob,
@@ -114,7 +114,7 @@ def test_a_kernel_out_of_the_cache_is_found_without_a_compile(
             job = replace(first.build, environment=tuple(environment.items()))
             changed = replace(first, build=job, ready=False, outcome=None)
             counters = Counters()
-            builder = Builder(store, pool, counters, Trace(), 120)
+            builder = Builder(store, pool, counters, SpanTrace(), 120)
             builder.add(task([changed]), changed, lambda: None)
             until(lambda waiting=changed: waiting.ready or waiting.outcome is not None, 120)
             assert changed.outcome is None

@@ -278,14 +278,14 @@ def test_the_second_lock_has_what_the_first_left_of_the_limit(
     clock = [1000.0]
     asked: list[float] = []
 
-    class Busy(turn_module.Held):
+    class Busy(turn_module.HeldLock):
         def __enter__(self) -> None:
             asked.append(self._timeout_s)
             clock[0] += self._timeout_s
             if self._name.startswith("gpu") or len(asked) < 3:
                 raise CacheError("held")
 
-    monkeypatch.setattr(turn_module, "Held", Busy)
+    monkeypatch.setattr(turn_module, "HeldLock", Busy)
     monkeypatch.setattr(turn_module, "_LOOK_S", 1.0)
     monkeypatch.setattr(
         turn_module, "time", SimpleNamespace(time=lambda: clock[0], time_ns=time.time_ns)

@@ -47,10 +47,10 @@ def fmha(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, 
         nodes["lse"].realize()
     layout = ir.FixedLayout(out.device, out.dtype, extents(out.shape), extents(out.stride()))
     box: Any = ir.TensorBox  # untyped
-    return box.create(_Blocks(nodes, others, layout)), nodes.get("lse")
+    return box.create(_BlocksCaller(nodes, others, layout)), nodes.get("lse")
 
 
-class _Blocks(ir.ExternKernelOut):
+class _BlocksCaller(ir.ExternKernelOut):
     """One call of ``attention_blocks`` (`ops/package/attention_blocks.h`), which writes its lse, too."""
 
     def __init__(

@@ -77,7 +77,7 @@ class TemplateChoice(ir.ChoiceCaller):
         """Return the node that calls the operator."""
         box: Any = ir.TensorBox  # untyped
         return box.create(
-            _OperatorCall(
+            _TemplateOperator(
                 self.kernel,
                 layout=self.layout,
                 inputs=self.input_nodes,
@@ -105,7 +105,7 @@ class TemplateChoice(ir.ChoiceCaller):
         return self.name
 
 
-class _OperatorCall(ir.ExternKernelOut):
+class _TemplateOperator(ir.ExternKernelOut):
     """A call whose generated code imports the modules that define the operator, or calls its site (`ops.sites`).
 
     A compiled graph from Inductor's cache may run in a process that has not lowered anything.

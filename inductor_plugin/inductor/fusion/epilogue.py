@@ -46,7 +46,7 @@ class Base:
 
 
 @dataclass
-class _Trace:
+class _EpilogueTrace:
     """State while the bodies of a fusion are read, one after the other."""
 
     base: Base
@@ -95,7 +95,7 @@ def epilogue_of_bodies(
         prologue: Whether they run before the product.
         mutates: Whether they modify an existing tensor in place.
     """
-    trace = _Trace(base, prologue, stored)
+    trace = _EpilogueTrace(base, prologue, stored)
     for body in bodies:
         _read(trace, body)
     return Epilogue(
@@ -113,7 +113,7 @@ def epilogue_of_bodies(
     )
 
 
-def _read(trace: _Trace, body: LoopBody) -> None:
+def _read(trace: _EpilogueTrace, body: LoopBody) -> None:
     """Add the steps of one body."""
     untyped: Any = body
     coefficients = _Indices(trace, untyped)
@@ -142,7 +142,7 @@ def _read_inside(body: Any, target: Any) -> set[str]:
 
 
 def _call(
-    trace: _Trace,
+    trace: _EpilogueTrace,
     indices: _Indices,
     node: Any,
     steps: Mapping[Any, int],
@@ -172,7 +172,7 @@ def _call(
     return trace.add(Step(target, kept, " ".join(texts) or None))
 
 
-def _load(trace: _Trace, indices: _Indices, name: str, expression: Any) -> int:
+def _load(trace: _EpilogueTrace, indices: _Indices, name: str, expression: Any) -> int:
     if name in trace.values:  # written by an earlier body of the same fusion
         return trace.values[name]
     if name == trace.base.name and not trace.prologue:
@@ -187,7 +187,7 @@ def _load(trace: _Trace, indices: _Indices, name: str, expression: Any) -> int:
 
 
 def _store(
-    trace: _Trace,
+    trace: _EpilogueTrace,
     indices: _Indices,
     node: Any,
     steps: Mapping[Any, int],
@@ -207,7 +207,7 @@ def _store(
 class _Indices:
     """Indices of one body, compared with the index of the base."""
 
-    def __init__(self, trace: _Trace, body: Any) -> None:
+    def __init__(self, trace: _EpilogueTrace, body: Any) -> None:
         self._base = trace.base
         names = list(body.var_ranges)
         self._ranges = dict(
@@ -254,7 +254,7 @@ class _Indices:
         pairs = zip(self._base.size, self._base.stride, strict=True)
         return tuple(0 if extent == 1 else stride for extent, stride in pairs)
 
-    def _of_base(self, trace: _Trace, body: Any) -> dict[Any, int] | None:
+    def _of_base(self, trace: _EpilogueTrace, body: Any) -> dict[Any, int] | None:
         """Return by how much each variable moves the base's index, None if no index shows it."""
         names = {self._base.name, *(n for n in trace.values if _same(n, self._base))}
         for node in body.root_block.graph.nodes:
@@ -356,7 +356,9 @@ def _merged(move: int, extent: int, size: Sequence[int], stride: Sequence[int]) 
     return ()
 
 
-def _steps_of(trace: _Trace, arguments: Sequence[Any], steps: Mapping[Any, int]) -> tuple[int, ...]:
+def _steps_of(
+    trace: _EpilogueTrace, arguments: Sequence[Any], steps: Mapping[Any, int]
+) -> tuple[int, ...]:
     """Return the steps of the arguments of a call; a number becomes a ``constant`` step."""
     kept: list[int] = []
     for argument in arguments:

@@ -22,7 +22,7 @@ _SHORT = 12
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldProblems:
     """Problems of a graph whose library kernel runs.
 
     Attributes:
@@ -45,18 +45,18 @@ class Held:
         return _LESS + " ".join(sorted(self.digests)) if self.digests else TUNED
 
 
-def held(digests: Iterable[str]) -> Held:
+def held(digests: Iterable[str]) -> HeldProblems:
     """Return the problems with these digests, held."""
-    return Held(frozenset(digest[:_SHORT] for digest in digests))
+    return HeldProblems(frozenset(digest[:_SHORT] for digest in digests))
 
 
-def held_by(winner: str | None) -> Held:
+def held_by(winner: str | None) -> HeldProblems:
     """Return which problems the winner of a graph's record, or pin, holds."""
     if winner is None:
-        return Held()
+        return HeldProblems()
     if winner == LIBRARY:
-        return Held(everything=True)
-    return held(winner.removeprefix(_LESS).split()) if winner.startswith(_LESS) else Held()
+        return HeldProblems(everything=True)
+    return held(winner.removeprefix(_LESS).split()) if winner.startswith(_LESS) else HeldProblems()
 
 
 def choices_in(record: Record) -> Mapping[str, str]:

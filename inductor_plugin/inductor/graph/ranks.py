@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.agreed import Agreed, of_verdict
-from inductor_plugin.tuning.ranks.share import Share
+from inductor_plugin.tuning.ranks.share import RankShare
 from inductor_plugin.tuning.runtime import DeviceContext
 from inductor_plugin.tuning.task import problem_digest
 from inductor_plugin.tuning.ticket import TuningTicket
@@ -18,7 +18,7 @@ class GraphShares:
 
     def __init__(self) -> None:
         """Begin with no device."""
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, RankShare] = {}
 
     def add(self, context: DeviceContext, *, host_counts: bool) -> None:
         """Join the ranks with the same environment, if this process has a job."""
@@ -26,11 +26,11 @@ class GraphShares:
         if share is not None:
             self._shares[context.device] = share
 
-    def get(self, context: DeviceContext) -> Share | None:
+    def get(self, context: DeviceContext) -> RankShare | None:
         """Return this rank's part in the problems of a device; None without a job."""
         return self._shares.get(context.device)
 
-    def tuner(self, context: DeviceContext) -> Share | DeviceContext:
+    def tuner(self, context: DeviceContext) -> RankShare | DeviceContext:
         """Return what decides the tickets of a device."""
         return self._shares.get(context.device, context)
 

@@ -27,11 +27,11 @@ def add(
         tickets: Its problems.
     """
     # The page's modules take 20 ms to import, and few processes write one.
-    from inductor_plugin.tuning.report.page.run import Decided, run_page  # noqa: PLC0415
+    from inductor_plugin.tuning.report.page.run import DecidedProblem, run_page  # noqa: PLC0415
 
     kind = "backward" if getattr(graph, "is_backward", False) else "forward"
     problems = [
-        Decided(
+        DecidedProblem(
             context.store, context.environment, ticket.problem.op, ticket.digest, hit=ticket.hit
         )
         for context, selection in contexts

@@ -30,7 +30,7 @@ _LAST = threading.local()
 """Of each thread that compiles: the decisions of the graph that it has lowered last."""
 
 
-class Decided(NamedTuple):
+class GraphDecision(NamedTuple):
     """A decision in a graph, which is stored as a plain tuple.
 
     Attributes:
@@ -49,7 +49,7 @@ class Decided(NamedTuple):
 def set_last(tickets: Iterable[tuple[str, TuningTicket]]) -> None:
     """Note the decisions of the graph that this thread compiles, each with the name of its group."""
     _LAST.decisions = tuple(
-        Decided(group, f"{t.problem.op}/{t.digest}", winner, t.verdict.library)
+        GraphDecision(group, f"{t.problem.op}/{t.digest}", winner, t.verdict.library)
         for group, t in tickets
         if t.verdict is not None and (winner := t.verdict.given_up or t.verdict.winner) is not None
     )
@@ -67,13 +67,13 @@ def uninstall() -> None:
     _unwrap(output_code.CompiledFxGraph, "post_compile", static=False)
 
 
-def carry_decisions(compiled_graph: Any) -> tuple[Decided, ...]:
+def carry_decisions(compiled_graph: Any) -> tuple[GraphDecision, ...]:
     """Return the decisions in a graph, which it takes along from now on, into Inductor's cache, too."""
     if not hasattr(compiled_graph, _MARK):
-        decisions: list[Decided] = list(getattr(_LAST, "decisions", ()))
+        decisions: list[GraphDecision] = list(getattr(_LAST, "decisions", ()))
         setattr(compiled_graph, _MARK, tuple(tuple(fields) for fields in decisions))
         _LAST.decisions = ()
-    return tuple(Decided(*fields) for fields in getattr(compiled_graph, _MARK))
+    return tuple(GraphDecision(*fields) for fields in getattr(compiled_graph, _MARK))
 
 
 def _wrap(owner: Any, name: str, wrapper: Any, *, static: bool) -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from inductor_plugin.cache import Store
 from inductor_plugin.cache.record import GRAPH
-from inductor_plugin.inductor.graph.graph_record import LIBRARY, Held, held_by
+from inductor_plugin.inductor.graph.graph_record import LIBRARY, HeldProblems, held_by
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.pins.replay import Pins
 from inductor_plugin.tuning.ranks.agreed import of_verdict
-from inductor_plugin.tuning.ranks.share import Share
+from inductor_plugin.tuning.ranks.share import RankShare
 from inductor_plugin.tuning.runtime import DeviceContext
 from inductor_plugin.tuning.ticket import TuningTicket
 
@@ -36,19 +36,19 @@ class Trial:
     """
 
     digest: str
-    held: Held | None = None
+    held: HeldProblems | None = None
     is_extra: bool = False
     tickets: tuple[TuningTicket, ...] = ()
     store: Store | None = None
     environment: str = ""
     contexts: dict[str, DeviceContext] = field(default_factory=dict[str, "DeviceContext"])
-    share: Share | None = None
-    _known: Held = field(default_factory=Held)
+    share: RankShare | None = None
+    _known: HeldProblems = field(default_factory=HeldProblems)
 
     @property
     def is_reduced(self) -> bool:
         """Whether the graph's record, or its pin, has held any problem: what was compiled is not the tuned graph."""
-        return self.held is None and self._known != Held()
+        return self.held is None and self._known != HeldProblems()
 
     @property
     def context(self) -> DeviceContext:
@@ -56,11 +56,11 @@ class Trial:
         return self.contexts[max(self.contexts, key=lambda device: (device != "cpu", device))]
 
     @property
-    def in_effect(self) -> Held:
+    def in_effect(self) -> HeldProblems:
         """The problems whose library kernel runs in what was compiled."""
         return self._known if self.held is None else self.held
 
-    def agreed(self, own: Held) -> Held:
+    def agreed(self, own: HeldProblems) -> HeldProblems:
         """Return what the ranks of the job give up in the graph: ``own``, unless they have decided before, or there is no job."""
         if self.share is None:
             return own
@@ -74,7 +74,7 @@ class Trial:
         store: Store,
         environment: str,
         pins: Pins | None,
-        share: Share | None = None,
+        share: RankShare | None = None,
     ) -> bool:
         """Return True if a problem's library kernel runs in this compile.
 

@@ -36,7 +36,7 @@ class NotComparedError(Exception):
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledGraph:
     """A graph that Inductor has compiled.
 
     Attributes:
@@ -77,7 +77,7 @@ class GraphBench:
             target=self._try, args=(job, 2 * SETUP_S), name="graph bench", daemon=True
         ).start()
 
-    def compare(self, graphs: Sequence[Compiled], limit_s: float) -> Comparison:
+    def compare(self, graphs: Sequence[CompiledGraph], limit_s: float) -> Comparison:
         """Return how long graphs take, in turns.
 
         Args:

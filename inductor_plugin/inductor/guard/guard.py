@@ -28,11 +28,11 @@ from inductor_plugin.errors import warn_once
 from inductor_plugin.inductor.artifacts.entries import add_record
 from inductor_plugin.inductor.facts.scope import active_config, without_plugin
 from inductor_plugin.inductor.graph import unstored
-from inductor_plugin.inductor.graph.graph_record import Held, is_settled
+from inductor_plugin.inductor.graph.graph_record import HeldProblems, is_settled
 from inductor_plugin.inductor.graph.trial import Trial, compiling
 from inductor_plugin.inductor.guard.allowance import ALLOWANCE, LEAST_RUN_S, Cost
 from inductor_plugin.inductor.guard.bench import (
-    Compiled,
+    CompiledGraph,
     GraphBench,
     NotComparedError,
     load_settings,
@@ -54,7 +54,7 @@ _UNTUNED = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_poi
 
 
 @dataclass(frozen=True)
-class _Source:
+class _UncompiledGraph:
     """A graph before it is compiled, and how it is.
 
     Attributes:
@@ -67,12 +67,12 @@ class _Source:
     examples: Sequence[Any]
     compile: Callable[[fx.GraphModule], Any]
 
-    def again(self, trial: Trial) -> Compiled:
+    def again(self, trial: Trial) -> CompiledGraph:
         """Compile the graph once more, as a trial."""
         assert self.original is not None
         gm = copied(self.original)
         with compiling(trial):
-            return Compiled(self.compile(gm), gm)
+            return CompiledGraph(self.compile(gm), gm)
 
 
 def install() -> None:
@@ -93,7 +93,7 @@ def install() -> None:
             return stock(graph, example_inputs, *arguments, **own)
 
         problem, (original, reason) = problem_of(gm, example_inputs), _original(gm)
-        source = _Source(original, example_inputs, once_more)
+        source = _UncompiledGraph(original, example_inputs, once_more)
         trial, waited_s, started = Trial(digest_of(problem)), _waited_s(), time.perf_counter()
         with compiling(trial):
             compiled = stock(gm, example_inputs, *arguments, **keywords)
@@ -106,7 +106,7 @@ def install() -> None:
                 if reason := reason or _too_dear(cost, config):
                     _leave_out(problem, reason)
                 else:
-                    tuned = Compiled(compiled, gm)
+                    tuned = CompiledGraph(compiled, gm)
                     make = functools.partial(_of, tuned, trial, source, problem, config, cost)
                     compiled, given_up = _guarded(make, tuned, trial, problem)
             agreed = trial.agreed(given_up)
@@ -200,8 +200,11 @@ def _carry(trial: Trial, config: Config) -> None:
 
 
 def _guarded(
-    make: Callable[[], GuardedGraph], compiled: Compiled, trial: Trial, problem: Mapping[str, Any]
-) -> tuple[Any, Held]:
+    make: Callable[[], GuardedGraph],
+    compiled: CompiledGraph,
+    trial: Trial,
+    problem: Mapping[str, Any],
+) -> tuple[Any, HeldProblems]:
     """Return the compiled graph, or one that gives up choices because it was slower than with library kernels, and which.
 
     Args:
@@ -240,9 +243,9 @@ def _leave_out(problem: Mapping[str, Any], reason: str) -> None:
 
 
 def _of(
-    compiled: Compiled,
+    compiled: CompiledGraph,
     trial: Trial,
-    source: _Source,
+    source: _UncompiledGraph,
     problem: Mapping[str, Any],
     config: Config,
     cost: Cost,
@@ -259,10 +262,10 @@ def _of(
         worker, Described(source.original, source.examples), load_settings(worker.settings.device)
     )
 
-    def again(given_up: Held) -> Compiled:
+    def again(given_up: HeldProblems) -> CompiledGraph:
         return source.again(Trial(trial.digest, given_up, is_extra=True))
 
-    def plain() -> Compiled:
+    def plain() -> CompiledGraph:
         options: Any = inductor_config  # typed partly
         with options.patch({**_UNTUNED, **without_plugin()}):
             return source.again(Trial(trial.digest, is_extra=True))

@@ -14,13 +14,13 @@ from inductor_plugin.inductor.graph.graph_record import (
     LIBRARY,
     PLAIN,
     TUNED,
-    Held,
+    HeldProblems,
     held,
     record_of,
     row,
 )
 from inductor_plugin.inductor.graph.trial import Trial
-from inductor_plugin.inductor.guard.bench import Compiled, GraphBench, NotComparedError
+from inductor_plugin.inductor.guard.bench import CompiledGraph, GraphBench, NotComparedError
 from inductor_plugin.inductor.guard.comparison import Comparison, search
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.environment import provenance
@@ -28,7 +28,7 @@ from inductor_plugin.tuning.report.terminal import show
 
 logger = logging.getLogger(__name__)
 
-_ALL = Held(everything=True)
+_ALL = HeldProblems(everything=True)
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,17 @@ class GuardedGraph:
         limit_s: Seconds in which graphs are run in turns.
     """
 
-    compiled: Compiled
+    compiled: CompiledGraph
     trial: Trial
-    again: Callable[[Held], Compiled]
-    plain: Callable[[], Compiled] | None
+    again: Callable[[HeldProblems], CompiledGraph]
+    plain: Callable[[], CompiledGraph] | None
     bench: GraphBench
     problem: Mapping[str, Any]
     config: Config
     limit_s: float
 
 
-def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> tuple[Any, Held]:
+def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> tuple[Any, HeldProblems]:
     """Return the graph as it is to run and what it gives up, and write its record.
 
     Args:
@@ -70,9 +70,9 @@ def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> tuple[Any, Held
     margin = graph.config.never_slower_margin
     graph.bench.prepare()
     library = graph.again(_ALL)
-    tuned = graph.again(Held()) if graph.trial.is_reduced else graph.compiled
+    tuned = graph.again(HeldProblems()) if graph.trial.is_reduced else graph.compiled
     others = [graph.plain()] if graph.plain is not None else []
-    tried: dict[frozenset[str], tuple[Compiled, Comparison]] = {}
+    tried: dict[frozenset[str], tuple[CompiledGraph, Comparison]] = {}
 
     def is_fast(given_up: frozenset[str]) -> bool:
         compiled = graph.again(held(given_up))
@@ -86,8 +86,8 @@ def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> tuple[Any, Held
 
     whole = graph.bench.compare([tuned, library, *others], graph.limit_s)
     if not whole.is_slower(margin):
-        _keep(graph, choices, Held(), whole, whole)
-        return tuned.code, Held()
+        _keep(graph, choices, HeldProblems(), whole, whole)
+        return tuned.code, HeldProblems()
     given_up = search(_most_suspicious_first(graph.trial, choices), is_fast)
     if given_up == frozenset(choices):
         _keep(graph, choices, _ALL, whole, whole)
@@ -110,7 +110,7 @@ def _most_suspicious_first(trial: Trial, choices: Mapping[str, str]) -> list[str
 def _keep(
     graph: GuardedGraph,
     choices: Mapping[str, str],
-    given_up: Held,
+    given_up: HeldProblems,
     whole: Comparison,
     best: Comparison,
 ) -> None:
@@ -145,7 +145,7 @@ def _keep(
     library_ms = record.candidates[LIBRARY].median_ms or 0.0
     COUNTERS.add(
         graphs_compared=1,
-        graphs_reduced=int(given_up != Held()),
+        graphs_reduced=int(given_up != HeldProblems()),
         tuned_graph_ms=library_ms / speedup,
         library_graph_ms=library_ms,
     )

@@ -33,9 +33,9 @@ from inductor_plugin.tuning.budget import (
 )
 from inductor_plugin.tuning.build.item import BuildItem, problem_of, unanswered, urgency
 from inductor_plugin.tuning.build.queue import BuildQueue, Work
-from inductor_plugin.tuning.holder import TOUCH_S, Watch, touch
+from inductor_plugin.tuning.holder import TOUCH_S, HolderWatch, touch
 from inductor_plugin.tuning.report.journal import Journal
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.worker.compile_pool import SETUP_S
 from inductor_plugin.worker.jobs import (
@@ -66,7 +66,7 @@ class Builder:
         store: Store,
         pool: Pool,
         counters: Counters,
-        trace: Trace,
+        trace: SpanTrace,
         compile_timeout_s: float,
     ) -> None:
         """Build into ``store`` with ``pool``.
@@ -333,7 +333,7 @@ class Builder:
     @contextmanager
     def _locked(self, item: BuildItem, digest: str) -> Generator[None]:
         """Hold a kernel's lock inside the block; without it if its holder is silent, or time is over."""
-        watch = Watch(self._store.layout.lock(digest))
+        watch = HolderWatch(self._store.layout.lock(digest))
         with ExitStack() as locks:
             while watch.silent_s() < max(_SILENCE_S, self._timeout_s) and not item.over:
                 try:

@@ -14,7 +14,7 @@ from inductor_plugin.tuning.ticket import TuningTicket
 
 
 @dataclass(frozen=True)
-class Graph:
+class RankGraph:
     """A graph that was compiled, or came from Inductor's cache.
 
     Attributes:
@@ -38,7 +38,7 @@ class Statement:
 
     winners: Mapping[str, str] = field(default_factory=dict[str, str])
     names: Mapping[str, str] = field(default_factory=dict[str, str])
-    graphs: tuple[Graph, ...] = ()
+    graphs: tuple[RankGraph, ...] = ()
 
 
 class Ledger:
@@ -49,7 +49,7 @@ class Ledger:
         self._guard = threading.Lock()
         self._winners: dict[str, str] = {}
         self._names: dict[str, str] = {}
-        self._graphs: list[Graph] = []
+        self._graphs: list[RankGraph] = []
         self._texts: dict[str, bytes] = {}
 
     def add_decisions(self, tickets: Iterable[TuningTicket]) -> None:
@@ -71,7 +71,7 @@ class Ledger:
         text = normalized(code)
         digest = hashlib.sha256(text.encode()).hexdigest()
         with self._guard:
-            self._graphs.append(Graph(problems, digest))
+            self._graphs.append(RankGraph(problems, digest))
             self._texts.setdefault(digest, zlib.compress(text.encode()))
 
     def statement(self) -> Statement:

@@ -38,7 +38,7 @@ def progress_in(text: str) -> Mapping[str, int]:
 
 
 @dataclass
-class Watch:
+class RankWatch:
     """What this process has seen of another rank, by its own clock.
 
     Attributes:

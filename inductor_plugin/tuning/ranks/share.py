@@ -19,7 +19,7 @@ from inductor_plugin.tuning.ranks.board import Board
 from inductor_plugin.tuning.ranks.claim import capacity, order
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.part import SharedProblem, Tuner, name_of
-from inductor_plugin.tuning.ranks.pulse import BEAT_S, Watch, beat
+from inductor_plugin.tuning.ranks.pulse import BEAT_S, RankWatch, beat
 from inductor_plugin.tuning.ranks.store import StoreLostError
 from inductor_plugin.tuning.ticket import TuningTicket
 
@@ -31,7 +31,7 @@ _TUNING_POLL_S = 0.1
 """Seconds after which a rank sees, at the latest, that a problem it tunes is tuned."""
 
 
-class Share:
+class RankShare:
     """This rank's part in the problems of a group: the ranks with the same environment, options and templates."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Share:
         self._wake = threading.Condition()
         self._parts: dict[str, SharedProblem] = {}
         self._given_back: list[SharedProblem] = []
-        self._watches: dict[int, Watch] = {}
+        self._watches: dict[int, RankWatch] = {}
         self._decided = -1
         self._beats = 0
         self._beat_at = self._looked_at = self._watched_at = -math.inf
@@ -331,7 +331,7 @@ class Share:
             if part.owner in (None, self._job.rank):  # it was given back
                 part.state = "open"
                 continue
-            watch = self._watches.setdefault(part.owner, Watch(now))
+            watch = self._watches.setdefault(part.owner, RankWatch(now))
             text = self._board.beat_of(part.owner)
             if watch.see(text, part.name, now):
                 self._tuner.progressed()

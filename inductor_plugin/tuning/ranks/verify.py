@@ -15,7 +15,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.errors import RankError
 from inductor_plugin.tuning.ranks.code import first_difference
 from inductor_plugin.tuning.ranks.job import Job, joined
-from inductor_plugin.tuning.ranks.ledger import LEDGER, Graph, Ledger, Statement
+from inductor_plugin.tuning.ranks.ledger import LEDGER, Ledger, RankGraph, Statement
 from inductor_plugin.tuning.ranks.store import StoreLostError
 
 _POLL_S = 0.05
@@ -132,7 +132,7 @@ def difference(
     return ""
 
 
-def _by_problems(graphs: Sequence[Graph]) -> Mapping[str, Counter[str]]:
+def _by_problems(graphs: Sequence[RankGraph]) -> Mapping[str, Counter[str]]:
     answer: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for graph in graphs:
         answer[graph.problems][graph.code] += 1
@@ -156,7 +156,7 @@ def _awaited(job: Job, key: str, deadline: float) -> str | None:
 
 
 def _statement(fields: Any) -> Statement:
-    graphs = tuple(Graph(**graph) for graph in fields["graphs"])
+    graphs = tuple(RankGraph(**graph) for graph in fields["graphs"])
     return Statement(fields["winners"], fields["names"], graphs)
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import Compiled, Outcome
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 class Journal:
     """The counters, the trace and the log of one device."""
 
-    def __init__(self, counters: Counters, trace: Trace) -> None:
+    def __init__(self, counters: Counters, trace: SpanTrace) -> None:
         """Count in ``counters`` for the process, and draw in ``trace``."""
         self._counters = counters
         self._trace = trace

@@ -20,7 +20,7 @@ MAIN_TRACK = "compile (main)"
 _LOCK_S = 5.0
 
 
-class Trace:
+class SpanTrace:
     """Collects spans and writes them as JSON for chrome://tracing and ui.perfetto.dev."""
 
     def __init__(self, path: str = "") -> None:

@@ -21,7 +21,7 @@ from inductor_plugin.kernels.call import (
 from inductor_plugin.ops import sites
 from inductor_plugin.ops.native import source
 from inductor_plugin.worker.child import inductor
-from inductor_plugin.worker.child.triton_launch import Launch
+from inductor_plugin.worker.child.triton_launch import BoundLaunch
 from inductor_plugin.worker.jobs import BenchCandidate
 
 
@@ -37,7 +37,7 @@ def launched_as_generated(kernel: Kernel | Single, call: BoundCall) -> bool:
         assert isinstance(call, inductor.BoundSequence)
         parts = zip(kernel.parts, call.calls, strict=True)
         return all(launched_as_generated(part.kernel, bound) for part, bound in parts)
-    return isinstance(kernel, (ExternKernel, OpKernel)) or isinstance(call, Launch)
+    return isinstance(kernel, (ExternKernel, OpKernel)) or isinstance(call, BoundLaunch)
 
 
 def launched_by_python(call: BoundCall) -> bool:
@@ -45,7 +45,7 @@ def launched_by_python(call: BoundCall) -> bool:
     if isinstance(call, inductor.BoundSequence):
         return any(map(launched_by_python, call.calls))
     bound: Any = call.func if isinstance(call, functools.partial) else call  # pyright: ignore[reportUnknownMemberType]
-    return isinstance(bound, sites._OperatorCall)  # pyright: ignore[reportPrivateUsage]
+    return isinstance(bound, sites._SiteCall)  # pyright: ignore[reportPrivateUsage]
 
 
 @functools.cache

@@ -17,7 +17,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Launch:
+class BoundLaunch:
     """A launch on the stream that is current when it is called.
 
     Attributes:
@@ -37,7 +37,7 @@ class Launch:
         self.run(*self.arguments, stream=self.raw_stream(self.device))
 
 
-def of_request(call: Any, out: torch.Tensor) -> Launch | None:
+def of_request(call: Any, out: torch.Tensor) -> BoundLaunch | None:
     """Return the launch of a call that a benchmark request has bound; None where it does more, or is not on a GPU.
 
     Args:
@@ -59,14 +59,14 @@ def of_request(call: Any, out: torch.Tensor) -> Launch | None:
     return _launch(bound["run_method"], arguments, out.device)
 
 
-def of_module(module: Any, arguments: Sequence[Any], device: torch.device) -> Launch | None:
+def of_module(module: Any, arguments: Sequence[Any], device: torch.device) -> BoundLaunch | None:
     """Return the launch of a module that Inductor has written to benchmark a fusion; None where it has another form."""
     names: dict[str, Any] = module.__dict__
     kernels = [value for value in names.values() if hasattr(value, "launchers")]
     return _launch(kernels[0].run, arguments, device) if len(kernels) == 1 else None
 
 
-def _launch(run: Any, arguments: Sequence[Any], device: torch.device) -> Launch | None:
+def _launch(run: Any, arguments: Sequence[Any], device: torch.device) -> BoundLaunch | None:
     tuner = getattr(run, "__self__", None)
     # Where cubins are stored for AOTInductor, a run that is no benchmark stores its kernel.
     if device.type != "cuda" or tuner is None or tuner.inductor_meta.get("store_cubin"):
@@ -74,4 +74,4 @@ def _launch(run: Any, arguments: Sequence[Any], device: torch.device) -> Launch 
     # Dynamo takes a second to import, which a worker for a CPU saves.
     interfaces: Any = importlib.import_module("torch._dynamo.device_interface")
     raw_stream = interfaces.get_interface_for_device("cuda").get_raw_stream
-    return Launch(run, tuple(arguments), device.index or 0, raw_stream)
+    return BoundLaunch(run, tuple(arguments), device.index or 0, raw_stream)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from inductor_plugin.device import DEVICES, Device, Json, Source
+from inductor_plugin.device import DEVICES, Device, DeviceSource, Json
 from inductor_plugin.errors import DeviceError, warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.target import Target
@@ -38,7 +38,7 @@ def name_of(device: str) -> str:
 
 
 def device_of(device: str) -> Device | None:
-    """Return how a device is described, None if nobody does."""
+    """Return the description of a device; None if neither the plugin nor an entry point has one."""
     name = name_of(device)
     return _BUILT_IN.get(name) or DEVICES.get(name)
 
@@ -118,7 +118,7 @@ def adopt(device: str, reference: str) -> Device:
     """
     name = device.partition(":")[0]
     if reference:
-        source = Source("hip" if name == "cuda" else name, reference, f"from {reference}")
+        source = DeviceSource("hip" if name == "cuda" else name, reference, f"from {reference}")
         if DEVICES.source(source.name) is None or DEVICES.fault(source.name):
             DEVICES.register(source.name, reference, source.origin)
     return known(device)

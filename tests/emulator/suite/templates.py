@@ -21,7 +21,7 @@ from torch.utils import _triton
 
 from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.problem.target import target
-from inductor_plugin.templates.triton_attention.block import Block
+from inductor_plugin.templates.triton_attention.block import ForwardBlock
 from tests.emulator.kernels import triton
 from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.suite.row import Verdict
@@ -34,7 +34,7 @@ LAST = Schedule(late=True, ahead="last")
 SCHEDULES = (WATCHED, EAGER, LATE, LAST)
 """Of all templates; compiling takes longer than running, and is done once for all of them."""
 GPUS = {80: "A100", 90: "H100", 100: "B200"}
-SPECIALIZED = Block(128, 128, 3, 4, tma=True, specialize=True)
+SPECIALIZED = ForwardBlock(128, 128, 3, 4, tma=True, specialize=True)
 """Offered for a head dim of 64 on Hopper and Blackwell; tensor cores do not take the 32 rows that the interpreter runs."""
 
 _PRODUCTS: dict[str, tuple[Contract, tuple[str, ...]]] = {

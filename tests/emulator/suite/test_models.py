@@ -10,7 +10,7 @@ from inductor_plugin.cost.gemm import TilePrediction, predict
 from inductor_plugin.cost.tile import BYTES, GemmShape, TileConfig, ceil_div
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass.choices import Choice
-from inductor_plugin.templates.cutlass.config import Launch
+from inductor_plugin.templates.cutlass.config import LaunchOptions
 from inductor_plugin.templates.cutlass.order import tile_of
 from tests.emulator.kernels.gemm import DTYPES, Case, dtype_name
 from tests.emulator.suite import row as table
@@ -38,7 +38,7 @@ def shape_of(case: Case) -> GemmShape:
 
 
 def tile(case: Case) -> TileConfig:
-    return tile_of(Choice(case.config, Launch(split_k=case.split)))
+    return tile_of(Choice(case.config, LaunchOptions(split_k=case.split)))
 
 
 def predicted(product: Product) -> TilePrediction:

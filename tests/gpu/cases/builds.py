@@ -18,7 +18,7 @@ from inductor_plugin.inductor.candidates.cuda import cuda_major, machine
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import TritonCompileJob, WorkerSettings
@@ -74,7 +74,7 @@ def placed(
     pool = CompilePool(workers, settings("compile"), memory_bytes_per_job=_BYTES)
     ends = time.monotonic() + timeout_s
     store = open_store(folder)
-    builder = Builder(store, pool, Counters(), Trace(), min(compile_s, timeout_s))
+    builder = Builder(store, pool, Counters(), SpanTrace(), min(compile_s, timeout_s))
     waiting = [_Waiting(f"{at}", packed_or_own(build, store)) for at, build in enumerate(builds)]
     try:
         for each in waiting:

@@ -23,7 +23,7 @@ from inductor_plugin.kernels.nvcc import NoToolkit, find
 from inductor_plugin.ops import gemm, gemm_abi, launch
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import CppBuild
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import BenchCandidate, WorkerSettings
@@ -191,7 +191,7 @@ def test_what_is_built_is_what_the_call_finds(lab: Lab, tmp_path: Path) -> None:
     store = open_store(tmp_path / "kernels")
     settings = WorkerSettings(sys_path=tuple(sys.path), kind="compile")
     pool = CompilePool(1, settings, memory_bytes_per_job=0)
-    builder = Builder(store, pool, Counters(), Trace(), 500)
+    builder = Builder(store, pool, Counters(), SpanTrace(), 500)
     fresh = [replace(entry, ready=False, outcome=None) for entry in (*chosen, *more)]
     try:
         for competitor in fresh:

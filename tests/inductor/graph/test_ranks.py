@@ -67,10 +67,10 @@ def compiled(cache: Path, **options: Any) -> list[Any]:
     result: list[Any] = []
     layer, x = nn.Linear(24, 40), torch.randn(16, 24)
 
-    def note(tickets: Sequence[Any]) -> None:
+    def take(tickets: Sequence[Any]) -> None:
         result.extend(tickets)
 
-    with torch.no_grad(), inductor_plugin.observe(note):
+    with torch.no_grad(), inductor_plugin.observe(take):
         function: Any = torch.compile(
             layer, backend="inductor_plugin", options={"cache_dir": str(cache), **options}
         )

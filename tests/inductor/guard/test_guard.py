@@ -26,7 +26,7 @@ from inductor_plugin.cache.record import GRAPH, to_fields
 from inductor_plugin.inductor.graph.graph_record import LIBRARY, PLAIN, TUNED
 from inductor_plugin.inductor.guard import guard
 from inductor_plugin.inductor.guard.allowance import Allowance
-from inductor_plugin.inductor.guard.bench import Compiled, GraphBench
+from inductor_plugin.inductor.guard.bench import CompiledGraph, GraphBench
 from inductor_plugin.inductor.guard.comparison import Comparison
 from inductor_plugin.tuning import selection
 from inductor_plugin.tuning.decision import Verdict
@@ -82,7 +82,9 @@ class Referee:
         """Graphs without autotuning."""
         judge(monkeypatch, self.compare)
 
-    def compare(self, bench: GraphBench, graphs: Sequence[Compiled], limit_s: float) -> Comparison:
+    def compare(
+        self, bench: GraphBench, graphs: Sequence[CompiledGraph], limit_s: float
+    ) -> Comparison:
         assert limit_s >= 0.5
         inputs = [built(value, {}) for value in bench.described.inputs]
         rivals = [rivals_in(lambda graph=graph: graph.code([*inputs])) for graph in graphs]
@@ -96,7 +98,7 @@ class Referee:
 
 def judge(
     monkeypatch: pytest.MonkeyPatch,
-    compare: Callable[[GraphBench, Sequence[Compiled], float], Comparison],
+    compare: Callable[[GraphBench, Sequence[CompiledGraph], float], Comparison],
 ) -> None:
     """Let a function compare graphs; the worker is left alone."""
     monkeypatch.setattr(GraphBench, "compare", lambda *arguments: compare(*arguments))  # pyright: ignore

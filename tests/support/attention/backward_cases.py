@@ -17,7 +17,7 @@ from inductor_plugin.problem.attention import BACKWARD, Mask, arguments
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.template import Candidate
 from inductor_plugin.templates.triton_attention.backward import candidate
-from inductor_plugin.templates.triton_attention.backward_blocks import Blocks
+from inductor_plugin.templates.triton_attention.backward_blocks import BackwardBlocks
 from tests.support.attention import reference
 
 H100 = target("H100")
@@ -30,13 +30,13 @@ In float32 the last place of a score of 64 is 4e-6, and moves its weight by as m
 cuts bfloat16 off where a GPU rounds: twice the error.
 """
 SHAPES = (
-    Blocks(32, 32, 32, 32, 1, 4),
-    Blocks(64, 32, 32, 64, 1, 4),
-    Blocks(32, 64, 64, 32, 1, 4),
-    Blocks(64, 64, 64, 64, 1, 4),
+    BackwardBlocks(32, 32, 32, 32, 1, 4),
+    BackwardBlocks(64, 32, 32, 64, 1, 4),
+    BackwardBlocks(32, 64, 64, 32, 1, 4),
+    BackwardBlocks(64, 64, 64, 64, 1, 4),
 )
 """Small enough that a hundred rows and keys make several blocks: interpreted, stages do nothing."""
-TMA = Blocks(32, 64, 64, 32, 1, 4, tma=True)
+TMA = BackwardBlocks(32, 64, 64, 32, 1, 4, tma=True)
 
 EVERYTHING, CAUSAL, LAST = Mask(), Mask(right=0), Mask(right=0, bottom_right=True)
 MASKS = (
@@ -110,7 +110,7 @@ class Trial:
 
     group: str
     case: Case
-    blocks: Blocks = SHAPES[0]
+    blocks: BackwardBlocks = SHAPES[0]
 
     @property
     def name(self) -> str:

@@ -21,8 +21,8 @@ from inductor_plugin.problem.attention import FORWARD, Mask, arguments
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.template import Candidate
 from inductor_plugin.templates.triton_attention import decode, forward
-from inductor_plugin.templates.triton_attention.block import Block
-from inductor_plugin.templates.triton_attention.decode import Share
+from inductor_plugin.templates.triton_attention.block import ForwardBlock
+from inductor_plugin.templates.triton_attention.decode import KeySplit
 from tests.support.attention import reference
 from tests.support.attention.backward_cases import Case
 
@@ -34,10 +34,10 @@ TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2, N
 """Largest error of out, relative to 1 + its value: rounding of the weights and of the result, which of
 operands of 8 bits are in bfloat16."""
 LSE_TOLERANCE = 4e-6
-SMALL = Block(32, 32, 1, 4)
+SMALL = ForwardBlock(32, 32, 1, 4)
 """Small enough that a hundred rows and keys make many blocks: interpreted, stages do nothing."""
-TMA = Block(32, 32, 1, 4, tma=True)
-SPECIALIZED = Block(32, 32, 1, 4, tma=True, specialize=True)
+TMA = ForwardBlock(32, 32, 1, 4, tma=True)
+SPECIALIZED = ForwardBlock(32, 32, 1, 4, tma=True, specialize=True)
 
 CAUSAL, LAST = Mask(right=0), Mask(right=0, bottom_right=True)
 MASKS = (
@@ -74,7 +74,7 @@ class Trial:
 
     group: str
     case: Case
-    kernel: Block | Share = SMALL
+    kernel: ForwardBlock | KeySplit = SMALL
     lse: bool = True
     poison: tuple[tuple[str, float], ...] = ()
     hidden: bool = False
@@ -104,7 +104,7 @@ def fast() -> list[Trial]:
 
 def candidate_of(trial: Trial, problem: Problem) -> Candidate:
     """Return the kernel of a trial."""
-    if isinstance(trial.kernel, Share):
+    if isinstance(trial.kernel, KeySplit):
         return decode.candidate(problem, trial.kernel)
     return forward.candidate(problem, trial.kernel)
 
@@ -282,19 +282,19 @@ def _decodes() -> Iterator[Trial]:
     masks = (Mask(), LAST, Mask(60, 0, True), Mask(5, -1))
     for number, (queries, (heads, kv), mask) in enumerate(product((1, 3, 16), groups, masks)):
         case = _case(queries, 230 + number, mask, head_dim=64, heads=heads, kv_heads=kv, batch=2)
-        share = Share(32, 1, 4, (1, 3, 4, 8)[number % 4])
+        share = KeySplit(32, 1, 4, (1, 3, 4, 8)[number % 4])
         yield Trial(
             "decode", replace(case, dtype=(torch.float32, torch.float16)[number % 2]), share
         )
     for dim in (40, 96, 128, 192, 256):
         case = _case(2, 200, LAST, head_dim=dim, value_dim=64 if dim == 192 else 0, heads=4)
-        yield Trial("decode", replace(case, dtype=torch.bfloat16), Share(64, 1, 4, 2))
+        yield Trial("decode", replace(case, dtype=torch.bfloat16), KeySplit(64, 1, 4, 2))
     for shape in ((1, 4, 1, 150), (2, 4, 3, 150), (2, 1, 3, 1)):
         case = _case(3, 150, LAST, heads=4, kv_heads=2, batch=2, bias=shape)
-        yield Trial("decode", case, Share(32, 1, 4, 3), broadcast=shape[1] == 1)
-        yield Trial("decode", case, Share(32, 1, 4, 1), lse=False)
-    yield Trial("decode", _case(3, 150, LAST, softcap=2.0, by_tokens=True), Share(32, 1, 4, 5))
-    yield Trial("decode", _case(9, 4, LAST, by_tokens=True), Share(16, 1, 4, 2))
+        yield Trial("decode", case, KeySplit(32, 1, 4, 3), broadcast=shape[1] == 1)
+        yield Trial("decode", case, KeySplit(32, 1, 4, 1), lse=False)
+    yield Trial("decode", _case(3, 150, LAST, softcap=2.0, by_tokens=True), KeySplit(32, 1, 4, 5))
+    yield Trial("decode", _case(9, 4, LAST, by_tokens=True), KeySplit(16, 1, 4, 2))
 
 
 def _layouts() -> Iterator[Trial]:
@@ -310,7 +310,7 @@ def _layouts() -> Iterator[Trial]:
 
 def _non_finite() -> Iterator[Trial]:
     for name, value in product("qk", (math.nan, math.inf, -math.inf)):
-        for kernel in (SMALL, TMA, Share(32, 1, 4, 3)):
+        for kernel in (SMALL, TMA, KeySplit(32, 1, 4, 3)):
             poison = ((name, value),)
             yield Trial("non-finite", _case(9, 60, LAST), kernel, poison=poison)
             yield Trial("non-finite", _case(9, 60, Mask(5, 5)), kernel, poison=poison)
@@ -329,7 +329,7 @@ def _narrow() -> Iterator[Trial]:
         yield Trial("8 bits", case)
     for splits, dim in ((1, 40), (3, 64), (4, 128), (2, 256)):
         case = _case(3, 230, LAST, head_dim=dim, dtype=NARROW, heads=8, kv_heads=2, batch=2)
-        yield Trial("8 bits", case, Share(32, 1, 4, splits))
+        yield Trial("8 bits", case, KeySplit(32, 1, 4, splits))
 
 
 def _bias(trial: Trial, generator: torch.Generator) -> Tensor:

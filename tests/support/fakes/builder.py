@@ -12,7 +12,7 @@ from inductor_plugin.problem.target import Target
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import CppCompileJob
 from tests.support.fakes.tasks import cpp_build, entry, task
@@ -28,7 +28,7 @@ class Rig:
     pool: FakePool
     store: Store
     counters: Counters
-    trace: Trace
+    trace: SpanTrace
     target: Target | None = None
     op: str = "mm"
 
@@ -47,7 +47,7 @@ class Rig:
 
 
 def rig(path: Path, *, timeout_s: float = LIMIT_S) -> Rig:
-    pool, counters, trace, store = FakePool(), Counters(), Trace("trace.json"), open_store(path)
+    pool, counters, trace, store = FakePool(), Counters(), SpanTrace("trace.json"), open_store(path)
     workers: Any = pool
     builder = Builder(store, workers, counters, trace, timeout_s)
     return Rig(builder, pool, store, counters, trace)

@@ -8,7 +8,7 @@ from typing import Any
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.pipeline import Pipeline
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import Task
 from tests.support.fakes.waiting import LIMIT_S, FakeLocks
 from tests.support.fakes.workers import FakeBench, FakeBuild, FakeMeasurement
@@ -25,7 +25,7 @@ class Rig:
     locks: FakeLocks
     measured: list[str]
     counters: Counters
-    trace: Trace
+    trace: SpanTrace
 
     def run(self, pending: Task, limit_s: float = LIMIT_S) -> bool:
         self.pipeline.submit(pending)
@@ -40,7 +40,7 @@ class Rigs:
 
     def __call__(self, build: Builder | None = None, device: str = "cuda:0") -> Rig:
         fake, bench, in_process, locks = FakeBuild(), FakeBench(), FakeMeasurement(), FakeLocks()
-        measured, counters, trace = list[str](), Counters(), Trace("trace.json")
+        measured, counters, trace = list[str](), Counters(), SpanTrace("trace.json")
         builder: Any = build or fake
         worker: Any = bench
         held: Any = locks
@@ -51,6 +51,6 @@ class Rigs:
         return Rig(pipeline, fake, bench, in_process, locks, measured, counters, trace)
 
 
-def spans(trace: Trace, kind: str) -> list[tuple[float, float]]:
+def spans(trace: SpanTrace, kind: str) -> list[tuple[float, float]]:
     events = trace._events  # pyright: ignore
     return [(e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == kind]

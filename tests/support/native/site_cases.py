@@ -25,7 +25,7 @@ def is_bound(call: Any, *operands: Tensor, out: Tensor) -> bool:
         return out
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sites._OperatorCall, "__call__", slow)
+        patched.setattr(sites._SiteCall, "__call__", slow)
         call(*operands, None, out=out)
     return not calls
 

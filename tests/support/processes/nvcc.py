@@ -27,7 +27,7 @@ from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.offer import CandidateOffer
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.compile_pool import CompilePool
@@ -99,7 +99,7 @@ def main() -> None:
     if task is not None:
         settings = WorkerSettings(sys_path=tuple(sys.path), kind="compile")
         pool = CompilePool(1, settings, memory_bytes_per_job=0)
-        builder = Builder(store, pool, counters, Trace(), LIMIT_S)
+        builder = Builder(store, pool, counters, SpanTrace(), LIMIT_S)
         built = [entry for entry in task.entries if entry.build is not None]
         for entry in built:
             builder.add(task, entry, lambda: None)

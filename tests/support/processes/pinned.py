@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> None:
     mode, file, cache_dir, *flags = arguments
     decisions: dict[str, str] = {}
 
-    def note(tickets: Sequence[Any]) -> None:
+    def take(tickets: Sequence[Any]) -> None:
         for ticket in tickets:
             text = f"{ticket.problem.describe()} {ticket.digest[:12]}"
             decisions[text] = f"{ticket.verdict and ticket.verdict.winner}"
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> None:
     tokens = torch.randperm(512, generator=torch.Generator().manual_seed(1))[:128].reshape(4, 32)
     outputs: dict[str, str] = {}
     with ExitStack() as stack:
-        stack.enter_context(inductor_plugin.observe(note))
+        stack.enter_context(inductor_plugin.observe(take))
         stack.enter_context(nullcontext() if "--without-template" in flags else rivals_offered())
         stack.enter_context(inductor_plugin.record(file) if mode == "record" else nullcontext())
         function: Any = torch.compile(network, backend="inductor_plugin", options=options)

@@ -179,7 +179,7 @@ def main(arguments: Sequence[str]) -> None:
         at_second_problem(signal.SIGKILL if rank == order.kill else signal.SIGSTOP)
     decisions: dict[str, list[Any]] = {}
 
-    def note(tickets: Sequence[Any]) -> None:
+    def take(tickets: Sequence[Any]) -> None:
         for ticket in tickets:
             winner = ticket.verdict.winner if ticket.verdict else None
             by = ticket.agreed.rank if ticket.agreed else None
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str]) -> None:
     started = time.monotonic()
     with (
         rivals_offered(),
-        inductor_plugin.observe(note),
+        inductor_plugin.observe(take),
         inductor_plugin.record(pins) if order.record else nullcontext(),
     ):
         if order.model == "products":

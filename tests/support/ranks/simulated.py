@@ -13,7 +13,7 @@ from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.ranks.job import Job
-from inductor_plugin.tuning.ranks.share import Share
+from inductor_plugin.tuning.ranks.share import RankShare
 from inductor_plugin.tuning.ranks.store import StoreLostError
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket, record_of
@@ -151,7 +151,7 @@ class Rank:
         self.number = number
         self.tuner, self.counters, self.selection = FakeTuner(), Counters(), FakeSelection()
         job = Job(number, world, store, token=f"token{number}")
-        self.share = Share(job, group, self.tuner, self.counters, TIMEOUT_S, has_thread=False)
+        self.share = RankShare(job, group, self.tuner, self.counters, TIMEOUT_S, has_thread=False)
         self.tickets: dict[str, TuningTicket] = {}
 
     def ticket(

@@ -129,10 +129,10 @@ class Faults:
     def _damaged(self, environ: dict[str, Any], start: Any, fault: dict[str, Any]) -> list[bytes]:
         started: list[Any] = []
 
-        def note(status: str, headers: Any, _error: Any = None) -> None:
+        def remember(status: str, headers: Any, _error: Any = None) -> None:
             started.extend((status, headers))
 
-        body = b"".join(self._application(environ, note))
+        body = b"".join(self._application(environ, remember))
         status, headers = started
         # Clients compare checksums that a server sends; a fault behind them is what is tested.
         headers = [(n, v) for n, v in headers if not n.lower().startswith("x-amz-checksum")]

@@ -15,7 +15,7 @@ import pytest
 from inductor_plugin.ops import gemm_abi
 from inductor_plugin.ops.gemm_abi import GemmOperand, GemmStatus
 from inductor_plugin.templates.cutlass.config import GemmConfig
-from inductor_plugin.templates.cutlass.evt import Evt, Node, Operand, Output
+from inductor_plugin.templates.cutlass.evt import Evt, Node, Output, TreeOperand
 from inductor_plugin.templates.cutlass.source import INTERFACE, _filled, _words
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -38,10 +38,10 @@ TREE = Evt(
         Node("mul", (7, 4)),
     ),
     (
-        Operand("source", "bf16"),
-        Operand("row", "bf16"),
-        Operand("column", "f32"),
-        Operand("scalar", "f32"),
+        TreeOperand("source", "bf16"),
+        TreeOperand("row", "bf16"),
+        TreeOperand("column", "f32"),
+        TreeOperand("scalar", "f32"),
     ),
     (Output(0, "f32"), Output(8, "bf16")),
 )

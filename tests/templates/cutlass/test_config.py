@@ -5,7 +5,7 @@ import re
 from dataclasses import fields, replace
 from typing import Any
 
-from inductor_plugin.templates.cutlass.config import BITS, GemmConfig, Launch, full_alignment
+from inductor_plugin.templates.cutlass.config import BITS, GemmConfig, LaunchOptions, full_alignment
 from inductor_plugin.templates.cutlass.evt import Evt, Node, Output
 
 SM90 = GemmConfig(
@@ -98,5 +98,5 @@ def test_a_full_alignment_is_sixteen_bytes() -> None:
 
 
 def test_a_launch_is_named_by_what_differs_from_the_plain_one() -> None:
-    assert Launch().name == ""
-    assert Launch(8, "along_n", 4).name == "swizzle8_along_n_split4"
+    assert LaunchOptions().name == ""
+    assert LaunchOptions(8, "along_n", 4).name == "swizzle8_along_n_split4"

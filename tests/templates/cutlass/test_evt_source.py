@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inductor_plugin.templates.cutlass.config import GemmConfig
-from inductor_plugin.templates.cutlass.evt import Evt, Node, Operand, Output
+from inductor_plugin.templates.cutlass.evt import Evt, Node, Output, TreeOperand
 from inductor_plugin.templates.cutlass.evt_source import checks, evt_epilogue, functions
 from inductor_plugin.templates.cutlass.source import generator_reason, source
 
@@ -37,7 +37,7 @@ TWO = Evt(
         Node("operand", (), 2),
         Node("add", (4, 5)),
     ),
-    (Operand("row", "f16"), Operand("source", "bf16"), Operand("full", "f32")),
+    (TreeOperand("row", "f16"), TreeOperand("source", "bf16"), TreeOperand("full", "f32")),
     (Output(2, "f32"), Output(6, "bf16")),
 )
 

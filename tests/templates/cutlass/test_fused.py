@@ -16,7 +16,7 @@ from inductor_plugin.problem.target import target
 from inductor_plugin.template import Candidate, CudaSource
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.evt import Evt, Node, Output
-from inductor_plugin.templates.cutlass.evt import Operand as Leaf
+from inductor_plugin.templates.cutlass.evt import TreeOperand as Leaf
 from inductor_plugin.templates.cutlass.fused import LIMIT, absorbed
 from inductor_plugin.templates.cutlass.gemm import CutlassGemm
 from inductor_plugin.templates.cutlass.limits import (

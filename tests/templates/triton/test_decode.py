@@ -79,7 +79,7 @@ def test_a_prologue_fuses_into_the_load_of_b() -> None:
         (Arg((4, 4096), F16), Arg((4096, 2048), torch.int8)),
     )
     assert graph.code.count(".run(") == 1
-    assert "'arg_B': '*i8'" in graph.code or "*i8" in graph.code
+    assert "*i8" in graph.code
 
 
 def test_a_kernel_for_a_dynamic_number_of_rows_takes_it_as_an_argument() -> None:

@@ -21,7 +21,7 @@ from inductor_plugin.templates.triton.order import LIMIT
 from inductor_plugin.templates.triton.product import text_of
 from inductor_plugin.templates.triton_attention.backward import TritonAttentionBackward
 from inductor_plugin.templates.triton_attention.backward_blocks import (
-    Blocks,
+    BackwardBlocks,
     blocks_of,
     burdens_of,
     shared_bytes,
@@ -268,7 +268,7 @@ def test_nothing_is_added_up_between_programs() -> None:
     assert text.count("tl.store(") == 2  # dv and dq
 
 
-def compile_and_check(described: Problem, candidate: Candidate, blocks: Blocks) -> None:
+def compile_and_check(described: Problem, candidate: Candidate, blocks: BackwardBlocks) -> None:
     """Compile a kernel, which must not spill nor take more shared memory than was said."""
     gpu = described.target
     assert gpu is not None

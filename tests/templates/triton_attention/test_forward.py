@@ -18,13 +18,13 @@ from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates import register_builtin
 from inductor_plugin.templates.triton.order import LIMIT
 from inductor_plugin.templates.triton_attention.block import (
-    Block,
+    ForwardBlock,
     fits,
     shared_bytes,
     sums_of_thread,
 )
 from inductor_plugin.templates.triton_attention.decode import (
-    Share,
+    KeySplit,
     TritonAttentionDecode,
     scratch_bytes,
     shares_of,
@@ -242,7 +242,7 @@ def test_float32_is_exact_unless_tf32_is_allowed() -> None:
 
 def test_keys_known_to_be_whole_steps_need_no_mask() -> None:
     def even(problem: Problem) -> bool:
-        return bool(candidate(problem, Block(64, 64, 2, 4)).config["EVEN_N"])
+        return bool(candidate(problem, ForwardBlock(64, 64, 2, 4)).config["EVEN_N"])
 
     assert even(dense(keys=4096))
     assert not even(dense(keys=4100))
@@ -283,14 +283,14 @@ def test_few_programs_take_low_blocks_first() -> None:
 
 def test_what_does_not_fit_is_not_offered() -> None:
     problem = dense(head_dim=128)
-    assert fits(Block(128, 64, 3, 8), problem)
-    assert not fits(Block(128, 128, 4, 8), problem)  # 288 KiB
-    assert not fits(Block(128, 128, 2, 4), problem)  # 256 sums a thread
-    assert sums_of_thread(Block(128, 128, 2, 4, tma=True, specialize=True), problem) == 128
+    assert fits(ForwardBlock(128, 64, 3, 8), problem)
+    assert not fits(ForwardBlock(128, 128, 4, 8), problem)  # 288 KiB
+    assert not fits(ForwardBlock(128, 128, 2, 4), problem)  # 256 sums a thread
+    assert sums_of_thread(ForwardBlock(128, 128, 2, 4, tma=True, specialize=True), problem) == 128
     small = dense(head_dim=256, gpu=target("L40S"))
     for source in sources(FORWARD.candidates(small)):
         facts = dict(source.constants)
-        block = Block(
+        block = ForwardBlock(
             int(facts["BLOCK_M"]), int(facts["BLOCK_N"]), source.num_stages, source.num_warps
         )
         assert shared_bytes(block, small) <= 99 * KIB
@@ -327,7 +327,7 @@ def test_scratch_holds_sums_maxima_totals_and_counters() -> None:
     facts = dict(source.constants)
     tiles, rows, splits = 2 * 8, int(facts["ROWS"]), int(facts["SPLITS"])
     assert source.scratch_bytes == 4 * (tiles * splits * rows * (64 + 2) + tiles)
-    assert scratch_bytes(attention_of(problem), Share(64, 2, 4, 1)) == 0
+    assert scratch_bytes(attention_of(problem), KeySplit(64, 2, 4, 1)) == 0
 
 
 @pytest.mark.parametrize("place", [(0, 0), (0, 2), (1, 1)])

@@ -18,7 +18,7 @@ from torch.utils import _triton
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import Mask
 from inductor_plugin.template import Candidate
-from inductor_plugin.templates.triton_attention.decode import Share
+from inductor_plugin.templates.triton_attention.decode import KeySplit
 from tests.support import gpu
 from tests.support.attention.backward_cases import Case
 from tests.support.attention.forward_cases import (
@@ -74,7 +74,7 @@ def test_some_of_all_attentions_are_right() -> None:
 def test_addresses_beyond_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(50, 70, LAST, kv_heads=1, dtype=HALF)
     sequences = replace(case, queries=(5, 45), keys=(33, 37))
-    decoded = Trial("decode", replace(case, queries=2), Share(32, 1, 4, 2))
+    decoded = Trial("decode", replace(case, queries=2), KeySplit(32, 1, 4, 2))
     monkeypatch.setattr(TritonScheduling, "can_use_32bit_indexing", lambda *operands: False)
     check([Trial("dense", case), Trial("dense", case, TMA), Trial("sequences", sequences), decoded])
 
@@ -114,7 +114,7 @@ SOME = (  # one in each kernel, with unknown sizes
     Graph(Trial("dense", replace(PAIR, batch=3)), ALL, fused=True),
     Graph(Trial("dense, TMA", PAIR, TMA), BOTH),
     Graph(Trial("sequences", RAGGED), TOKENS | {5: 9}, fused=True),
-    Graph(Trial("decode", ONE, Share(32, 1, 4, 3)), {259: 4000}, fused=True),
+    Graph(Trial("decode", ONE, KeySplit(32, 1, 4, 3)), {259: 4000}, fused=True),
 )
 MORE = (
     Graph(Trial("known sizes", PAIR), fused=True),
@@ -136,11 +136,11 @@ MORE = (
     Graph(Trial("sequences, TMA", replace(RAGGED, dtype=HALF), TMA), TOKENS),
     Graph(Trial("sequences, window", replace(RAGGED, mask=Mask(9, 3, True))), TOKENS),
     Graph(Trial("unknown count", RAGGED), {5: 9}, fused=True),
-    Graph(Trial("decode, no split", replace(ONE, batch=3), Share(32, 1, 4, 1)), {259: 900, 3: 16}),
-    Graph(Trial("decode, known sizes", ONE, Share(64, 1, 4, 2)), fused=True),
-    Graph(Trial("decode, window", replace(ONE, mask=Mask(90, 0, True)), Share(32, 1, 4, 4)), {259: 700}),
-    Graph(Trial("decode, odd heads", replace(ONE, heads=6, queries=2), Share(32, 1, 4, 3)), {259: 700}),
-    Graph(Trial("decode, bias", replace(ONE, bias=(2, 1, 1, 259)), Share(32, 1, 4, 3)), {259: 700}),
+    Graph(Trial("decode, no split", replace(ONE, batch=3), KeySplit(32, 1, 4, 1)), {259: 900, 3: 16}),
+    Graph(Trial("decode, known sizes", ONE, KeySplit(64, 1, 4, 2)), fused=True),
+    Graph(Trial("decode, window", replace(ONE, mask=Mask(90, 0, True)), KeySplit(32, 1, 4, 4)), {259: 700}),
+    Graph(Trial("decode, odd heads", replace(ONE, heads=6, queries=2), KeySplit(32, 1, 4, 3)), {259: 700}),
+    Graph(Trial("decode, bias", replace(ONE, bias=(2, 1, 1, 259)), KeySplit(32, 1, 4, 3)), {259: 700}),
 )  # fmt: skip
 
 

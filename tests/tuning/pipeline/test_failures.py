@@ -16,7 +16,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import Task
 from tests.support.fakes.pipeline import Rig, Rigs
 from tests.support.fakes.tasks import entry, task, triton_job
@@ -81,7 +81,7 @@ def test_where_nothing_can_be_measured_nothing_more_is_compiled(
 ) -> None:
     """A card that is full or another process's: the kernels of a graph take minutes to compile."""
     pool: Any = FakePool()
-    rig = rigs(Builder(open_store(tmp_path), pool, Counters(), Trace(), LIMIT_S))
+    rig = rigs(Builder(open_store(tmp_path), pool, Counters(), SpanTrace(), LIMIT_S))
     rig.bench.without_device = True
     pool.gate.clear()  # what the first problem needs is being compiled when its library kernel fails
 

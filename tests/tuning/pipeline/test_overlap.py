@@ -10,7 +10,7 @@ from typing import Any
 from inductor_plugin.cache import open_store
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import Task
 from tests.support.fakes.pipeline import Rig, Rigs, spans
 from tests.support.fakes.tasks import cpp_build, entry, task, triton_job
@@ -22,7 +22,7 @@ def test_measuring_starts_with_the_first_ready_candidate_while_others_compile(
     rigs: Rigs, tmp_path: Path
 ) -> None:
     pool: Any = FakePool(compile_s=0.15)
-    trace = Trace("trace.json")
+    trace = SpanTrace("trace.json")
     builder = Builder(open_store(tmp_path), pool, Counters(), trace, LIMIT_S)
     rig = rigs(builder)
     rig.bench.during = lambda _name: time.sleep(0.03)
@@ -39,7 +39,7 @@ def test_measuring_starts_with_the_first_ready_candidate_while_others_compile(
 
 def test_on_a_cpu_nothing_is_measured_while_anything_compiles(rigs: Rigs, tmp_path: Path) -> None:
     pool: Any = FakePool(workers=2, compile_s=0.02)
-    trace = Trace("trace.json")
+    trace = SpanTrace("trace.json")
     builder = Builder(open_store(tmp_path), pool, Counters(), trace, LIMIT_S)
     rig = rigs(builder, device="cpu")
     compiling_meanwhile: list[int] = []
@@ -80,7 +80,7 @@ def test_on_a_cpu_a_compile_asked_for_while_measuring_starts_afterwards(
     rigs: Rigs, tmp_path: Path
 ) -> None:
     pool: Any = FakePool()
-    builder = Builder(open_store(tmp_path), pool, Counters(), Trace(), LIMIT_S)
+    builder = Builder(open_store(tmp_path), pool, Counters(), SpanTrace(), LIMIT_S)
     rig = rigs(builder, device="cpu")
     other = task([entry("k", build=cpp_build("k"))], digest="of another thread")
     jobs: list[int] = []

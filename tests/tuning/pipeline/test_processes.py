@@ -13,7 +13,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.tuning import pipeline as pipeline_module
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import Task
 from tests.support.fakes.pipeline import Rig, Rigs
 from tests.support.fakes.tasks import cpp_build, entry, task, triton_job
@@ -88,7 +88,7 @@ def test_what_a_remote_answers_late_is_used_while_candidates_compile(
     rigs: Rigs, tmp_path: Path
 ) -> None:
     pool: Any = FakePool(compile_s=60.0)
-    rig = rigs(Builder(open_store(tmp_path), pool, Counters(), Trace("trace.json"), LIMIT_S))
+    rig = rigs(Builder(open_store(tmp_path), pool, Counters(), SpanTrace("trace.json"), LIMIT_S))
 
     def refresh(pending: Task) -> int:
         if rig.bench.screened:  # the answer has come

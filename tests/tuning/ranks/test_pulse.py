@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from inductor_plugin.tuning.ranks.pulse import Watch, beat, progress_in
+from inductor_plugin.tuning.ranks.pulse import RankWatch, beat, progress_in
 
 
 def test_a_rank_is_silent_from_its_last_new_sign_of_life() -> None:
-    watch = Watch(since=0.0)
+    watch = RankWatch(since=0.0)
     for second in range(5):
         watch.see(beat(second, {}), "mm/a", float(second))
     for second in range(5, 9):
@@ -17,21 +17,21 @@ def test_a_rank_is_silent_from_its_last_new_sign_of_life() -> None:
 
 
 def test_a_rank_without_any_sign_is_silent_from_the_first_look() -> None:
-    watch = Watch(since=10.0)
+    watch = RankWatch(since=10.0)
     for second in range(10, 14):
         assert not watch.see(None, "mm/a", float(second))
     assert watch.silent_s(13.0) == 3.0
 
 
 def test_time_in_which_nobody_looked_is_no_silence() -> None:
-    watch = Watch(since=0.0)
+    watch = RankWatch(since=0.0)
     watch.see(beat(1, {}), "mm/a", 0.0)
     watch.see(beat(1, {}), "mm/a", 300.0)  # this process was stopped, or waited for nothing
     assert watch.silent_s(301.0) == 1.0
 
 
 def test_progress_is_that_of_the_problem_alone() -> None:
-    watch = Watch(since=0.0)
+    watch = RankWatch(since=0.0)
     assert watch.see(beat(1, {"mm/a": 0, "mm/b": 0}), "mm/a", 0.0)
     assert not watch.see(beat(2, {"mm/a": 0, "mm/b": 1}), "mm/a", 1.0)
     assert watch.see(beat(3, {"mm/a": 1, "mm/b": 1}), "mm/a", 2.0)

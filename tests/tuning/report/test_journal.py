@@ -9,14 +9,14 @@ import pytest
 from inductor_plugin.tuning.build.item import BuildItem
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.journal import Journal
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.worker.jobs import Compiled, Outcome
 from tests.support.fakes.tasks import cpp_build, entry, problem, task
 
 
 def test_a_count_is_for_the_problem_and_for_the_process() -> None:
     counters = Counters()
-    journal = Journal(counters, Trace())
+    journal = Journal(counters, SpanTrace())
     first, second = task([]), task([])
     journal.count(first, compiled=1, compile_s=0.5)
     journal.count(second, compiled=2)
@@ -29,7 +29,7 @@ def test_what_is_measured_is_logged_with_its_problem_before_it_runs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    trace = Trace("trace.json")
+    trace = SpanTrace("trace.json")
     journal = Journal(Counters(), trace)
     with journal.measuring(task([]), "cpu", ["a"], "screen"):
         assert caplog.messages == ["measuring a for mm(64x32, 32x48) (screen)"]
@@ -45,7 +45,7 @@ def test_what_fails_is_logged_with_its_problem_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    journal, pending = Journal(Counters(), Trace()), task([])
+    journal, pending = Journal(Counters(), SpanTrace()), task([])
     journal.measured(pending, "a", Outcome("a-1", "ok", elapsed_s=0.5))
     journal.measured(pending, "b", Outcome("b-1", "wrong", "error 2", elapsed_s=0.5, check_s=0.25))
     assert caplog.messages == ["b for mm(64x32, 32x48): wrong: error 2"]
@@ -57,13 +57,13 @@ def test_what_fails_is_logged_with_its_problem_and_counted(
 def test_what_was_not_compared_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     gap = "not compared at size 1 instead of 300: the library kernel raised RuntimeError: no"
-    Journal(Counters(), Trace()).measured(task([]), "a", Outcome("a-1", "ok", gap))
+    Journal(Counters(), SpanTrace()).measured(task([]), "a", Outcome("a-1", "ok", gap))
     assert caplog.messages == [f"a for mm(64x32, 32x48): ok: {gap}"]
 
 
 def test_a_compile_names_its_problems_and_counts_for_each(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    trace = Trace("trace.json")
+    trace = SpanTrace("trace.json")
     journal = Journal(Counters(), trace)
     tasks = [task([]), task([])]
     tasks[1].problem = problem(rows=512)

@@ -115,6 +115,9 @@ def test_waiting_inside_a_wait_shows_one_bar(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "stderr", Terminal())
     progress = Progress("on")
     progress.expect(2)
-    with progress.shown(), progress.shown():
-        progress.step("a")
+    with progress.shown():
+        outer = progress._bar  # pyright: ignore[reportPrivateUsage]
+        with progress.shown():
+            assert progress._bar is outer  # pyright: ignore[reportPrivateUsage]
+            progress.step("a")
     progress.step("b")  # the bar is gone; a late step has nothing to draw on

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.tuning.report.trace import Trace
+from inductor_plugin.tuning.report.trace import SpanTrace
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -17,7 +17,7 @@ def events(path: Path) -> list[dict[str, Any]]:
 
 
 def test_spans_are_written_in_microseconds_on_named_tracks(tmp_path: Path) -> None:
-    trace = Trace(str(tmp_path / "t.json"))
+    trace = SpanTrace(str(tmp_path / "t.json"))
     trace.add("compile 1", "k", 5_000, 8_000, problem="mm")
     trace.add("measure cpu", "k", 9_000, 9_500)
     trace.add("compile 1", "l", 9_000, 9_100)
@@ -31,7 +31,7 @@ def test_spans_are_written_in_microseconds_on_named_tracks(tmp_path: Path) -> No
 
 
 def test_a_block_that_fails_is_drawn_too(tmp_path: Path) -> None:
-    trace = Trace(str(tmp_path / "t.json"))
+    trace = SpanTrace(str(tmp_path / "t.json"))
     with pytest.raises(ValueError, match="inside"), trace.span("measure cpu", "k"):
         raise ValueError("inside")
     trace.write()
@@ -39,7 +39,7 @@ def test_a_block_that_fails_is_drawn_too(tmp_path: Path) -> None:
 
 
 def test_without_a_path_nothing_is_collected() -> None:
-    trace = Trace()
+    trace = SpanTrace()
     with trace.span("measure cpu", "k"):
         pass
     trace.write()
@@ -47,7 +47,7 @@ def test_without_a_path_nothing_is_collected() -> None:
 
 
 def test_later_graphs_add_to_the_file(tmp_path: Path) -> None:
-    trace = Trace(str(tmp_path / "t.json"))
+    trace = SpanTrace(str(tmp_path / "t.json"))
     for name in ("a", "b"):
         trace.add("compile 1", name, 0, 1)
         trace.write()
@@ -55,20 +55,20 @@ def test_later_graphs_add_to_the_file(tmp_path: Path) -> None:
 
 
 def test_a_process_that_tuned_nothing_leaves_the_file_alone(tmp_path: Path) -> None:
-    first = Trace(str(tmp_path / "t.json"))
+    first = SpanTrace(str(tmp_path / "t.json"))
     first.add("compile 1", "k", 0, 1)
     first.write()
     before = (tmp_path / "t.json").read_bytes()
-    Trace(str(tmp_path / "t.json")).write()
+    SpanTrace(str(tmp_path / "t.json")).write()
     assert (tmp_path / "t.json").read_bytes() == before
-    Trace(str(tmp_path / "new.json")).write()
+    SpanTrace(str(tmp_path / "new.json")).write()
     assert not (tmp_path / "new.json").exists()
 
 
 def test_processes_add_to_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for pid in (11, 12):
         monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
-        trace = Trace(str(tmp_path / "t.json"))
+        trace = SpanTrace(str(tmp_path / "t.json"))
         for name in ("a", "b"):
             trace.add("compile 1", name, 0, 1)
             trace.write()
@@ -84,7 +84,7 @@ def test_processes_add_to_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_file_that_is_no_trace_is_replaced(tmp_path: Path, text: str) -> None:
     path = tmp_path / "t.json"
     path.write_text(text)
-    trace = Trace(str(path))
+    trace = SpanTrace(str(path))
     trace.add("compile 1", "k", 0, 1)
     trace.write()
     assert [e["name"] for e in events(path) if e["ph"] == "X"] == ["k"]
@@ -93,7 +93,7 @@ def test_a_file_that_is_no_trace_is_replaced(tmp_path: Path, text: str) -> None:
 def test_a_path_that_cannot_be_written_is_warned_about_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trace = Trace(str(tmp_path / "none" / "t.json"))
+    trace = SpanTrace(str(tmp_path / "none" / "t.json"))
     for _ in range(2):
         trace.add("compile 1", "k", 0, 1)
         trace.write()

@@ -219,7 +219,7 @@ def test_what_is_launched_otherwise_than_in_generated_code_has_no_host_time() ->
     operator = OpKernel("inductor_plugin::cutlass_mm.out", ("k@/a/path", "tt", 1, 0, 1))
     steps = (SequenceStep(operator, ()), SequenceStep(ExternKernel("mm"), ()))
     calls: tuple[Any, ...] = (print, print)
-    fast: Any = triton_launch.Launch(print, (), 0, int)
+    fast: Any = triton_launch.BoundLaunch(print, (), 0, int)
     launched = launch.launched_as_generated
     assert launched(SequenceKernel(steps), BoundSequence(calls, {}))
     fused = SequenceKernel((*steps, SequenceStep(ModuleKernel("text"), ())))

@@ -47,9 +47,9 @@ def test_numbers_are_drawn_on_the_cpu_for_a_device_that_draws_none(
 
     def generator(device: str) -> torch.Generator:
         asked.append(device)
-        return made("cpu")
+        return stock("cpu")
 
-    made = torch.Generator
+    stock = torch.Generator
     monkeypatch.setattr(operands.torch, "Generator", generator)
     own = build(random)
     with described(name="meta"):

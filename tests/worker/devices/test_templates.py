@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.device import Devices, Source
+from inductor_plugin.device import Devices, DeviceSource
 from inductor_plugin.problem import Problem
 from inductor_plugin.registry import Registry
 from inductor_plugin.template import Candidate
@@ -35,7 +35,7 @@ class Product:
 @pytest.fixture
 def devices() -> Devices:
     forget()
-    return Devices(lambda: [Source("npu", f"{fakes.HERE}:_CHOSEN", "entry point npu")])
+    return Devices(lambda: [DeviceSource("npu", f"{fakes.HERE}:_CHOSEN", "entry point npu")])
 
 
 def test_the_templates_of_a_device_are_registered_once(devices: Devices) -> None:

@@ -16,7 +16,7 @@ from inductor_plugin.tuning.pins.document import read_file
 from inductor_plugin.tuning.report.page.source import (
     BenchSource,
     CacheSource,
-    Graph,
+    CompiledGraphRow,
     Holding,
     PinSource,
 )
@@ -26,7 +26,7 @@ MOST_BYTES = 64 * 2**20
 
 
 def cache_source(
-    store: Store, records: Sequence[Record] | None = None, graphs: Sequence[Graph] = ()
+    store: Store, records: Sequence[Record] | None = None, graphs: Sequence[CompiledGraphRow] = ()
 ) -> CacheSource:
     """Return the content of a cache.
 

@@ -15,7 +15,7 @@ from inductor_plugin.tuning.report.page.rows import RECORD, Tables, pin_row, rec
 from inductor_plugin.tuning.report.page.source import (
     BenchSource,
     CacheSource,
-    Graph,
+    CompiledGraphRow,
     PinSource,
     Source,
 )
@@ -126,7 +126,7 @@ def _source(
     }
 
 
-def _graph(graph: Graph, at: Mapping[str, int], texts: Texts) -> dict[str, Any]:
+def _graph(graph: CompiledGraphRow, at: Mapping[str, int], texts: Texts) -> dict[str, Any]:
     return {
         "name": texts.place(graph.name),
         "records": [at[place] for place in graph.places if place in at],

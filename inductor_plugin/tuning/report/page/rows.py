@@ -9,7 +9,7 @@ from typing import Any
 from inductor_plugin.cache import Record
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.problem.description import described
-from inductor_plugin.repro.call import Refused, call_of
+from inductor_plugin.repro.call import NotReproducible, call_of
 from inductor_plugin.repro.operand import OperandText, operands
 from inductor_plugin.tuning.pins.pin import Pin
 from inductor_plugin.tuning.report.page.candidates import (
@@ -146,7 +146,7 @@ def _call(record: Record) -> tuple[str, str]:
     try:
         bare = len(inputs) if not record.problem.get("epilogue") else None
         call = call_of(record.problem, inputs[: bare or _operands_of(record, inputs)])
-    except (Refused, *_ODD) as error:
+    except (NotReproducible, *_ODD) as error:
         return f"# {error}", _lines(inputs, ())
     epilogue = str(record.problem.get("epilogue") or "").partition("-")[0]
     behind = f"  # then {epilogue}" if epilogue else ""

@@ -18,7 +18,7 @@ from inductor_plugin.errors import CacheError, warn_once
 from inductor_plugin.tuning.report.page.document import document
 from inductor_plugin.tuning.report.page.gather import cache_source, read_json
 from inductor_plugin.tuning.report.page.model import page_model
-from inductor_plugin.tuning.report.page.source import Graph
+from inductor_plugin.tuning.report.page.source import CompiledGraphRow
 from inductor_plugin.tuning.report.page.write import write_page
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _PAUSE = 20
 
 
 @dataclass(frozen=True)
-class Decided:
+class DecidedProblem:
     """A problem of a graph, decided.
 
     Attributes:
@@ -60,16 +60,18 @@ class RunPage:
         self._trace = trace
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._graphs: list[Graph] = []
-        self._problems: dict[str, Decided] = {}
+        self._graphs: list[CompiledGraphRow] = []
+        self._problems: dict[str, DecidedProblem] = {}
         self._next_s = 0.0
         self._pending = False
 
-    def add(self, kind: str, problems: Sequence[Decided], spent: Mapping[str, float]) -> None:
+    def add(
+        self, kind: str, problems: Sequence[DecidedProblem], spent: Mapping[str, float]
+    ) -> None:
         """Add a graph: ``forward``, ``backward`` ...; the page is written unless that was done a moment ago."""
         with self._lock:
             self._graphs.append(
-                Graph(
+                CompiledGraphRow(
                     f"{len(self._graphs) + 1} {kind}",
                     tuple(problem.place for problem in problems),
                     sum(problem.hit for problem in problems),
@@ -112,7 +114,7 @@ class RunPage:
         return None
 
 
-def _record(problem: Decided) -> Record | None:
+def _record(problem: DecidedProblem) -> Record | None:
     return problem.store.record(problem.environment, problem.op, problem.digest)
 
 

@@ -28,7 +28,7 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class Graph:
+class CompiledGraphRow:
     """A graph that a process compiled.
 
     Attributes:
@@ -66,7 +66,7 @@ class CacheSource:
     holdings: Sequence[Holding] = ()
     counters: Mapping[str, int] = field(default_factory=dict[str, int])
     quarantined: Sequence[tuple[str, str, str]] = ()
-    graphs: Sequence[Graph] = ()
+    graphs: Sequence[CompiledGraphRow] = ()
 
 
 @dataclass(frozen=True)

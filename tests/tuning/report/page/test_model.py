@@ -13,7 +13,7 @@ from inductor_plugin.tuning.report.page.rows import RECORD
 from inductor_plugin.tuning.report.page.source import (
     BenchSource,
     CacheSource,
-    Graph,
+    CompiledGraphRow,
     Holding,
     PinSource,
 )
@@ -83,7 +83,9 @@ def test_two_benchmarks_are_compared_number_by_number() -> None:
 
 def test_graphs_name_their_problems_by_rows() -> None:
     known = record(measured("a"))
-    graph = Graph("1 forward", (known.place, "gone/mm/1"), 1, {"wall_s": 0.12345, "failed": 0}, 5.0)
+    graph = CompiledGraphRow(
+        "1 forward", (known.place, "gone/mm/1"), 1, {"wall_s": 0.12345, "failed": 0}, 5.0
+    )
     source = CacheSource("c", [known], {}, [Holding("records of mm", 1, 10)], graphs=[graph])
     model = page_model([source])
     shown = model["sources"][0]["graphs"][0]

@@ -14,7 +14,7 @@ from torch import nn
 import inductor_plugin
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.tuning.report.page import run
-from inductor_plugin.tuning.report.page.run import Decided, RunPage
+from inductor_plugin.tuning.report.page.run import DecidedProblem, RunPage
 from tests.support.cache.records import decision, measured, record
 from tests.support.candidates.fast_templates import rivals_offered
 
@@ -25,9 +25,9 @@ def model_in(file: Path) -> dict[str, Any]:
     return model
 
 
-def decided(store: Store, problem: int) -> Decided:
+def decided(store: Store, problem: int) -> DecidedProblem:
     known = store.put_record(record(measured("a"), problem=problem, decision=decision("a")))
-    return Decided(store, known.environment, known.op, known.digest, hit=problem == 1)
+    return DecidedProblem(store, known.environment, known.op, known.digest, hit=problem == 1)
 
 
 def test_a_page_has_the_graphs_of_the_process_and_their_records_alone(

@@ -11,12 +11,12 @@ from inductor_plugin.tuning.report.page import timeline as module
 from inductor_plugin.tuning.report.page.gather import read_json
 from inductor_plugin.tuning.report.page.texts import Texts
 from inductor_plugin.tuning.report.page.timeline import timeline
-from inductor_plugin.tuning.report.trace import MAIN_TRACK, Trace
+from inductor_plugin.tuning.report.trace import MAIN_TRACK, SpanTrace
 
 
 def written(tmp_path: Path) -> Any:
     """Return the trace of a compile that waits 40 ms for three jobs, of which two are compiled side by side."""
-    trace = Trace(str(tmp_path / "trace.json"))
+    trace = SpanTrace(str(tmp_path / "trace.json"))
     began = time.perf_counter_ns()
 
     def at(ms: float) -> int:
