@@ -95,6 +95,27 @@ def test_a_directory_that_others_may_change_is_refused_by_one_rule_wherever_it_i
     assert f"{finding.detail}; {finding.remedy}" == reason
 
 
+def test_what_may_not_be_looked_at_is_a_finding_of_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr("inductor_plugin.cli.disk.reason_to_refuse", fails)
+    finding = examined(tmp_path)
+    assert finding.state == "broken"
+    assert f"{tmp_path} is not used: [Errno 13] Permission denied" in finding.detail
+
+
+def test_a_relative_folder_that_is_only_read_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store(tmp_path / "own")
+    monkeypatch.setattr("inductor_plugin.cache.directory.os.access", lambda *_: False)
+    monkeypatch.chdir(tmp_path)
+    assert "is not used" not in examined(Path("own")).detail
+
+
 def link_to_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = folder / LIBRARY
     library.rename(folder.parent / "moved.so")
