@@ -110,8 +110,11 @@ def test_what_may_not_be_looked_at_is_a_finding_of_doctor(
 def test_a_relative_folder_that_is_only_read_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def not_writable(path: object, mode: int) -> bool:
+        return False
+
     open_store(tmp_path / "own")
-    monkeypatch.setattr("inductor_plugin.cache.directory.os.access", lambda *_: False)
+    monkeypatch.setattr("inductor_plugin.cache.directory.os.access", not_writable)
     monkeypatch.chdir(tmp_path)
     assert "is not used" not in examined(Path("own")).detail
 
