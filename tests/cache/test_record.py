@@ -183,3 +183,17 @@ def test_of_two_notes_the_later_one_stays() -> None:
     # Of a class of sizes, another one was measured: the note tells the first's.
     moved = replace(bare, describe="mm(7x512)")
     assert merge(first, moved).epilogue == merge(moved, first).epilogue == {}
+
+
+def test_a_library_kernel_without_digest_and_error_is_read_with_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = replace(measured("mm", 2.0), kernel=None, error=None, compile_s=None)
+    stored = record(library, measured("fast", 1.0), decision=decision("fast"))
+
+    def alone(fields: Any) -> None:
+        raise AssertionError("a candidate was looked at alone, which takes twice as long")
+
+    monkeypatch.setattr("inductor_plugin.cache.record._measured", alone)
+    again = from_fields(document.load(document.dump(to_fields(stored))))
+    assert again.candidates == stored.candidates
