@@ -87,18 +87,18 @@ def costs(problems: Mapping[str, Any]) -> dict[str, Any]:
 
     Problems without a rival, or without calm samples, are left out: there is nothing to choose, or nothing is known.
     """
-    costs: dict[str, Any] = {}
+    by_problem: dict[str, Any] = {}
     for name, problem in problems.items():
         samples = problem["samples_ms"]
         if samples.keys() == {"library", "rival"}:
             ratio, low, high = paired_ratio(samples["library"], samples["rival"])
-            costs[name] = {
+            by_problem[name] = {
                 "library": max(ratio, 1.0),
                 "rival": max(1.0 / ratio, 1.0),
                 "library_over_rival": [round(value, 4) for value in (ratio, low, high)],
                 "library_ms": round(median(samples["library"]), 4),
             }
-    return costs
+    return by_problem
 
 
 def paired_ratio(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:

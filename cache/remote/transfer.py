@@ -46,7 +46,7 @@ class Transferred:
 
 
 @dataclass(frozen=True)
-class Scope:
+class TransferPart:
     """The part of a cache or a remote that is transferred.
 
     Attributes:
@@ -67,7 +67,7 @@ class Scope:
 def push(
     store: Store,
     files: Files,
-    part: Scope,
+    part: TransferPart,
     limit_s: float = LIMIT_S,
     signer: Signer | None = None,
 ) -> Transferred:
@@ -101,7 +101,7 @@ def push(
 def pull(
     store: Store,
     files: Files,
-    part: Scope,
+    part: TransferPart,
     limit_s: float = LIMIT_S,
     *,
     trusted: bool = False,

@@ -35,7 +35,7 @@ class Trust:
 
 
 @dataclass(frozen=True)
-class Trusted:
+class TrustVerdict:
     """Whether a kernel may run here.
 
     Attributes:
@@ -49,24 +49,26 @@ class Trusted:
     is_forged: bool = False
 
 
-def vouched(entry: KernelEntry, trust: Trust) -> Trusted:
+def vouched(entry: KernelEntry, trust: Trust) -> TrustVerdict:
     """Return which trusted key has signed a kernel, as it is.
 
     A signature of another key is not looked at: anybody can make one.
     """
     claimed = [key for key in entry.signatures if key in trust.keys]
     if not entry.signatures:
-        return Trusted(reason="nobody has signed it")
+        return TrustVerdict(reason="nobody has signed it")
     if not claimed:
         signers = ", ".join(sorted(entry.signatures))
-        return Trusted(reason=f"it is signed by {signers}, not by a key in trusted_keys")
+        return TrustVerdict(reason=f"it is signed by {signers}, not by a key in trusted_keys")
     if not is_installed():
-        return Trusted(reason=f"its signature cannot be checked without `cryptography`: {INSTALL}")
+        return TrustVerdict(
+            reason=f"its signature cannot be checked without `cryptography`: {INSTALL}"
+        )
     for key in claimed:
         if is_signature(entry, key, entry.signatures[key]):
-            return Trusted(key)
+            return TrustVerdict(key)
     signers = ", ".join(map(trust.name, claimed))
-    return Trusted(
+    return TrustVerdict(
         reason=f"the signature of {signers} is of another content: it was changed after it was signed",
         is_forged=True,
     )

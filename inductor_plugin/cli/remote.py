@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from inductor_plugin.cache.remote.files import Files, open_files, shown
-from inductor_plugin.cache.remote.transfer import Scope, Transferred, pull, push
+from inductor_plugin.cache.remote.transfer import TransferPart, Transferred, pull, push
 from inductor_plugin.cache.report import printable, size_text
 from inductor_plugin.cli.verb import (
     Verb,
@@ -64,8 +64,8 @@ def _files(arguments: Namespace) -> tuple[Files, str]:
     return open_files(url), shown(url)
 
 
-def _part(arguments: Namespace) -> Scope:
-    return Scope(arguments.kernels, arguments.environment, arguments.op)
+def _part(arguments: Namespace) -> TransferPart:
+    return TransferPart(arguments.kernels, arguments.environment, arguments.op)
 
 
 def _push(arguments: Namespace) -> int:

@@ -117,7 +117,7 @@ def _record_reason(
         call = plain_call(traced)
         stock, session = call.stock(more), session_of(V.graph, config)
         autotune_call = session.call(call.op, [stock], call.nodes, call.layout)
-        session.record_only(autotune_call, [stock], {"attention": reason})
+        session.record_only_choice(autotune_call, [stock], {"attention": reason})
     except Exception:  # the border, as above: a reason that is not recorded costs no compile
         logger.debug("%s could not be described", op, exc_info=True)
 

@@ -26,7 +26,7 @@ _MISSES: dict[Path, list[Miss]] = {}
 
 
 def add(ticket: TuningTicket, store: Store, environment: str) -> None:
-    """Tell why a ticket was a miss, in one line."""
+    """Log in one line why a ticket was a miss, and keep it."""
     problem = ticket.problem
     miss = explained(
         store,

@@ -72,7 +72,7 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
             choices, hopeless = promising(choices, call.problem)
             rejected = {**_refused(choices), **unwanted, **hopeless, **rejected}
             if len(choices) < 2:
-                session.record_only(call, choices, rejected)
+                session.record_only_choice(call, choices, rejected)
                 return self._only(name, choices, kwargs)
             pending = session.submit(call, choices, rejected)
             return _node(session, pending, choices, kwargs)

@@ -228,7 +228,7 @@ class Session:
         """Return the pending choice of a buffer, None if it is not the plugin's."""
         return self._by_buffer.get(buffer)
 
-    def record_only(
+    def record_only_choice(
         self, call: AutotuneCall, choices: Sequence[Any], rejected: Mapping[str, str]
     ) -> None:
         """Record why a call has only one choice, for `explain`; nothing is measured."""
@@ -344,7 +344,7 @@ class Session:
             self._trial.tickets = tuple(tickets)
             self._trial.contexts = {text: each for text, (each, _) in self._contexts.items()}
         if not self._is_extra:
-            stored.set_last(
+            stored.remember_decisions(
                 (self._context_of(t).group(host_counts=host_counts()), t) for t in tickets
             )
             LEDGER.add_decisions(tickets)

@@ -46,8 +46,8 @@ class GraphDecision(NamedTuple):
     library: str | None
 
 
-def set_last(tickets: Iterable[tuple[str, TuningTicket]]) -> None:
-    """Note the decisions of the graph that this thread compiles, each with the name of its group."""
+def remember_decisions(tickets: Iterable[tuple[str, TuningTicket]]) -> None:
+    """Remember the decisions of the graph that this thread compiles, each with the name of its group."""
     _LAST.decisions = tuple(
         GraphDecision(group, f"{t.problem.op}/{t.digest}", winner, t.verdict.library)
         for group, t in tickets
@@ -119,9 +119,9 @@ def _noting(stock: Any) -> Any:
     def post_compile(self: Any, *arguments: Any, **keywords: Any) -> Any:
         config = active_config()
         if config is not None and joined(config) is not None:
-            decision = carry_decisions(self)
-            LEDGER.add_winners({each.problem: each.winner for each in decision})
-            problems = digest_of({"problems": [each.problem for each in decision]})
+            decisions = carry_decisions(self)
+            LEDGER.add_winners({each.problem: each.winner for each in decisions})
+            problems = digest_of({"problems": [each.problem for each in decisions]})
             LEDGER.add_code(problems, getattr(self, "source_code", ""))
         return stock(self, *arguments, **keywords)
 

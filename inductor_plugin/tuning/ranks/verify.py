@@ -90,12 +90,12 @@ def compare(job: Job, ledger: Ledger, timeout_s: float) -> RankReport:
     def text_of(digest: str) -> str:
         return str(_unpacked(job.store.get(f"{prefix}/code/{digest}") or _packed("")))
 
-    answer = difference(own, _statement(_unpacked(stored)), job.rank, ledger.text, text_of)
-    job.store.put(f"{prefix}/found/{job.rank}", _packed(answer))
+    mismatch = difference(own, _statement(_unpacked(stored)), job.rank, ledger.text, text_of)
+    job.store.put(f"{prefix}/found/{job.rank}", _packed(mismatch))
     # Rank 0 waits for the others as long as this one has waited for it.
     stored = _awaited(job, f"{prefix}/report", deadline + timeout_s)
     if stored is None:
-        return RankReport(job.world, answer, missing=(0,))
+        return RankReport(job.world, mismatch, missing=(0,))
     fields = cast("dict[str, Any]", _unpacked(stored))
     fields["missing"] = tuple(fields["missing"])
     return RankReport(**fields)
@@ -133,18 +133,18 @@ def difference(
 
 
 def _by_problems(graphs: Sequence[RankGraph]) -> Mapping[str, Counter[str]]:
-    answer: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for graph in graphs:
-        answer[graph.problems][graph.code] += 1
-    return answer
+        counts[graph.problems][graph.code] += 1
+    return counts
 
 
 def _collected(job: Job, prefix: str, deadline: float) -> RankReport:
-    answer = {
+    answers = {
         rank: _awaited(job, f"{prefix}/found/{rank}", deadline) for rank in range(1, job.world)
     }
-    texts = [str(_unpacked(stored)) for stored in answer.values() if stored is not None]
-    missing = tuple(rank for rank, stored in answer.items() if stored is None)
+    texts = [str(_unpacked(stored)) for stored in answers.values() if stored is not None]
+    missing = tuple(rank for rank, stored in answers.items() if stored is None)
     return RankReport(job.world - len(missing), next(filter(None, texts), ""), missing)
 
 

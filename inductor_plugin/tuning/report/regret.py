@@ -96,12 +96,12 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return median(ordered), ordered[max(low, 0)], ordered[min(high, len(ordered) - 1)]
 
 
-def row(record: Record, regret: Regret, missing: Sequence[str] = ()) -> dict[str, Any]:
+def row(record: Record, result: Regret, missing: Sequence[str] = ()) -> dict[str, Any]:
     """Return the regret of a record as plain values.
 
     Args:
         record: The record.
-        regret: Its regret.
+        result: Its regret.
         missing: Candidates that did not run where they were named: they are not offered any more, or quarantined.
     """
     return {
@@ -109,15 +109,15 @@ def row(record: Record, regret: Regret, missing: Sequence[str] = ()) -> dict[str
         "op": record.op,
         "describe": record.describe,
         "noisy": record.noisy,
-        "winner": regret.winner,
-        "fastest": regret.fastest,
-        "winner_ms": regret.winner_ms,
-        "ratio": regret.ratio,
-        "low": regret.low,
-        "high": regret.high,
-        "lost_ms": regret.lost_ms,
-        "near": regret.near,
-        "timed": regret.timed,
+        "winner": result.winner,
+        "fastest": result.fastest,
+        "winner_ms": result.winner_ms,
+        "ratio": result.ratio,
+        "low": result.low,
+        "high": result.high,
+        "lost_ms": result.lost_ms,
+        "near": result.near,
+        "timed": result.timed,
         "missing": list(missing),
     }
 

@@ -16,7 +16,7 @@ from inductor_plugin.cache.remote.exchange import Answer, Exchange
 from inductor_plugin.cache.remote.files import LocalFiles
 from inductor_plugin.cache.remote.name import Place, edition_name, file_name
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
-from inductor_plugin.cache.remote.transfer import Scope, pull
+from inductor_plugin.cache.remote.transfer import TransferPart, pull
 from inductor_plugin.cache.trust.keys import new_key
 from inductor_plugin.cache.trust.policy import Trust
 from tests.support.cache.records import ENVIRONMENT, decision, measured, put_library, record
@@ -188,7 +188,7 @@ def test_pull_says_what_it_refused_and_takes_the_records(kernel: Kernel, tmp_pat
         path.write_bytes(content)
     store = open_store(tmp_path / "cache", trust=TRUST)
     done = pull(
-        store, LocalFiles(tmp_path / "remote"), Scope(kernels=True), source="file:///remote"
+        store, LocalFiles(tmp_path / "remote"), TransferPart(kernels=True), source="file:///remote"
     )
     assert (done.changed, done.failed, done.amounts.refused) == (1, 0, 1)
     assert "file:///remote holds native code that is not trusted" in done.refused

@@ -12,7 +12,7 @@ import pytest
 from inductor_plugin.cache import Pack, Store, open_store
 from inductor_plugin.cache.entry import ENTRY
 from inductor_plugin.cache.remote.files import LocalFiles
-from inductor_plugin.cache.remote.transfer import Scope, pull, push
+from inductor_plugin.cache.remote.transfer import TransferPart, pull, push
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive, merge_stores
 from inductor_plugin.cache.transfer.tape import contents
 from inductor_plugin.cache.transfer.wheel import PACK_FILE, write_wheel
@@ -65,9 +65,9 @@ def test_a_signature_passes_through_everything(tmp_path: Path) -> None:
     merged.put_environment(ENVIRONMENT)
     merged.put_record(record(measured("a", kernel=DIGEST), decision=decision("a")))
     remote = LocalFiles(tmp_path / "remote")
-    assert push(merged, remote, Scope(kernels=True)).changed == 1
+    assert push(merged, remote, TransferPart(kernels=True)).changed == 1
     fourth = open_store(tmp_path / "fourth", trust=TRUST)
-    assert pull(fourth, remote, Scope(kernels=True), source="file:///r").amounts.kernels == 1
+    assert pull(fourth, remote, TransferPart(kernels=True), source="file:///r").amounts.kernels == 1
     assert by(fourth) == ("signature", {FRIEND.public})
     export_archive(fourth, tmp_path / "z")
     last = open_store(tmp_path / "last", trust=TRUST)
@@ -91,11 +91,11 @@ def test_trust_does_not_travel(tmp_path: Path) -> None:
     assert b"signatures" not in described
     with pytest.raises(TrustError, match="nobody has signed it"):
         import_archive(open_store(tmp_path / "third", trust=TRUST), tmp_path / "y")
-    push(second, LocalFiles(tmp_path / "remote"), Scope(kernels=True), signer=FRIEND)
+    push(second, LocalFiles(tmp_path / "remote"), TransferPart(kernels=True), signer=FRIEND)
     (edition,) = (tmp_path / "remote").rglob("0000.json")
     assert b"taken" not in edition.read_bytes()
     fourth = open_store(tmp_path / "fourth", trust=TRUST)
-    done = pull(fourth, LocalFiles(tmp_path / "remote"), Scope(kernels=True))
+    done = pull(fourth, LocalFiles(tmp_path / "remote"), TransferPart(kernels=True))
     assert done.amounts.refused == 1
 
 

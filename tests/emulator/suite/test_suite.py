@@ -20,7 +20,7 @@ _UNSEEN = ("sm100", "tree", "fmha")
 def sampled(place: int, schedules: Sequence[Schedule]) -> list[Schedule]:
     """Return a case's schedules in tests: the earliest, the latest, and by the case's place one of the others.
 
-    All of them for all cases take 40 minutes more; `python -m tests.emulator.suite` runs them for the committed table.
+    That halves the number of tests; `python -m tests.emulator.suite` runs all schedules for the committed table.
     """
     always = [schedule for schedule in schedules if schedule in (EAGER, LATE)]
     others = [schedule for schedule in schedules if schedule not in always]
