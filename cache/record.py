@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any
@@ -197,7 +197,8 @@ class Record:
 
 def to_fields(record: Record) -> dict[str, Any]:
     """Return the record as the fields of a document, the most useful fields first."""
-    fields = asdict(rounded(record))
+    # Without asdict, whose deep copy takes a third of the time of a write.
+    fields = dict(vars(rounded(record)))
     fields["candidates"] = {n: _flat(entry) for n, entry in fields["candidates"].items()}
     fields["decision"] = fields["decision"] and _flat(fields["decision"])
     order = ("environment", "op", "digest", "describe", "created", "updated", "pinned", "decision")
@@ -340,8 +341,9 @@ def _decision(fields: Any) -> Decision:
     return Decision(**typed(fields, _DECISION), extra=unknown(fields, _DECISION))
 
 
-def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with the unknown ones among them, as they were read."""
+def _flat(part: Measured | Decision) -> dict[str, Any]:
+    """Return the fields of a part of a record with the unknown ones among them, as they were read."""
+    fields = dict(vars(part))
     extra = fields.pop("extra")
     return {**fields, **unknown(extra, fields)}
 
