@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,10 +21,9 @@ from torch._inductor import config as inductor_config
 from inductor_plugin.config import Config, option_names
 from inductor_plugin.config.value import limit_of, suggestion
 from inductor_plugin.errors import OptionError, warn_once
-from inductor_plugin.inductor import flex, int4, jinja, vector
+from inductor_plugin.inductor import first_miss, int4, vector
 from inductor_plugin.inductor.artifacts import artifact
 from inductor_plugin.inductor.artifacts.entries import add_called
-from inductor_plugin.inductor.attention import lowering
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.scope import (
     CARRIER,
@@ -32,18 +32,12 @@ from inductor_plugin.inductor.facts.scope import (
     passes_in,
     user_passes,
 )
-from inductor_plugin.inductor.fusion import decide, visitors
-from inductor_plugin.inductor.fusion import limits as lowering_fusion_limit
 from inductor_plugin.inductor.graph import stored, unstored
 from inductor_plugin.inductor.graph.output_guard import NEEDS_PYTHON
-from inductor_plugin.inductor.graph.selector import install, installed, uninstall
-from inductor_plugin.inductor.guard import guard
-from inductor_plugin.inductor.warmup import warm_up
 from inductor_plugin.ops import sites
 from inductor_plugin.ops.launch import add_kernel_folder
 from inductor_plugin.tuning.pins.recording import Recording, recording
 from inductor_plugin.tuning.pins.replay import read_pins
-from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.worker.devices.templates import add_templates
 
 logger = logging.getLogger(__name__)
@@ -56,6 +50,7 @@ _TIME_LIMITS = {
 
 _BACKENDS = "max_autotune_gemm_backends"
 _STOCKS_RANKS = "distributed_max_autotune_gemm"  # torch 2.10 and later
+_RUNTIME = "inductor_plugin.tuning.runtime"
 _HOOKING = threading.Lock()
 """Held while hooks are installed: each looks whether it is there already, and threads compile."""
 
@@ -124,19 +119,13 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
         compile_fx_module.compile_fx = original
     artifact.load_with(None)
     sites.OBSERVERS.discard(add_called)
-    uninstall()
+    first_miss.uninstall()
     vector.uninstall()
-    jinja.uninstall()
     stored.uninstall()
     unstored.uninstall()
-    guard.uninstall()
     int4.uninstall()
-    flex.uninstall()
-    decide.uninstall()
-    lowering_fusion_limit.uninstall()
-    visitors.uninstall()
-    lowering.uninstall()
-    RUNTIME.forget()
+    for runtime in _runtime():
+        runtime.forget()
 
 
 def compile_graph(
@@ -215,7 +204,7 @@ def _with_carrier(
     add_templates()
     config = _as_inductor(config, accepted)
     inner = user_passes(accepted.get(CARRIER, getattr(inductor_config, CARRIER)))
-    result = {**accepted, CARRIER: ConfigCarrier(config, inner, warm_up, installed)}
+    result = {**accepted, CARRIER: ConfigCarrier(config, inner, _warm_up, first_miss.installed)}
     if not {"max_autotune", "max_autotune_gemm"} & set(accepted):
         result["max_autotune"] = True
     result |= _limits(config, accepted, example_inputs) | _without_stocks_ranks(accepted)
@@ -327,20 +316,32 @@ def _hook() -> None:
 
 
 def _install() -> None:
-    if not installed():
+    if not first_miss.installed():
         compat.warn_if_untested()
-        install()
     artifact.register()
-    compat.call_on_fresh_cache(RUNTIME.forget_unwritten)
+    compat.call_on_fresh_cache(_forget_unwritten)
     sites.OBSERVERS.add(add_called)
     vector.install()
-    jinja.install()
     unstored.install()
     stored.install()
-    guard.install()
     int4.install()
-    flex.install()
-    decide.install()
-    lowering_fusion_limit.install()
-    visitors.install()
-    lowering.install()
+    first_miss.install()
+
+
+def _warm_up(config: Config, graph: torch.fx.Graph) -> None:
+    """Start workers for a graph that is not in a cache, see `warmup`."""
+    from inductor_plugin.inductor.warmup import warm_up  # noqa: PLC0415  as `lowering_hooks`
+
+    warm_up(config, graph)
+
+
+def _forget_unwritten() -> None:
+    """Drop what is in memory alone, if anything was compiled."""
+    for runtime in _runtime():
+        runtime.forget_unwritten()
+
+
+def _runtime() -> tuple[Any, ...]:
+    """Return the state of tuning in this process, none if nothing was lowered."""
+    module = sys.modules.get(_RUNTIME)
+    return () if module is None else (module.RUNTIME,)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
-from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.virtualized import V
@@ -45,7 +44,6 @@ from inductor_plugin.tuning.pins.replay import read_pins
 
 logger = logging.getLogger(__name__)
 
-_NAME = "fx_codegen_and_compile"
 _SHARE = 0.05
 """Share of the time of a compile in which two graphs are run in turns, at most."""
 _ASKED_S = 5.0
@@ -75,56 +73,52 @@ class _UncompiledGraph:
             return CompiledGraph(self.compile(gm), gm)
 
 
-def install() -> None:
-    """Wrap the function with which Inductor compiles a graph that is not in its cache."""
-    module: Any = compile_fx_module
-    stock = getattr(module, _NAME)
-    if getattr(stock, "__module__", "") == __name__:
-        return
+def compile_graph(
+    stock: Callable[..., Any],
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *arguments: Any,
+    **keywords: Any,
+) -> Any:
+    """Compile a graph that is not in Inductor's cache, and compare it where the options say so.
 
-    @functools.wraps(stock)
-    def codegen(gm: Any, example_inputs: Sequence[Any], *arguments: Any, **keywords: Any) -> Any:
-        config = active_config()
-        if config is None or not _concerns(config) or V.aot_compilation:
-            return stock(gm, example_inputs, *arguments, **keywords)
+    Args:
+        stock: Inductor's function, ``fx_codegen_and_compile``.
+        gm: The graph.
+        example_inputs: Its example inputs.
+        arguments: The others of Inductor's function.
+        keywords: Likewise.
+    """
+    config = active_config()
+    if config is None or not _concerns(config) or V.aot_compilation:
+        return stock(gm, example_inputs, *arguments, **keywords)
 
-        def once_more(graph: fx.GraphModule) -> Any:
-            own = {name: _apart(value) for name, value in keywords.items()}
-            return stock(graph, example_inputs, *arguments, **own)
+    def once_more(graph: fx.GraphModule) -> Any:
+        own = {name: _apart(value) for name, value in keywords.items()}
+        return stock(graph, example_inputs, *arguments, **own)
 
-        problem, (original, reason) = problem_of(gm, example_inputs), _original(gm)
-        source = _UncompiledGraph(original, example_inputs, once_more)
-        trial, waited_s, started = Trial(digest_of(problem)), _waited_s(), time.perf_counter()
-        with compiling(trial):
-            compiled = stock(gm, example_inputs, *arguments, **keywords)
-        elapsed_s = time.perf_counter() - started
-        ALLOWANCE.earn(elapsed_s)
-        if isinstance(compiled, CompiledFxGraph):
-            given_up = trial.in_effect
-            if _is_due(trial, config):
-                cost = Cost(max(0.0, elapsed_s - (_waited_s() - waited_s)), run_s=_run_s(elapsed_s))
-                if reason := reason or _too_dear(cost, config):
-                    _leave_out(problem, reason)
-                else:
-                    tuned = CompiledGraph(compiled, gm)
-                    make = functools.partial(_of, tuned, trial, source, problem, config, cost)
-                    compiled, given_up = _guarded(make, tuned, trial, problem)
-            agreed = trial.agreed(given_up)
-            if agreed != given_up and original is not None:
-                compiled = source.again(Trial(trial.digest, agreed, is_extra=True)).code
-        _carry(trial, config)
-        return compiled
-
-    codegen.__module__ = __name__
-    setattr(module, _NAME, codegen)
-
-
-def uninstall() -> None:
-    """Restore Inductor's own function."""
-    module: Any = compile_fx_module
-    current = getattr(module, _NAME)
-    if getattr(current, "__module__", "") == __name__:
-        setattr(module, _NAME, current.__wrapped__)
+    problem, (original, reason) = problem_of(gm, example_inputs), _original(gm)
+    source = _UncompiledGraph(original, example_inputs, once_more)
+    trial, waited_s, started = Trial(digest_of(problem)), _waited_s(), time.perf_counter()
+    with compiling(trial):
+        compiled = stock(gm, example_inputs, *arguments, **keywords)
+    elapsed_s = time.perf_counter() - started
+    ALLOWANCE.earn(elapsed_s)
+    if isinstance(compiled, CompiledFxGraph):
+        given_up = trial.in_effect
+        if _is_due(trial, config):
+            cost = Cost(max(0.0, elapsed_s - (_waited_s() - waited_s)), run_s=_run_s(elapsed_s))
+            if reason := reason or _too_dear(cost, config):
+                _leave_out(problem, reason)
+            else:
+                tuned = CompiledGraph(compiled, gm)
+                make = functools.partial(_of, tuned, trial, source, problem, config, cost)
+                compiled, given_up = _guarded(make, tuned, trial, problem)
+        agreed = trial.agreed(given_up)
+        if agreed != given_up and original is not None:
+            compiled = source.again(Trial(trial.digest, agreed, is_extra=True)).code
+    _carry(trial, config)
+    return compiled
 
 
 def _original(gm: fx.GraphModule) -> tuple[fx.GraphModule | None, str]:

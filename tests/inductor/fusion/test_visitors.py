@@ -288,11 +288,12 @@ def test_values_that_must_be_rounded_between_are_left_to_others(lab: Lab) -> Non
     assert "cutlass_mm_epilogue" not in code
 
 
-def test_disable_gives_inductors_writer_back() -> None:
+def test_disable_gives_inductors_writer_back(cache_dir: Path) -> None:
     inductor_plugin.disable()
     stock = CUDACombinedScheduling.codegen_template
-    inductor_plugin.options()
-    assert CUDACombinedScheduling.codegen_template is not stock
+    with Lab(visited_first, cache_dir).open() as lab:
+        lab.lower(lambda a, b: (a @ b,), A, B)
+        assert CUDACombinedScheduling.codegen_template is not stock
     inductor_plugin.disable()
     assert CUDACombinedScheduling.codegen_template is stock
 
