@@ -58,9 +58,8 @@ class FusionState:
             kernel: The product's candidate that it contains.
         """
         self.settled[product.get_name()] = kernel
-        if self.session.guard is not None:
-            context, _ = self.session.context(product.get_device())
-            self.session.guard.settle(product, ticket, candidate, context.environment)
+        context, _ = self.session.context(product.get_device())
+        self.session.chosen.settle(product, ticket, candidate, context.environment)
 
     def resources(self, kernel: str | None, device: Any) -> Resources | None:
         """Return the resources of a cached kernel; None where they are not known."""

@@ -38,6 +38,8 @@ from inductor_plugin.inductor.graph import (
     trial,
     unstored,
 )
+from inductor_plugin.inductor.graph.chosen import ChosenKernels
+from inductor_plugin.inductor.graph.kernel_ranges import RangeWriter
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
@@ -96,9 +98,9 @@ class Session:
         self._trial = trial.current()
         self._is_extra = self._trial is not None and self._trial.is_extra
         self._untuned = 0  # calls on a CPU that have one kernel
-        self.guard = None
-        if config.check_outputs != "off":
-            self.guard = OutputGuard(graph, config.check_outputs)
+        ranges = [] if graph.cpp_wrapper else [RangeWriter()]  # generated C++ calls no Python
+        guard = [OutputGuard(graph, config.check_outputs)] if config.check_outputs != "off" else []
+        self.chosen = ChosenKernels([*guard, *ranges])
         before_layouts(graph, self._hold)
         _watch(graph, self._settle, self._end)
 
@@ -162,9 +164,8 @@ class Session:
             check,
             ends=lambda: size_ends(call),
         )
-        if self.guard is not None:
-            context, _ = self.context(call.layout.device)
-            self.guard.follow(by_id, ticket, context.environment)
+        context, _ = self.context(call.layout.device)
+        self.chosen.follow(by_id, ticket, context.environment)
         self._pending.append(PendingChoice(ticket, by_id, call, self.wait))
         return self._pending[-1]
 
@@ -327,8 +328,7 @@ class Session:
         graph = self._graph()
         if graph is not None:
             unstored.mark_repacked(graph)
-            if self.guard is not None:
-                self.guard.watch(graph)
+            self.chosen.watch(graph)
 
     def _end(self) -> None:
         """Clean up and report once everything is decided."""

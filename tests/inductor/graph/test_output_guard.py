@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -214,85 +213,6 @@ def _calls(lines: list[str]) -> list[str]:
         if re.search(r"\.run\(|kernels\.|torch\.ops|empty_|del ", line)
     ]
     return [line for line in results if not line.startswith(("#", "from", "import"))]
-
-
-class Backend:
-    """A backend that writes a line for a template."""
-
-    def codegen_template(self, *_nodes: Any, only_gen_src_code: bool = False) -> str:
-        return "a source to measure" if only_gen_src_code else "a call"
-
-
-@dataclass
-class Scheduler:
-    """What `OutputGuard.watch` surrounds."""
-
-    backend: Backend = field(default_factory=Backend)
-    freed: list[str] = field(default_factory=list[str])
-    mutation_real_name: dict[str, str] = field(default_factory=dict[str, str])
-
-    def free_buffers(self) -> None:
-        self.freed.append("free")
-
-    def codegen_extern_call(self, node: Any) -> str:
-        return "an extern call"
-
-    def get_backend(self, device: Any) -> Backend:
-        return self.backend
-
-
-def watched() -> Any:
-    """Return a scheduler whose calls are surrounded by the checks of a graph without choices."""
-    graph: Any = SimpleNamespace(cpp_wrapper=False, scheduler=Scheduler())
-    OutputGuard(graph, "nan").watch(graph)
-    return graph.scheduler
-
-
-def test_a_source_that_is_written_to_be_measured_has_no_checks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked_at: list[int] = []
-
-    def before(_guard: Any, _scheduler: Any, nodes: Any, _pending: Any) -> None:
-        looked_at.append(len(nodes))
-
-    monkeypatch.setattr(OutputGuard, "_before", before)
-    backend = watched().get_backend(None)
-    assert backend.codegen_template("node", [], [], only_gen_src_code=True) == "a source to measure"
-    assert looked_at == []
-    assert backend.codegen_template("node", ["relu"], ["cast", "scale"]) == "a call"
-    assert looked_at == [4]
-
-
-def test_a_backend_is_surrounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each kernel asks for its backend; with checks around checks a kernel would be judged twice."""
-    looked_at: list[Any] = []
-    monkeypatch.setattr(OutputGuard, "_before", lambda *arguments: looked_at.append(arguments[2]))
-    scheduler = watched()
-    scheduler.get_backend(None)
-    scheduler.get_backend(None).codegen_template("node", [], [])
-    assert looked_at == [["node"]]
-    assert scheduler.codegen_extern_call("mm") == "an extern call"
-    assert looked_at == [["node"], ["mm"]]
-
-
-def test_outputs_are_checked_before_buffers_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The buffers of a template are freed inside of its code generation."""
-    graph: Any = SimpleNamespace(cpp_wrapper=False, scheduler=Scheduler())
-    scheduler = graph.scheduler
-
-    def before(_guard: Any, _scheduler: Any, _nodes: Any, pending: Any) -> None:
-        pending.append(lambda: scheduler.freed.append("check"))
-
-    def freeing(_backend: Backend, *_nodes: Any) -> str:
-        scheduler.free_buffers()
-        return "a call"
-
-    monkeypatch.setattr(OutputGuard, "_before", before)
-    monkeypatch.setattr(Backend, "codegen_template", freeing)
-    OutputGuard(graph, "nan").watch(graph)
-    scheduler.get_backend(None).codegen_template("node", [], [])
-    assert scheduler.freed == ["check", "free"]
 
 
 def test_a_graph_compiled_to_cpp_has_no_guard() -> None:

@@ -1,0 +1,92 @@
+"""Ranges of ``torch.profiler`` around the kernels that generated code calls: each has its record and candidate as its name.
+
+    range_K = inductor_plugin.ops.ranges.KernelRange(globals(), "K", "inductor_plugin ENVIRONMENT/PROBLEM CANDIDATE ...")
+
+The kernel is replaced in the generated module when a profiler starts, and put back when it stops: while none runs, a call
+costs what it costs without this line. Inductor's own range of a Triton kernel has the kernel's name
+(``inductor_meta["kernel_name"]``), which AOTInductor uses as a key and which therefore cannot have another value. A C++
+kernel has no range of its own. The calls that a replayed CUDA graph contains have no range, ours as little as Inductor's.
+"""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch._C._profiler import _RecordFunctionFast
+from torch.autograd import profiler
+
+_RANGES: weakref.WeakSet[KernelRange] = weakref.WeakSet()
+"""Of all generated modules that are alive."""
+
+
+class KernelRange:
+    """The range of one kernel of a generated module, which holds it."""
+
+    def __init__(self, module: dict[str, Any], kernel: str, label: str) -> None:
+        """Put a range around a kernel whenever a profiler starts.
+
+        Args:
+            module: The globals of the generated module; the kernel may be defined later.
+            kernel: The global's name: a Triton kernel, a function, or a call site.
+            label: Name of the range.
+        """
+        self._module, self._kernel, self._label = module, kernel, label
+        _RANGES.add(self)
+        _follow_profiler()
+
+    def begin(self) -> None:
+        """Replace the kernel by one that is called in a range."""
+        kernel = self._module.get(self._kernel)
+        if kernel is not None and not isinstance(kernel, _Ranged):
+            self._module[self._kernel] = _Ranged(kernel, self._label)
+
+    def end(self) -> None:
+        """Put the kernel back."""
+        kernel = self._module.get(self._kernel)
+        if isinstance(kernel, _Ranged):
+            self._module[self._kernel] = kernel.kernel
+
+
+class _Ranged:
+    """A kernel that is called in a range; it has all attributes of the kernel."""
+
+    def __init__(self, kernel: Any, label: str) -> None:
+        self.kernel, self._label = kernel, label
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        with _RecordFunctionFast(self._label):
+            return self.kernel(*arguments, **named)
+
+    def run(self, *arguments: Any, **named: Any) -> Any:
+        """Launch a Triton kernel."""
+        with _RecordFunctionFast(self._label):
+            return self.kernel.run(*arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kernel, name)
+
+
+@functools.cache
+def _follow_profiler() -> None:
+    """Begin and end all ranges with each profiler, by the two functions that every profiler of torch 2.11 to 2.15 calls."""
+    _call_after("_run_on_profiler_start", KernelRange.begin)
+    _call_after("_run_on_profiler_stop", KernelRange.end)
+
+
+def _call_after(name: str, change: Callable[[KernelRange], None]) -> None:
+    function = getattr(profiler, name, None)
+    if function is None:  # a later torch: no ranges
+        return
+
+    @functools.wraps(function)
+    def changed() -> None:
+        function()
+        for each in list(_RANGES):
+            change(each)
+
+    setattr(profiler, name, changed)

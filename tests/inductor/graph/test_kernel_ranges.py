@@ -1,0 +1,125 @@
+"""A profile names the record and the candidate of each chosen kernel: in generated code of every kind, and run."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch._inductor.config as inductor_config
+from torch._inductor.utils import run_and_get_code
+
+import inductor_plugin
+from tests.support.attention.graphs import only
+from tests.support.lowering import Arg, Lab, cpp_wrapper, library_first, visited_first
+
+pytestmark = pytest.mark.compat
+
+needs_cuda_build = pytest.mark.skipif(
+    torch.version.cuda is None, reason="needs a CUDA build of torch"
+)
+
+A, B = Arg((256, 128)), Arg((128, 512))
+_RANGE = re.compile(
+    r"range_(\w+) = inductor_plugin\.ops\.ranges\.KernelRange\(globals\(\), '(\w+)', '(.+)'\)"
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh(inductor_cache: Path) -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    inductor_plugin.disable()
+    torch._dynamo.reset()
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
+    return (a @ b,)
+
+
+def with_relu(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
+    return ((a @ b).relu(),)
+
+
+def ranges_in(code: str) -> dict[str, str]:
+    """Return the name of each kernel's range."""
+    return {kernel: label for same, kernel, label in _RANGE.findall(code) if same == kernel}
+
+
+def record_of_fusion(cache_dir: Path) -> dict[str, Any]:
+    """Return the only record of a product with its epilogue."""
+    records = [json.loads(path.read_text()) for path in cache_dir.glob("records/*/*/*.json")]
+    (record,) = [record for record in records if record["problem"].get("epilogue")]
+    return record
+
+
+def expected(record: dict[str, Any]) -> str:
+    """Return the start of a range's name: the winner of a record."""
+    key = f"{record['environment'][:12]}/{record['digest'][:12]}"
+    return f"inductor_plugin {key} {record['decision']['winner']} "
+
+
+@needs_cuda_build
+def test_a_triton_kernel_has_a_range(cache_dir: Path, fake_gpu: None) -> None:
+    del fake_gpu
+    with Lab(only(r"triton_\w+"), cache_dir).open() as lab:
+        lab.lower(product, A, B)
+    ((kernel, label),) = ranges_in(lab.written[0]).items()
+    assert kernel.startswith("triton_tem")
+    assert f"{kernel}.run(" in lab.written[0]
+    assert label.startswith(expected(lab.record()))
+    assert label.endswith(lab.record()["describe"])
+
+
+@needs_cuda_build
+def test_a_cutlass_kernel_has_a_range_with_its_epilogue_too(
+    cache_dir: Path, fake_gpu: None
+) -> None:
+    del fake_gpu
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+
+    with Lab(visited_first, cache_dir).open() as lab:
+        lab.lower(with_relu, A, B, gemm_backends="ATEN,TRITON,CUTLASS")
+    ((site, label),) = ranges_in(lab.written[0]).items()
+    assert re.search(rf"^ *{site}\(", lab.written[0], re.M)
+    assert site.startswith("launch_")
+    assert label.startswith(expected(record_of_fusion(cache_dir)))
+
+
+@needs_cuda_build
+def test_library_kernels_and_generated_cpp_have_none(cache_dir: Path, fake_gpu: None) -> None:
+    del fake_gpu
+    with Lab(library_first, cache_dir).open() as lab:
+        lab.lower(product, A, B)
+        lab.milliseconds = only(r"triton_\w+")
+        with cpp_wrapper():
+            lab.lower(product, A, Arg((128, 1024)))
+    assert len(lab.written) == 2
+    assert "KernelRange" not in "".join(lab.written)
+
+
+def test_a_profile_of_a_model_names_record_and_candidate(cache_dir: Path) -> None:
+    layer = torch.nn.Linear(256, 320).eval()
+    model = torch.nn.Sequential(layer, torch.nn.GELU()).eval()
+    x = torch.randn(192, 256)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        run = torch.compile(model, options=inductor_plugin.options(cache_dir=str(cache_dir)))
+        with Lab(only(r"cpp_\w+"), cache_dir).open():
+            _, (code,) = run_and_get_code(run, x)
+        with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+            run(x)
+    ((kernel, label),) = ranges_in(code).items()
+    assert kernel.startswith("cpp_")
+    events: Any = profile.events()
+    assert [str(event.name) for event in events].count(label) == 1
+    records = [json.loads(path.read_text()) for path in cache_dir.glob("records/*/*/*.json")]
+    assert any(label.startswith(expected(record)) for record in records)
