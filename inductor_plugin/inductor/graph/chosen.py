@@ -38,7 +38,7 @@ class Chosen:
     key: str
 
 
-class Writer(Protocol):
+class CallWriter(Protocol):
     """Writes something around the call of each chosen kernel."""
 
     def before(
@@ -57,7 +57,7 @@ class Writer(Protocol):
 class ChosenKernels:
     """Tracks the candidates of one graph into its generated code."""
 
-    def __init__(self, writers: Sequence[Writer]) -> None:
+    def __init__(self, writers: Sequence[CallWriter]) -> None:
         """Have ``writers`` write around each chosen kernel."""
         self._writers = tuple(writers)
         # The objects are kept alive, so that their ids are not reused.
