@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from tests.support.cli import schemas
 from tests.support.cli.committed import BY_OPTION, FOLDER
 from tests.support.cli.scenarios import ELSEWHERE, SCENARIOS
-from tests.support.cli.typed import Document, schema_of_type
+from tests.support.cli.typed import TYPES, Document, schema_of_type
 from tests.support.repository import REPOSITORY
 
 
@@ -86,6 +86,24 @@ def test_fields_of_which_no_example_knows_are_in_the_schema_and_optional() -> No
     row = committed("verify")["properties"]["damaged"]["items"]
     assert row["required"] == ["kind", "path", "reason"]
     assert "repair" in row["properties"]
+
+
+def at(schema: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return the part of a schema at a place, as `TYPES` writes it."""
+    for name in place.replace("[]", ".[]").split("."):
+        if name:
+            schema = schema["items"] if name == "[]" else schema["properties"][name]
+    return schema
+
+
+@pytest.mark.parametrize("name", sorted(ELSEWHERE.keys() & TYPES.keys()))
+def test_what_other_tests_renew_has_the_fields_of_the_codes_records(name: str) -> None:
+    """A new field of a record is seen here, where no torch is needed."""
+    for place, kind in TYPES[name].items():
+        part, typed = at(committed(name), place), schema_of_type(kind)
+        fields = typed.get("properties", {})
+        assert {field: part.get("properties", {}).get(field) for field in fields} == fields
+        assert part["type"] == typed["type"]
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,7 @@ def test_nobody_is_said_to_vouch_for_what_came_with_artifacts(tmp_path: Path) ->
     assert by(merged) == ("artifacts", set())
 
 
-def test_an_old_cache_is_read_and_its_artifacts_are_told_apart(tmp_path: Path) -> None:
+def test_an_old_cache_is_read_and_its_artifacts_are_distinguished(tmp_path: Path) -> None:
     """Until they had a word of their own, artifacts were written as the operator's, by their keys."""
     store = loaded(tmp_path)
     path = store.layout.kernel(DIGEST) / ENTRY
