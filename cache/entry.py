@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from inductor_plugin.cache import document
 from inductor_plugin.cache.document import (
@@ -26,6 +27,9 @@ from inductor_plugin.cache.key import SCHEMA, KernelKey
 
 ENTRY = "entry.json"
 MAX_SIGNATURES = 16
+
+Way = Literal["signature", "operator", "artifacts"]
+"""How a kernel that was built elsewhere gets into a cache; see `Taken`."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,12 @@ class Taken:
     """Why a kernel that was built elsewhere is in this cache.
 
     Attributes:
-        by: ``signature`` of a key in ``trusted_keys``, checked again at each load; or the ``operator``, who said
-            ``--trust``, or loaded artifacts of ``torch.compiler``.
-        source: The file or URL it came from.
+        by: ``signature`` of a key in ``trusted_keys``, checked again at each load; the ``operator``, who said ``--trust``;
+            or ``artifacts``, which a process has loaded by ``torch.compiler.load_cache_artifacts``: nobody was asked.
+        source: The file or URL it came from; the key of the artifact.
     """
 
-    by: Literal["signature", "operator"]
+    by: Way
     source: str
 
 
@@ -272,11 +276,16 @@ def _signatures(value: Any) -> dict[str, str]:
 
 def _taken(value: Any) -> Taken:
     fields = typed(value, {"by": text, "source": text})
-    if fields["by"] not in ("signature", "operator"):
+    if fields["by"] not in get_args(Way):
         raise ValueError(f"it was taken by {fields['by']!r}, which is no way to take a kernel")
+    # Until there was a word of their own, artifacts were written as the operator's, by their keys.
+    if fields["by"] == "operator" and _ARTIFACT.fullmatch(fields["source"]):
+        fields["by"] = "artifacts"
     return Taken(**fields)
 
 
+_ARTIFACT = re.compile("kernel/[0-9a-f]{64}")
+"""The key of a kernel among the artifacts of ``torch.compiler`` (`inductor.artifacts.artifact`)."""
 _PROVENANCE: dict[str, Callable[[Any], Any]] = {"signatures": _signatures, "taken": _taken}
 """Fields that only kernels have that somebody vouches for."""
 _KEY: dict[str, Callable[[Any], Any]] = dict.fromkeys(

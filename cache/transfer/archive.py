@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inductor_plugin.cache import atomic
-from inductor_plugin.cache.entry import ENTRY, KernelEntry, damage_of_folder, parse_entry
+from inductor_plugin.cache.entry import ENTRY, KernelEntry, Way, damage_of_folder, parse_entry
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout, part
@@ -167,7 +167,10 @@ def _imported(store: Store, file: Path, data: bytes | None, *, trusted: bool) ->
         hashes = tape.unpack(file, staging, data)
         staged = Layout(staging)
         _check(staged, str(file), hashes)
-        kernels = admitted(store, _staged_kernels(staged), str(file), trusted=trusted)
+        # Bytes are artifacts of torch.compiler: no operator was asked.
+        way: Way = "operator" if data is None else "artifacts"
+        entries = _staged_kernels(staged)
+        kernels = admitted(store, entries, str(file), trusted=trusted, unsigned=way)
         return _copy_entries(store, staged, kernels)
     except OSError as error:
         raise CacheError(f"cannot import {file} into {store.root}: {error}") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inductor_plugin.cache import KernelEntry, Store, document
-from inductor_plugin.cache.entry import ENTRY, Taken, parse_entry
+from inductor_plugin.cache.entry import ENTRY, Taken, Way, parse_entry
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.trust.keys import Signer
 from inductor_plugin.cache.trust.policy import vouched
@@ -62,7 +62,12 @@ def outgoing_fields(
 
 
 def admitted(
-    store: Store, entries: Iterable[KernelEntry], source: str, *, trusted: bool
+    store: Store,
+    entries: Iterable[KernelEntry],
+    source: str,
+    *,
+    trusted: bool,
+    unsigned: Way = "operator",
 ) -> list[KernelEntry]:
     """Return kernels from outside with the reason why they are taken over; all or none.
 
@@ -70,7 +75,9 @@ def admitted(
         store: The cache. A kernel that it has already, with the same files, needs nobody's word.
         entries: The kernels, whose checksums match.
         source: The file they come from.
-        trusted: Whether the operator has said ``--trust``. A signature that a trusted key has not made is refused in any case.
+        trusted: Whether kernels that nobody has signed are taken, too. A signature that a trusted key has not made is refused in
+            any case.
+        unsigned: Why those are taken.
 
     Raises:
         TrustError: A kernel may not run here.
@@ -86,7 +93,7 @@ def admitted(
         elif verdict.is_forged or not (trusted or store.holds_kernel(entry)):
             refused.setdefault(verdict.reason, []).append(entry)
         else:
-            taken.append(replace(entry, taken=Taken("operator", named)))
+            taken.append(replace(entry, taken=Taken(unsigned, named)))
     if refused:
         raise TrustError(_refusal(refused, source))
     return taken

@@ -45,13 +45,15 @@ class Vouchers:
 
     Attributes:
         built: Kernels that were built in it, or by a version that kept no account.
-        operator: Kernels that were taken with ``--trust``, or from artifacts of ``torch.compiler``.
+        operator: Kernels that were taken with ``--trust``.
+        artifacts: Kernels that were among artifacts of ``torch.compiler`` which a process has loaded; nobody vouches for them.
         signed: Kernels that were taken by a signature, by key.
         refused: Kernels that are not loaded.
     """
 
     built: int
     operator: int
+    artifacts: int
     signed: tuple[Signed, ...]
     refused: tuple[RefusedKernel, ...]
 
@@ -64,6 +66,8 @@ class Vouchers:
         parts = [f"{self.built} built here"]
         parts += [f"{s.kernels} signed by {s.name or s.key}" for s in self.signed]
         parts += [f"{self.operator} taken with --trust"] if self.operator else []
+        loaded = "loaded with artifacts of torch.compiler, for which nobody vouches"
+        parts += [f"{self.artifacts} {loaded}"] if self.artifacts else []
         if self.refused:
             first = self.refused[0]
             parts += [f"{len(self.refused)} refused ({first.digest[:12]}: {first.reason})"]
@@ -72,18 +76,22 @@ class Vouchers:
 
 def vouchers(entries: Iterable[KernelEntry], trust: Trust) -> Vouchers:
     """Return who vouches for which kernels; their files' checksums are `verify`'s business."""
-    built = operator = 0
+    ways: Counter[str] = Counter()
     signed: Counter[str] = Counter()
     refused: list[RefusedKernel] = []
     for entry in entries:
         reason = refusal_to_load(entry, trust)
         if reason is not None:
             refused.append(RefusedKernel(entry.digest, reason))
-        elif entry.taken is None:
-            built += 1
-        elif entry.taken.by == "operator":
-            operator += 1
-        else:
+        elif entry.taken is not None and entry.taken.by == "signature":
             signed[vouched(entry, trust).voucher or ""] += 1
+        else:
+            ways[entry.taken.by if entry.taken is not None else "built"] += 1
     by_key = tuple(Signed(key, trust.keys.get(key, ""), n) for key, n in sorted(signed.items()))
-    return Vouchers(built, operator, by_key, tuple(refused))
+    return Vouchers(
+        built=ways["built"],
+        operator=ways["operator"],
+        artifacts=ways["artifacts"],
+        signed=by_key,
+        refused=tuple(refused),
+    )

@@ -77,8 +77,9 @@ def vouched(entry: KernelEntry, trust: Trust) -> TrustVerdict:
 def refusal_to_load(entry: KernelEntry, trust: Trust) -> str | None:
     """Return why a kernel of a cache is not loaded, None if it may be.
 
-    The cache directory is its owner's (`guard`): what was built in it, and what the operator has taken over, needs nobody's
-    word. What came in by a signature needs it for as long as it is there, so that a key can be withdrawn.
+    The cache directory is its owner's (`guard`): what was built in it, what the operator has taken over, and what came with
+    artifacts of ``torch.compiler``, from which torch itself runs code, needs nobody's word. What came in by a signature needs
+    it for as long as it is there, so that a key can be withdrawn.
     """
     if entry.taken is None or entry.taken.by != "signature":
         return None

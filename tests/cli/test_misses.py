@@ -9,6 +9,7 @@ import pytest
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.cli import main
+from tests.support.cli.committed import hold
 
 MISS = {
     "op": "mm",
@@ -31,7 +32,9 @@ def test_the_last_misses_are_told_with_their_reasons(
     assert problem == "mm(2x3, 3x4)   mm, key abababababab"
     assert reason.strip() == MISS["reason"]
     assert main(["explain", "--last", "--json", "--cache-dir", str(cache_dir)]) == 0
-    assert json.loads(capsys.readouterr().out)["misses"] == [MISS]
+    said = json.loads(capsys.readouterr().out)
+    hold("explain_last", said)
+    assert said["misses"] == [MISS]
 
 
 def test_a_miss_forges_no_line(cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from inductor_plugin.cache.transfer.archive import export_archive
 from inductor_plugin.cli import main
 from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 from tests.support.cli.command import filled
+from tests.support.cli.committed import hold_answer
 
 ODD = "\x1b[2J\nFAKE"
 KEYED = ("show", "explain", "diff", "repro", "bench", "retune", "rm", "unpin", "release")
@@ -206,7 +207,7 @@ def check(templates: Path, folder: Path, kind: str, words: list[str]) -> None:
             assert err
             assert not out or verb in (*MODELLED, "demo")  # they say what they are at
         elif "--json" in words and "--help" not in words:
-            json.loads(out)
+            hold_answer(words, json.loads(out))
         else:
             assert all(text.isprintable() or text in "\n\t" for text in out)
         assert not any(line.startswith("FAKE") for line in out.splitlines())
@@ -248,6 +249,8 @@ def test_every_verb_on_every_cache(templates: Path, tmp_path: Path, kind: str, v
     words = [key] if verb in KEYED else [file] if verb in FILED else []
     more = [key] if verb == "diff" else ["cache"] if verb == "merge" else []
     check(templates, tmp_path / "here", kind, [verb, *words, *more])
+    if verb != "doctor":  # it takes a second, and test_doctor.py has its JSON
+        check(templates, tmp_path / "here", kind, [verb, *words, *more, "--json"])
 
 
 @pytest.mark.parametrize("kind", CACHES)

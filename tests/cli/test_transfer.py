@@ -10,6 +10,7 @@ from inductor_plugin.cli import main
 from inductor_plugin.tuning.pins.document import read_file
 from tests.support.cache.records import ENVIRONMENT, decision, measured, record
 from tests.support.cli.command import answer_of, filled, run
+from tests.support.cli.committed import hold
 
 
 def test_export_import_and_merge(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -18,7 +19,9 @@ def test_export_import_and_merge(store: Store, tmp_path: Path, capsys: pytest.Ca
     assert answer_of(other, capsys, "import", "--trust", tmp_path / "x.tar.gz")["records"] == 3
     assert answer_of(other, capsys, "verify")["damaged"] == []
     assert main(["merge", str(tmp_path / "third"), str(store.root), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["kernels"] == 1
+    merged = json.loads(capsys.readouterr().out)
+    hold("merge_caches", merged)
+    assert merged["kernels"] == 1
     assert answer_of(open_store(tmp_path / "third"), capsys, "stats")["records"] == 3
     run(other, "import", "--trust", tmp_path / "x.tar.gz")
     assert capsys.readouterr().out == (
@@ -130,6 +133,7 @@ def test_merge_takes_any_number_of_caches_and_lists_conflicts_with_both_timings(
     words = ["merge", str(tmp_path / "all"), str(store.root), str(new.root)]
     assert main([*words, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
+    hold("merge_caches", said)
     assert (said["records"], said["kernels"], said["environments"]) == (3, 1, 2)
     (conflict,) = said["conflicts"]
     result = {name: (row["winner"], row["winner_ms"]) for name, row in conflict["sources"].items()}
@@ -172,7 +176,9 @@ def test_diff_compares_caches_and_pin_files(
     assert main(["diff", str(file), str(store.root), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["different"] == []
     assert main(["diff", str(file), str(store.root), str(new.root), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["different"]
+    compared = json.loads(capsys.readouterr().out)
+    hold("diff_sources", compared)
+    rows = compared["different"]
     assert [row["sources"][str(new.root)] is None for row in rows].count(True) == 2
     assert main(["diff", str(file), str(new.root)]) == 0
     said = capsys.readouterr().out

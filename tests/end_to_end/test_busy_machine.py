@@ -12,6 +12,7 @@ import pytest
 
 from inductor_plugin.cache import Record, open_store
 from inductor_plugin.cli import main
+from tests.support.cli.committed import hold
 from tests.support.repository import REPOSITORY
 
 COMPILE = """
@@ -63,7 +64,9 @@ def test_noise_is_no_speedup(
 ) -> None:
     assert len(records) == 5
     assert main(["ls", "--cache-dir", str(cache_dir), "--json"]) == 0
-    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)}
+    listed = json.loads(capsys.readouterr().out)
+    hold("ls", listed)
+    rows = {row["key"]: row for row in listed}
     for record in records:
         decision, row = record.decision, rows[record.digest]
         assert decision is not None

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.problem.epilogue_text import load
 from inductor_plugin.repro.script import script
 from inductor_plugin.tuning.selection import TuningTicket
+from tests.support.cli.command import answer_of
 from tests.support.fusion_lab import APART, FUSED, A, B, C, activated
 from tests.support.lowering import Arg, Lab
 from tests.support.processes.repro import ran
@@ -257,8 +257,8 @@ def test_the_note_goes_where_the_record_goes(
     assert fused_record(other) == record
     assert main(["verify", "--cache-dir", str(other)]) == 0
     capsys.readouterr()
-    assert main(["repro", record.digest, "--cache-dir", str(other), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    assert answer_of(open_store(other), capsys, "show", record.digest)["epilogue"]
+    said = answer_of(open_store(other), capsys, "repro", record.digest)
     assert said["runs"]
     assert "\nafter = inductor_plugin.replay(EPILOGUE, OPERANDS[2:])\n" in said["script"]
     assert "    return after(torch.mm(a, b), operand0)\n" in said["script"]

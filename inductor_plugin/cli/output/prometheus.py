@@ -25,8 +25,30 @@ _METRICS: Mapping[str, tuple[str, str, str]] = {
     "kernel_bytes": ("kernels_size_bytes", "gauge", "Size of the kernels."),
     "limit_bytes": ("limit_bytes", "gauge", "Size above which entries are evicted; 0 for none."),
     "leftovers": ("leftovers", "gauge", "Unfinished files of killed processes."),
+    "read_records": ("read_records", "gauge", "Records of the second cache, which is only read."),
+    "read_kernels": ("read_kernels", "gauge", "Kernels of the second cache, which is only read."),
+    "remote_asked": ("remote_asked_total", "counter", "Records that the remote was asked for."),
+    "remote_hits": ("remote_hits_total", "counter", "Those of which the remote knew more."),
+    "remote_kernels": ("remote_kernels_total", "counter", "Kernels fetched from the remote."),
+    "remote_refused": (
+        "remote_refused_total",
+        "counter",
+        "Kernels that nobody trusted has signed.",
+    ),
+    "remote_sent": ("remote_sent_total", "counter", "Editions written to the remote."),
+    "remote_bytes_read": ("remote_read_bytes_total", "counter", "Bytes read from the remote."),
+    "remote_bytes_written": ("remote_written_bytes_total", "counter", "Bytes written to it."),
+    "remote_corrupt": ("remote_damaged_total", "counter", "Damaged objects of the remote."),
+    "remote_failures": ("remote_failures_total", "counter", "Requests without an answer."),
+    "remote_unsent": ("remote_unsent_total", "counter", "Records not written in time."),
+    "remote_saved_ms": (
+        "remote_saved_seconds_total",
+        "counter",
+        "Compiling and measuring that other machines have done for this one.",
+    ),
+    "remote_waited_ms": ("remote_waited_seconds_total", "counter", "Waiting for the remote."),
 }
-"""Of each field of ``stats``: the name of the metric, its type and what it counts."""
+"""Of each field of ``stats``: the name of the metric, its type and what it counts. Milliseconds become seconds."""
 
 
 def metrics(fields: Mapping[str, Any]) -> str:
@@ -37,6 +59,8 @@ def metrics(fields: Mapping[str, Any]) -> str:
         value = number(fields.get(field))
         if value is None:
             continue
+        if field.endswith("_ms"):
+            value /= 1e3
         metric = f"inductor_plugin_cache_{name}"
         lines += [f"# HELP {metric} {about}", f"# TYPE {metric} {kind}", f"{metric}{label} {value}"]
     return "\n".join(lines) + "\n"

@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Pack, Store, open_store
+from inductor_plugin.cache import Pack, Store, document, open_store
 from inductor_plugin.cache.entry import ENTRY
 from inductor_plugin.cache.remote.files import LocalFiles
 from inductor_plugin.cache.remote.transfer import TransferPart, pull, push
-from inductor_plugin.cache.transfer.archive import export_archive, import_archive, merge_stores
+from inductor_plugin.cache.transfer import parcel
+from inductor_plugin.cache.transfer.archive import (
+    export_archive,
+    import_archive,
+    import_bytes,
+    merge_stores,
+)
 from inductor_plugin.cache.transfer.tape import contents
 from inductor_plugin.cache.transfer.wheel import PACK_FILE, write_wheel
 from inductor_plugin.cache.trust.listing import vouchers
@@ -183,6 +189,41 @@ def test_a_cache_says_who_vouches_for_what(tmp_path: Path) -> None:
     refused = vouchers(store.iter_kernels(), Trust())
     assert [each.digest for each in refused.refused] == [DIGEST]
     assert f"1 refused ({DIGEST[:12]}: it is signed by {FRIEND.public}" in refused.text()
+
+
+def loaded(folder: Path) -> Store:
+    """Return a cache with a kernel that has come among artifacts of ``torch.compiler``."""
+    entry = built(folder / "first").kernel(DIGEST)
+    assert entry is not None
+    store = open_store(folder / "loaded", trust=TRUST)
+    assert import_bytes(store, parcel.of_kernel(entry), f"kernel/{DIGEST}").kernels == 1
+    return store
+
+
+def test_nobody_is_said_to_vouch_for_what_came_with_artifacts(tmp_path: Path) -> None:
+    """No operator was asked, so `--trust` is not what they were taken with."""
+    store = loaded(tmp_path)
+    assert by(store) == ("artifacts", set())
+    vouching = vouchers(store.iter_kernels(), TRUST)
+    assert (vouching.artifacts, vouching.operator, vouching.refused) == (1, 0, ())
+    assert "--trust" not in vouching.text()
+    assert "1 loaded with artifacts of torch.compiler, for which nobody vouches" in vouching.text()
+    merged = open_store(tmp_path / "merged")
+    merge_stores(merged, open_store(store.root, read_only=True))
+    assert by(merged) == ("artifacts", set())
+
+
+def test_an_old_cache_is_read_and_its_artifacts_are_distinguished(tmp_path: Path) -> None:
+    """Until they had a word of their own, artifacts were written as the operator's, by their keys."""
+    store = loaded(tmp_path)
+    path = store.layout.kernel(DIGEST) / ENTRY
+    for source, way in ((f"kernel/{DIGEST}", "artifacts"), ("/home/me/x.pack", "operator")):
+        fields = document.load(path.read_bytes())
+        taken = {"by": "operator", "source": source}
+        path.write_bytes(document.dump({**fields, "taken": taken}))
+        old = open_store(store.root)
+        assert old.verify() == []
+        assert by(old) == (way, set())
 
 
 def test_no_signature_is_looked_at_where_there_is_none(

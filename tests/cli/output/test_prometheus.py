@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Store
+from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache.remote.exchange import Amounts
 from inductor_plugin.cli import listing, main
 from inductor_plugin.cli.output.prometheus import metrics
 from tests.support.cli.command import answer_of, filled, run
@@ -20,13 +21,9 @@ def store(cache_dir: Path) -> Store:
     return filled(cache_dir)
 
 
-def test_each_metric_has_its_help_its_type_and_the_number_of_stats(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fields = answer_of(store, capsys, "stats")
-    run(store, "stats", "--prometheus")
-    lines = capsys.readouterr().out.splitlines()
-    values: dict[str, float] = {}
+def values_in(text: str) -> dict[str, float]:
+    """Return the value of each metric, after a look at its help and its type."""
+    lines, values = text.splitlines(), dict[str, float]()
     for about, kind, line in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
         match = LINE.fullmatch(line)
         assert match is not None, line
@@ -35,10 +32,43 @@ def test_each_metric_has_its_help_its_type_and_the_number_of_stats(
         assert re.fullmatch(f"# TYPE {name} (counter|gauge)", kind)
         assert kind.endswith("counter") == match[1].endswith("_total")
         values[match[1]] = float(match[3])
+    return values
+
+
+def test_each_metric_has_its_help_its_type_and_the_number_of_stats(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = answer_of(store, capsys, "stats")
+    run(store, "stats", "--prometheus")
+    values = values_in(capsys.readouterr().out)
     assert values["hits_total"] == fields["hits"] == 4
     assert values["misses_total"] == 2
     assert values["records"] == 3
     assert values["size_bytes"] == fields["bytes"]
+
+
+def test_every_number_of_stats_is_a_metric_with_a_remote_and_a_second_cache_too(
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    open_store(tmp_path / "second")
+    monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_READ", str(tmp_path / "second"))
+    names = list(vars(Amounts()))
+    amounts = Amounts(**{name: 1500 + place for place, name in enumerate(names)})
+    store.add_counts(**amounts.counters())
+    fields = answer_of(store, capsys, "stats")
+    assert {f"remote_{name}" for name in names} <= fields.keys()
+    run(store, "stats", "--prometheus")
+    values = values_in(capsys.readouterr().out)
+    assert values["remote_hits_total"] == fields["remote_hits"] == 1501
+    assert values["remote_saved_seconds_total"] == fields["remote_saved_ms"] / 1000
+    assert values["read_records"] == 0
+    # Damage is in `damaged_total`, the rate is for Prometheus to compute, the others say how `stats` looked.
+    apart = {"damaged", "hit_rate", "looked", "locks"}
+    numbers = {n for n, value in fields.items() if isinstance(value, int | float)}
+    assert len(values) == len(numbers - apart)
 
 
 def test_a_directory_may_have_any_name() -> None:

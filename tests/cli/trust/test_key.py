@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache.transfer import parcel
+from inductor_plugin.cache.transfer.archive import import_bytes
 from inductor_plugin.cli import main
 from inductor_plugin.cli.trust.finding import trust
 from tests.support.cache.records import kernel_key
@@ -64,6 +66,7 @@ def test_an_import_is_refused_then_taken_by_the_key_and_all_say_so(
     assert answer_of(store, capsys, "verify")["vouchers"] == {
         "built": 0,
         "operator": 0,
+        "artifacts": 0,
         "signed": [{"key": public, "name": "me", "kernels": 1}],
         "refused": [],
     }
@@ -89,6 +92,21 @@ def test_with_trust_it_is_the_operators_word(
     assert answer_of(store, capsys, "verify")["vouchers"]["operator"] == 1
     run(store, "verify")
     assert "1 taken with --trust" in capsys.readouterr().out
+
+
+def test_what_came_with_artifacts_is_nobodys_word(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = open_store(tmp_path / "there")
+    (kernel,) = store.iter_kernels()
+    import_bytes(there, parcel.of_kernel(kernel), f"kernel/{kernel.digest}")
+    vouching = answer_of(there, capsys, "verify")["vouchers"]
+    assert (vouching["operator"], vouching["artifacts"]) == (0, 1)
+    assert answer_of(there, capsys, "show", kernel.digest)["taken"]["by"] == "artifacts"
+    run(there, "verify")
+    for text in (capsys.readouterr().out, trust(there.root, "", "").detail):
+        assert "loaded with artifacts of torch.compiler, for which nobody vouches" in text
+        assert "--trust" not in text
 
 
 def test_keys_that_cannot_be_used_are_said_before_anything_is_taken(

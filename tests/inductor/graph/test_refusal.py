@@ -17,6 +17,7 @@ from inductor_plugin.cli import main
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.refusal import REASON
 from inductor_plugin.tuning.runtime import RUNTIME
+from tests.support.cli.committed import hold
 from tests.support.lowering import Arg, Lab, library_first
 
 pytestmark = [
@@ -72,6 +73,7 @@ def test_explain_says_who_refused_beside_what_was_measured(
 ) -> None:
     lab.lower(product, SINGLE, SINGLE, gemm_backends="ATEN,TRITON,CUTLASS")
     parsed: dict[str, Any] = json.loads(explained(cache_dir, capsys, "--json"))
+    hold("explain", parsed)
     assert len(parsed["candidates"]) > 5
     assert "TF32" in parsed["rejected"]["cutlass"]
     assert parsed["winner"].startswith("mm-")

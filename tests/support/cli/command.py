@@ -11,6 +11,7 @@ import pytest
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
 from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
+from tests.support.cli.committed import hold_answer
 
 OTHER = {"device": {"name": "cpu"}, "software": {"torch": "2.15.0"}}
 
@@ -54,9 +55,11 @@ def run(store: Store, *arguments: object, status: int = 0) -> int:
 def answer_of(
     store: Store, capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0
 ) -> Any:
-    """Run a verb on a cache, and return what it says with ``--json``."""
+    """Run a verb on a cache, and return what it says with ``--json``, which follows the committed schema."""
     run(store, *arguments, "--json", status=status)
-    return json.loads(capsys.readouterr().out)
+    said = json.loads(capsys.readouterr().out)
+    hold_answer([str(word) for word in arguments], said)
+    return said
 
 
 def key() -> str:

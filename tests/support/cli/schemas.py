@@ -1,6 +1,7 @@
-"""JSON schemas of what verbs say with ``--json``: read from examples, and compared with the committed ones.
+"""JSON schemas of what verbs say with ``--json``: of the code's records and of examples, compared with the committed ones.
 
-An object whose names are data (candidates, templates, sources) is a map: `MAPS` has the places of those.
+An object whose names are data (candidates, templates, sources) is a map: `MAPS` has the names of those. `typed.TYPES` says what
+is a record of the code; the rest, and which fields are always there, is read from the examples.
 """
 
 from __future__ import annotations
@@ -15,32 +16,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
-from inductor_plugin.cache import Store, open_store
-from inductor_plugin.cli import main
-from tests.support.cache.records import decision, kernel_key, measured, record
+from inductor_plugin.cache import open_store
+from inductor_plugin.cli import listing, main
+from tests.support.cache.records import decision, measured, record
 from tests.support.cli.command import filled
-from tests.support.repository import REPOSITORY
-from tests.support.trust.payload import FRIEND, STRANGER, Kernel
+from tests.support.cli.committed import FOLDER, hold
+from tests.support.cli.scenarios import OLD_MISS, PLACE, SCENARIOS, damaged, shared, signed
+from tests.support.cli.typed import TYPES, records_of, schema_of_type
+from tests.support.trust.payload import FRIEND
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 MAPS = frozenset(
     {
         "candidates", "rejected", "median_ms", "status", "sources", "provenance", "problem", "epilogue",
-        "environment_fields", "templates", "device", "software", "numerics", "files",
+        "environment_fields", "templates", "device", "software", "numerics", "files", "instructions",
     }
 )  # fmt: skip
 """Names of the fields whose own names are data, or which are a key's fields as they are."""
 NULL_OR: Mapping[str, str] = {
-    **dict.fromkeys(("winner", "library", "kind", "kernel_digest", "torch", "cuda"), "string"),
+    **dict.fromkeys(("winner", "library", "kernel_digest", "torch", "cuda"), "string"),
     **dict.fromkeys(
         ("winner_ms", "library_ms", "median_ms", "spread_ms", "speedup", "recorded"), "number"
     ),
     **dict.fromkeys(
         ("rejected_speedup", "hit_rate", "limit_bytes", "error", "compile_s"), "number"
     ),
-    **dict.fromkeys(("registers", "spills", "shared_bytes", "threads", "damaged"), "number"),
+    **dict.fromkeys(("registers", "spills", "shared_bytes", "threads"), "number"),
     **dict.fromkeys(("kernel", "nearest", "decision", "winner_kernel"), "object"),
 }
 """Fields that may be null, whether or not an example has it, and their type otherwise."""
@@ -52,92 +54,72 @@ _NAMES = {str: "string", bool: "boolean", int: "number", float: "number", type(N
 
 
 def schema_of(examples: Sequence[Any], title: str) -> dict[str, Any]:
-    """Return the schema that all examples follow, without room for other fields."""
-    return {"$schema": DRAFT, "title": title, **_schema(list(examples), title)}
+    """Return the schema that all examples follow, without room for other fields than those of `TYPES`."""
+    schema = _schema(list(examples), "", TYPES.get(title, {}))
+    return {"$schema": DRAFT, "title": title, **schema}
 
 
-def _schema(values: list[Any], name: str) -> dict[str, Any]:
+def _schema(values: list[Any], place: str, types: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of the values at a place, written as on the page of verbs: ``[].name``, ``candidates{}.kind``."""
+    name = place.rpartition(".")[2]
+    records = records_of(types[place]) if place in types else ()
+    if place in types and not records:
+        return schema_of_type(types[place])
     if name in ANY:
         return {}
     if name in FREE and all(isinstance(value, dict) for value in values):
         return {"type": "object"}
     also = {"null", NULL_OR[name]} if name in NULL_OR else set[str]()
-    kinds = sorted({_kind(value) for value in values} | also)
+    kinds = sorted({_kind(value) for value in values} | also | ({"object"} if records else set()))
     schema: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds}
     objects: list[dict[str, Any]] = [value for value in values if isinstance(value, dict)]
     arrays: list[list[Any]] = [value for value in values if isinstance(value, list)]
-    if objects and name in MAPS:
-        schema["additionalProperties"] = _merged([v for each in objects for v in each.values()])
-    elif objects:
-        names = dict.fromkeys(field for each in objects for field in each)
-        schema["properties"] = {
-            field: _schema([each[field] for each in objects if field in each], field)
-            for field in names
-        }
-        schema["required"] = [field for field in names if all(field in each for each in objects)]
-        schema["additionalProperties"] = False
+    if objects and name in MAPS and not records:
+        inner = [value for each in objects for value in each.values()]
+        schema["additionalProperties"] = _inside(inner, f"{place}{{}}", types)
+    elif objects or records:
+        schema |= _object(objects, place, types, records)
     if arrays:
-        schema["items"] = _merged([item for each in arrays for item in each])
+        schema["items"] = _inside([item for each in arrays for item in each], f"{place}[]", types)
     return schema
 
 
-def _merged(values: list[Any]) -> dict[str, Any]:
-    return _schema(values, "") if values else {}
+def _object(
+    objects: list[dict[str, Any]], place: str, types: Mapping[str, Any], records: Sequence[Any]
+) -> dict[str, Any]:
+    """Return fields of an object: those of records, and those that only examples have; what all have is required."""
+    parts = [schema_of_type(each) for each in records]
+    typed: dict[str, Any] = {}
+    for part in parts:
+        typed |= part["properties"]
+    names = [*dict.fromkeys(field for each in objects for field in each)]
+    others = {
+        field: _schema(
+            [each[field] for each in objects if field in each],
+            f"{place}.{field}".lstrip("."),
+            types,
+        )
+        for field in names
+        if field not in typed
+    }
+    always = [field for field in names if all(field in each for each in objects)]
+    room = [part["additionalProperties"] for part in parts if part["additionalProperties"]]
+    return {
+        "properties": {**typed, **others},
+        "required": always if objects else [*typed],
+        "additionalProperties": room[0] if room else False,
+    }
+
+
+def _inside(values: list[Any], place: str, types: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of all elements of lists, or values of maps, at a place; any without an example or a type."""
+    return _schema(values, place, types) if values or place in types else {}
 
 
 def _kind(value: Any) -> str:
     if isinstance(value, dict):
         return "object"
     return "array" if isinstance(value, list) else _NAMES[type(value)]
-
-
-FOLDER = REPOSITORY / "docs" / "schemas"
-KEY = record().digest
-"""Of two records, so that most verbs want its environment before it."""
-PLACE = f"{record().environment[:8]}/{KEY[:8]}"
-SCENARIOS: Mapping[str, Sequence[Sequence[str]]] = {
-    "stats": (["stats"], ["stats", "--zero"]),
-    "ls": (["ls"], ["ls", "--op", "mm", "--limit", "1"]),
-    "ls_kernels": (["ls", "--kernels"],),
-    "ls_quarantine": (["ls", "--quarantine"],),
-    "show_record": (["show", PLACE],),
-    "show_kernel": (
-        ["show", kernel_key().digest[:12]],
-        ["show", kernel_key("signed").digest, "--cache-dir", "{signed}"],
-    ),
-    "explain": (["explain", PLACE], ["explain", record(problem=2).digest[:12]]),
-    "diff_keys": (["diff", PLACE, record(problem=2).digest[:12]],),
-    "diff_sources": (["diff", "{cache}", "{pins}"], ["diff", "{cache}", "{other}"]),
-    "verify": (["verify"], ["verify", "--cache-dir", "{signed}"]),
-    "prune": (["prune", "--max-bytes", "1", "--dry-run"], ["prune", "--older-than", "1d"]),
-    "export": (["export", "{folder}/x.tar.gz"],),
-    "import": (["import", "--trust", "{folder}/x.tar.gz"],),
-    "merge_caches": (["merge", "{folder}/merged", "{cache}", "{other}"],),
-    "merge_pins": (["merge", "{folder}/merged.json", "{pins}"],),
-    "pin": (["pin", "{folder}/new.json"],),
-    "repro": (["repro", PLACE],),
-    "report": (["report", "{folder}/x.html"],),
-    "release": (["release", "bad-1"],),
-    "unpin": (["unpin", "--all"],),
-    "retune": (["retune", PLACE],),
-    "rm": (["rm", record(problem=2).digest[:12]],),
-    "clear": (["clear", "--force"],),
-    "key": (["key", "new", "{folder}/key"], ["key", "show", "{folder}/key"]),
-}
-"""The calls whose JSON has a committed schema, in the order in which they run on one cache."""
-ELSEWHERE: Mapping[str, str] = {
-    "bench": "repro/test_script.py",
-    "bench_regret": "repro/test_script.py",
-    "check": "cli/test_pins.py",
-    "demo": "cli/test_demo.py",
-    "doctor": "cli/test_doctor.py",
-    "precompile": "aot/test_precompile.py",
-    "pull": "cli/test_remote.py",
-    "push": "cli/test_remote.py",
-    "tune": "cli/test_tune.py",
-    "wheel": "cache/transfer/test_wheel.py",
-}
-"""Calls that need torch or a remote: the test which holds what they say against the committed schema (`follow`)."""
 
 
 def follow(name: str, *said: Any) -> None:
@@ -148,54 +130,52 @@ def follow(name: str, *said: Any) -> None:
     Raises:
         jsonschema.ValidationError: It does not follow.
     """
-    path = FOLDER / f"{name}.json"
     if os.environ.get("RENEW_SCHEMAS"):
-        path.write_text(text_of(said, name), encoding="utf-8")
-    schema = json.loads(path.read_text(encoding="utf-8"))
-    validator: Any = Draft202012Validator(schema)
+        (FOLDER / f"{name}.json").write_text(text_of(said, name), encoding="utf-8")
     for each in said:
-        validator.validate(each)
+        hold(name, each)
 
 
 def outputs(folder: Path) -> dict[str, list[Any]]:
-    """Return what each call of `SCENARIOS` says, on a small cache in a new folder."""
+    """Return what each call of `SCENARIOS` says, on small caches in a new folder."""
     store, other = filled(folder / "cache"), open_store(folder / "other")
     other.put_record(record(measured("slow", 9.0), decision=decision("slow")))
+    store.put_misses(OLD_MISS)
     names = {
         "folder": folder,
-        "signed": _signed(folder).root,
+        "signed": signed(folder).root,
+        "shared": shared(folder).root,
+        "damaged": damaged(folder).root,
         "cache": store.root,
         "other": other.root,
         "pins": folder / "pins.json",
     }
-    _said(store, ["pin", str(folder / "pins.json")])
+    _said(store.root, ["pin", str(folder / "pins.json")])
     (folder / "merged").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INDUCTOR_PLUGIN_TRUSTED_KEYS", f"{FRIEND.public} a friend")
+        # Which of them is this machine's needs torch, and changes no field.
+        patch.setattr(listing, "_this_machine", list)
         return {
-            name: [_said(store, [word.format_map(names) for word in call]) for call in calls]
+            name: [_said(store.root, [word.format_map(names) for word in call]) for call in calls]
             for name, calls in SCENARIOS.items()
         }
 
 
-def _signed(folder: Path) -> Store:
-    """Return a cache with a kernel that a trusted key has signed, and one of a stranger."""
-    store = open_store(folder / "signed")
-    for name, signer in (("signed", FRIEND), ("refused", STRANGER)):
-        kernel = Kernel(folder / name / "files", {"kernel.so": b"library"}, name).signed(signer)
-        kernel.fields["taken"] = {"by": "signature", "source": "x.pack"}
-        kernel.place(store)
-    return store
-
-
-def _said(store: Store, call: Sequence[str]) -> Any:
-    out, named = io.StringIO(), call[0] not in ("diff", "merge") or "{" in call[1]
-    cache = (
-        ["--cache-dir", str(store.root)] if named or "/" not in call[1] or call[1] == PLACE else []
-    )
-    cache = [] if call[0] == "key" else cache
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        status = main([call[0], *cache, *call[1:], "--json"])
+def _said(root: Path, call: Sequence[str]) -> Any:
+    """Return what a call says: words of the form NAME=VALUE before the verb are variables, ``--cache-dir`` is added."""
+    variables = [word.partition("=") for word in call if word.startswith("INDUCTOR_PLUGIN_")]
+    words, out = list(call[len(variables) :]), io.StringIO()
+    are_paths = words[0] in ("diff", "merge") and "/" in words[1] and words[1] != PLACE
+    cache = [] if are_paths or words[0] == "key" else ["--cache-dir", str(root)]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        for name, _, value in variables:
+            patch.setenv(name, value)
+        status = main([words[0], *cache, *words[1:], "--json"])
     if status == 2:
         raise AssertionError(f"{call} could not be done")
     return json.loads(out.getvalue())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
@@ -121,3 +122,41 @@ def test_waiting_inside_a_wait_shows_one_bar(monkeypatch: pytest.MonkeyPatch) ->
             assert progress._bar is outer  # pyright: ignore[reportPrivateUsage]
             progress.step("a")
     progress.step("b")  # the bar is gone; a late step has nothing to draw on
+
+
+COLOUR = re.compile(r"\x1b\[(?:[\d;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;[\d;]*)?m")
+"""A sequence that sets the colour of text or ground; others make it bold or move the cursor."""
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "coloured"),
+    [
+        (True, {}, True),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        (False, {}, False),
+        (False, {"FORCE_COLOR": "1"}, True),
+        (False, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_it_is_coloured_on_terminals_unless_the_user_has_said_no(
+    terminal: bool,
+    variables: dict[str, str],
+    coloured: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    screen = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
+    progress = Progress("on")
+    progress.expect(2)
+    with progress.shown():
+        progress.step("triton_mm")
+    assert "tuning" in screen.getvalue()
+    assert bool(COLOUR.search(screen.getvalue())) is coloured
+    if not terminal and not variables:
+        assert "\x1b" not in screen.getvalue()
