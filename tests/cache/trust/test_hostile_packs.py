@@ -24,16 +24,21 @@ from tests.support.trust.payload import (
     TRUST,
     Kernel,
     load_all,
+    marking_call,
+    marking_module,
 )
 
 Make = Callable[[str], Kernel]
 NOT_TRUSTED = "holds native code that is not trusted"
+SCRIPT = "source.cu"
+"""A second file of a kernel: Python that leaves the mark, too."""
 
 
 @pytest.fixture
 def make(tmp_path: Path, payload: bytes, mark: Path) -> Iterator[Make]:
     def kernel(name: str = "k") -> Kernel:
-        return Kernel(tmp_path / f"files-{name}", {LIBRARY: payload, "source.cu": b"x"}, name)
+        files = {LIBRARY: payload, SCRIPT: marking_call(mark).encode()}
+        return Kernel(tmp_path / f"files-{name}", files, name)
 
     yield kernel
     assert not mark.exists(), "code of the attacker ran"
@@ -109,13 +114,13 @@ def with_fewer_registers(kernel: Kernel) -> None:
 
 
 def with_another_file(kernel: Kernel) -> None:
-    kernel.signed().files["sitecustomize.py"] = b"raise SystemExit"
-    kernel.fields["files"]["sitecustomize.py"] = archives.sha256(b"raise SystemExit")
+    kernel.signed().files["sitecustomize.py"] = kernel.files[SCRIPT]
+    kernel.fields["files"]["sitecustomize.py"] = archives.sha256(kernel.files[SCRIPT])
 
 
 def with_a_file_less(kernel: Kernel) -> None:
     kernel.signed()
-    del kernel.files["source.cu"], kernel.fields["files"]["source.cu"]
+    del kernel.files[SCRIPT], kernel.fields["files"][SCRIPT]
 
 
 def with_zeros(kernel: Kernel) -> None:
@@ -246,7 +251,7 @@ def taken_by_magic(kernel: Kernel) -> str:
 
 
 def with_a_file_that_nobody_lists(kernel: Kernel) -> str:
-    kernel.signed().files["sitecustomize.py"] = b"raise SystemExit"
+    kernel.signed().files["sitecustomize.py"] = kernel.files[SCRIPT]
     return "does not list sitecustomize.py"
 
 
@@ -284,39 +289,42 @@ def test_a_signed_kernel_lends_its_name_to_no_pack(make: Make, tmp_path: Path) -
     assert "nobody has signed it" in refused(archives.write(tmp_path / "x", members), tmp_path)
 
 
-def install(site: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, name: str) -> None:
-    """Put a wheel's files where pip does."""
-    stale_site = site / "site"
-    stale_site.mkdir()
-    monkeypatch.setattr(sys, "path", [str(stale_site), *sys.path])
-    if content is not None:
-        (stale_site / "evil_kernels").mkdir()
-        (stale_site / "evil_kernels" / "kernels.pack").write_bytes(content)
-    stale(stale_site, name)
+def install(
+    folder: Path, mark: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, name: str
+) -> Path:
+    """Put a wheel's files where pip does, in a package whose import leaves the mark; return its pack."""
+    site = folder / "site"
+    package = site / "evil_kernels"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    marking_module(package, "__init__", mark)
+    pack = package / "kernels.pack"
+    pack.write_bytes(content)
+    stale(site, name)
+    return pack
 
 
 def test_the_pack_of_a_wheel_that_nobody_signed_is_refused_and_named(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, mark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = archives.write(tmp_path / "x", make("k").members())
-    install(tmp_path, monkeypatch, file.read_bytes(), "evil_kernels")
+    content = archives.write(tmp_path / "x", make("k").members()).read_bytes()
+    pack = install(tmp_path, mark, monkeypatch, content, "evil_kernels")
     store = open_store(tmp_path / "cache", trust=TRUST)
     (problem,) = take_installed(store)
     assert NOT_TRUSTED in problem
-    assert str(tmp_path / "site" / "evil_kernels" / "kernels.pack") in problem
+    assert str(pack) in problem
     assert load_all(store) == 0
+    assert "evil_kernels" not in sys.modules
 
 
 @pytest.mark.parametrize(
-    "name", ["evil_above.kernels", "evil_above.kernels:run", "../evil_above", ".evil_above"]
+    "name", ["evil_kernels.kernels", "evil_kernels.kernels:run", "../evil_kernels", ".evil_kernels"]
 )
 def test_a_wheel_runs_no_code_by_its_name(
     name: str, mark: Path, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(tmp_path, monkeypatch, None, name)
-    package = tmp_path / "site" / "evil_above"
-    package.mkdir()
-    (package / "__init__.py").write_text(f"open({str(mark)!r}, 'w')\n")
+    content = archives.write(tmp_path / "x", make("k").members()).read_bytes()
+    install(tmp_path, mark, monkeypatch, content, name)
     (problem,) = take_installed(open_store(tmp_path / "cache", trust=TRUST))
     assert "no package at the top" in problem
-    assert "evil_above" not in sys.modules
+    assert "evil_kernels" not in sys.modules

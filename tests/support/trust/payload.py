@@ -37,6 +37,18 @@ def marking_library(folder: Path, mark: Path) -> bytes:
     return built.read_bytes()
 
 
+def marking_call(mark: Path) -> str:
+    """Return a Python expression that creates a file where it is evaluated."""
+    return f"__import__('pathlib').Path({str(mark)!r}).touch()"
+
+
+def marking_module(folder: Path, name: str, mark: Path) -> Path:
+    """Write a module that creates a file where it is imported; return its path."""
+    file = folder / f"{name}.py"
+    file.write_text(f"{marking_call(mark)}\n", encoding="utf-8")
+    return file
+
+
 def load_all(store: Store) -> int:
     """Load every library that a cache hands out, as operators do; return how many."""
     loaded = 0
