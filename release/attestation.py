@@ -67,8 +67,8 @@ class Sdist(sdist):
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         """Copy the files, and add `SOURCE` if the commit is known."""
+        known = source(ROOT)  # before the copy, which lies in the checkout until it is packed
         super().make_release_tree(base_dir, files)  # pyright: ignore[reportUnknownMemberType]
-        known = source(ROOT)
         if known.commit is not None:
             fields = {**known._asdict(), "sources": digest_of_sources(Path(base_dir))}
             Path(base_dir, SOURCE).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
