@@ -16,6 +16,7 @@ from inductor_plugin.cli.disk import cache as examined
 from inductor_plugin.errors import CacheRefusedError, TrustError
 from tests.support.cache.records import give_away
 from tests.support.trust.payload import (
+    EXPIRED,
     FRIEND,
     LIBRARY,
     STRANGER,
@@ -199,8 +200,13 @@ def with_another_library(kernel: Kernel) -> tuple[Trust, str]:
     return TRUST, "changed after it was signed"
 
 
+def of_an_expired_key(kernel: Kernel) -> tuple[Trust, str]:
+    return EXPIRED, "it is signed by a friend (ed25519:"
+
+
 @pytest.mark.parametrize(
-    "change", [withdrawn, stripped, signed_anew_by_a_stranger, with_another_library]
+    "change",
+    [withdrawn, stripped, signed_anew_by_a_stranger, with_another_library, of_an_expired_key],
 )
 def test_a_kernel_that_came_by_a_signature_needs_it_at_each_load(
     change: Callable[[Kernel], tuple[Trust, str]],

@@ -18,6 +18,7 @@ from inductor_plugin.errors import ArchiveError, TrustError
 from tests.support.cache import archives
 from tests.support.cache.packs import stale
 from tests.support.trust.payload import (
+    EXPIRED,
     FRIEND,
     LIBRARY,
     STRANGER,
@@ -223,6 +224,35 @@ def test_what_no_friend_has_signed_is_refused_with_the_way_out(
 def test_nobody_is_trusted_where_no_key_is_named(make: Make, tmp_path: Path) -> None:
     file = archives.write(tmp_path / "x", make("k").signed().members())
     assert FRIEND.public in refused(file, tmp_path, trust=Trust())
+
+
+def test_a_pack_of_a_friend_whose_key_has_expired_is_refused_with_the_day(
+    make: Make, tmp_path: Path
+) -> None:
+    file = archives.write(tmp_path / "x", make("k").signed().members())
+    reason = refused(file, tmp_path, trust=EXPIRED)
+    assert "it is signed by a friend (ed25519:" in reason
+    assert "whose key expired on 2020-01-31" in reason
+    assert "import it with --trust" in reason
+    store = open_store(tmp_path / "operator", trust=EXPIRED)
+    import_archive(store, file, trusted=True)
+    (entry,) = store.iter_kernels()
+    assert entry.taken is not None
+    assert entry.taken.by == "operator"
+
+
+def test_an_expired_key_makes_no_forged_signature_better(make: Make, tmp_path: Path) -> None:
+    kernel = make("k")
+    swapped(kernel)
+    file = archives.write(tmp_path / "x", kernel.members())
+    assert "changed after it was signed" in refused(file, tmp_path, trusted=True, trust=EXPIRED)
+
+
+def test_of_two_signers_one_whose_key_counts_is_enough(make: Make, tmp_path: Path) -> None:
+    both = Trust({**EXPIRED.keys, STRANGER.public: "another"}, EXPIRED.expires)
+    kernel = make("k").signed().signed(STRANGER)
+    store = open_store(tmp_path / "cache", trust=both)
+    assert import_archive(store, archives.write(tmp_path / "x", kernel.members())).signed == 1
 
 
 def many(kernel: Kernel) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.support.cache.records import kernel_key
 FRIEND = signer_of(Ed25519PrivateKey.from_private_bytes(b"f" * 32))
 STRANGER = signer_of(Ed25519PrivateKey.from_private_bytes(b"s" * 32))
 TRUST = Trust({FRIEND.public: "a friend"})
+EXPIRED = Trust(TRUST.keys, {FRIEND.public: date(2020, 1, 31)})
 LIBRARY = "kernel.so"
 
 
