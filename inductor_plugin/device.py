@@ -17,7 +17,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from inductor_plugin.errors import DeviceError, RegistrationError, warn_once
 from inductor_plugin.problem import Problem
@@ -281,7 +281,8 @@ class Devices:
         described, source = self.get(name), self.source(name)
         if described is None or source is None:
             return None
-        target: object = source.ask("target", described.target, device)
+        function = cast("Callable[..., Any]", described.target)  # a package's may return anything
+        target = source.ask("target", function, device)
         if target is not None and not isinstance(target, Target):
             kind = type(target).__name__
             raise DeviceError(f"{source}: target({device!r}) is a {kind}, not a Target")

@@ -43,11 +43,10 @@ class TemplateSource:
             RegistrationError: They cannot be imported or created.
         """
         try:
-            value = referred(self.reference)
-            value = value() if callable(value) else value
+            value = _created(referred(self.reference))
             several = isinstance(value, (list, tuple))
-            listed = cast("Sequence[Any]", value) if several else (value,)
-            return [each() if isinstance(each, type) else each for each in listed]
+            listed: Sequence[Any] = cast("Sequence[Any]", value) if several else (value,)
+            return [_created(each) for each in listed]
         # The border to a package's code, whose import may raise anything.
         except Exception as error:
             logger.debug("%s cannot be loaded", self.origin, exc_info=True)
@@ -165,6 +164,12 @@ def register(template: Template) -> None:
 def unregister(name: str) -> Template:
     """Remove a template from the registry of this process; see `Registry.unregister`."""
     return default_registry().unregister(name)
+
+
+def _created(value: Any) -> Any:
+    """Return what a class or a function returns; anything else is a template, or several, itself."""
+    create: Any = value
+    return create() if callable(value) else value
 
 
 def _why_not(template: object) -> str | None:

@@ -87,7 +87,8 @@ def peak_here(environment: Mapping[str, Any]) -> Peak | None:
     What the package says is taken for devices of the name that its figures have.
     """
     device = environment.get("device")
-    facts = cast("Mapping[str, Any]", device) if isinstance(device, Mapping) else {}
+    is_table = isinstance(device, Mapping)
+    facts: Mapping[str, Any] = cast("Mapping[str, Any]", device) if is_table else {}
     kind = facts.get("type")
     name = "hip" if kind == "cuda" else kind
     known = peak_of(environment)

@@ -41,8 +41,8 @@ def test_figures_are_those_of_a_device_of_their_name_alone() -> None:
         assert peak_here({"device": {**NPU["device"], "name": "Fake NPU 2"}}) is None
         assert peak_here({"device": {"type": "xpu", "name": "Fake NPU"}}) is None
         assert peak_here({"device": {"type": "cpu", "name": "Fake NPU"}}) is None
-        for odd in ({}, {"device": "npu"}, {"device": {"type": ["npu"], "name": "Fake NPU"}}):
-            assert peak_here(odd) is None
+        odd: list[dict[str, Any]] = [{}, {"device": "npu"}, {"device": {"type": ["npu"]}}]
+        assert [peak_here(environment) for environment in odd] == [None] * 3
         assert peak_here(H100) == peak_of(H100)
     with described(name="hip", target=figures):
         assert peak_here({"device": {"type": "cuda", "name": "Fake NPU"}}) is not None
