@@ -17,7 +17,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from inductor_plugin.errors import DeviceError, RegistrationError, warn_once
 from inductor_plugin.problem import Problem
@@ -115,7 +115,8 @@ class Device:
             compilers. Part of every key.
         timer: Returns the timer of a device, in the benchmark worker. `worker.event_timer.EventTimer` serves any device
             that has a `DeviceInterface`, and may be derived from.
-        target: Returns the figures by which candidates are ranked; None if there are none.
+        target: Returns the figures by which candidates are ranked, and from which the report draws the roofline of environments
+            whose device has their ``device_name``; None if there are none.
         numerics: Returns the settings of this process that change a library kernel's results. Part of every key.
         conditions: Returns how a device is now, for the provenance of records.
         templates: Returns the templates of the device's own kernels, which are registered with it.
@@ -179,11 +180,8 @@ class DeviceSource:
         Raises:
             DeviceError: It cannot be imported, or is no `Device`.
         """
-        module, _, attribute = self.reference.partition(":")
         try:
-            value: Any = importlib.import_module(module)
-            for part in attribute.split("."):
-                value = getattr(value, part)
+            value = referred(self.reference)
             device = value if isinstance(value, Device) else value()
         # The border to a package's code, whose import may raise anything.
         except Exception as error:
@@ -270,6 +268,26 @@ class Devices:
                     return None
             return self._loaded[name]
 
+    def target(self, name: str, device: str) -> Target | None:
+        """Return the figures of a device; None where it has none, or where nobody describes it, or wrongly.
+
+        Args:
+            name: Under which it is registered.
+            device: ``npu:0`` ...
+
+        Raises:
+            DeviceError: Its description is wrong.
+        """
+        described, source = self.get(name), self.source(name)
+        if described is None or source is None:
+            return None
+        function = cast("Callable[..., Any]", described.target)  # a package's may return anything
+        target = source.ask("target", function, device)
+        if target is not None and not isinstance(target, Target):
+            kind = type(target).__name__
+            raise DeviceError(f"{source}: target({device!r}) is a {kind}, not a Target")
+        return target
+
     def source(self, name: str) -> DeviceSource | None:
         """Return where a device is described."""
         with self._lock:
@@ -329,15 +347,27 @@ def why_not(source: DeviceSource) -> str:
 
 
 def entry_points() -> Iterable[DeviceSource]:
-    """Yield the entry points of all installed packages."""
-    # 40 ms to import where nobody has: not when this module is. The list takes 7 ms, once a process, in its first compile.
-    from importlib.metadata import entry_points as installed  # noqa: PLC0415
+    """Yield the devices that the entry points of all installed packages name."""
+    return (DeviceSource(*point) for point in installed(GROUP))
 
-    for point in installed(group=GROUP):
+
+def installed(group: str) -> Iterable[tuple[str, str, str]]:
+    """Yield name, value and, for people, the origin of each entry point of a group, of all installed packages."""
+    # 40 ms to import where nobody has: not when this module is. The list takes 7 ms, once a process, in its first compile.
+    from importlib.metadata import entry_points as listed  # noqa: PLC0415
+
+    for point in listed(group=group):
         package = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
-        yield DeviceSource(
-            point.name, point.value, f"entry point {point.name} = {point.value}{package}"
-        )
+        yield point.name, point.value, f"entry point {point.name} = {point.value}{package}"
+
+
+def referred(reference: str) -> Any:
+    """Import what ``module:attribute`` names, and return it; raises what the import raises."""
+    module, _, attribute = reference.partition(":")
+    value: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        value = getattr(value, part)
+    return value
 
 
 DEVICES = Devices(entry_points)

@@ -3,13 +3,59 @@
 from __future__ import annotations
 
 import functools
+import logging
 import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
-from inductor_plugin.errors import RegistrationError
+from inductor_plugin.device import installed, referred
+from inductor_plugin.errors import RegistrationError, warn_once
 from inductor_plugin.template import Template
 from inductor_plugin.templates import register_builtin
 
+logger = logging.getLogger(__name__)
+
+GROUP = "inductor_plugin.templates"
+"""Group of entry points: the value is a template's class, or a function that returns a template or a list of them."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class TemplateSource:
+    """Templates of another package.
+
+    Attributes:
+        name: Name of the entry point.
+        reference: ``module:attribute`` of a template's class, or of a function that returns one or several templates.
+        origin: Who says so, for people.
+    """
+
+    name: str
+    reference: str
+    origin: str
+
+    def load(self) -> Sequence[Template]:
+        """Import the templates.
+
+        Raises:
+            RegistrationError: They cannot be imported or created.
+        """
+        try:
+            value = _created(referred(self.reference))
+            several = isinstance(value, (list, tuple))
+            listed: Sequence[Any] = cast("Sequence[Any]", value) if several else (value,)
+            return [_created(each) for each in listed]
+        # The border to a package's code, whose import may raise anything.
+        except Exception as error:
+            logger.debug("%s cannot be loaded", self.origin, exc_info=True)
+            raise RegistrationError(f"{type(error).__name__}: {error}") from error
+
+
+def entry_points() -> Iterable[TemplateSource]:
+    """Yield the entry points of all installed packages."""
+    return (TemplateSource(*point) for point in installed(GROUP))
 
 
 class Registry:
@@ -17,6 +63,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._templates: dict[str, Template] = {}
+        self._guard = threading.RLock()
+        self._has_installed = False
 
     def register(self, template: Template) -> None:
         """Add a template.
@@ -35,6 +83,33 @@ class Registry:
                 "unregister it first or choose another name"
             )
         self._templates[template.name] = template
+
+    def add_installed(self, points: Callable[[], Iterable[TemplateSource]] = entry_points) -> None:
+        """Register the templates of installed packages, at the first call.
+
+        One that the program has registered by hand stays. What is wrong with an entry point is one warning, and none of its
+        templates is registered.
+        """
+        with self._guard:
+            if self._has_installed:
+                return
+            self._has_installed = True
+            by_hand = {(name, type(template)) for name, template in self._templates.items()}
+            for source in points():
+                added: list[Template] = []
+                try:
+                    for template in source.load():
+                        if (str(getattr(template, "name", "")), type(template)) not in by_hand:
+                            self.register(template)
+                            added.append(template)
+                except RegistrationError as error:
+                    for template in added:
+                        self.unregister(template.name)
+                    warn_once(
+                        logger,
+                        f"templates ({source.origin}) cannot be used: {error}; "
+                        "mend, update or uninstall the package: until then none of them is offered",
+                    )
 
     def unregister(self, name: str) -> Template:
         """Remove a template and return it.
@@ -89,6 +164,12 @@ def register(template: Template) -> None:
 def unregister(name: str) -> Template:
     """Remove a template from the registry of this process; see `Registry.unregister`."""
     return default_registry().unregister(name)
+
+
+def _created(value: Any) -> Any:
+    """Return what a class or a function returns; anything else is a template, or several, itself."""
+    create: Any = value
+    return create() if callable(value) else value
 
 
 def _why_not(template: object) -> str | None:

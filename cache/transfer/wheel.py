@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inductor_plugin.cache import Pack, open_store
-from inductor_plugin.cache.transfer import bill
+from inductor_plugin.cache.transfer import bill, provenance
 from inductor_plugin.cache.transfer.archive import import_archive
 from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.cache.trust.policy import Trust
@@ -96,6 +96,8 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
         ).encode(),
         f"{stem}.dist-info/{bill.NAME}": bill.bill(contents, packed, name, version),
     }
+    described = provenance.provenance(contents, members, name, version)
+    members[f"{stem}.dist-info/{provenance.NAME}"] = described
     file = folder / f"{stem}-{tag}.whl"
     if file.exists() and not _holds(file, f"{stem}.dist-info/METADATA", metadata.encode()):
         raise PackError(

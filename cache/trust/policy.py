@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date, datetime, timezone
 from pathlib import Path
 
 from inductor_plugin.cache.entry import KernelEntry
@@ -15,6 +16,8 @@ from inductor_plugin.errors import TrustError, warn_once
 logger = logging.getLogger(__name__)
 
 _MOST_BYTES = 1 << 20
+_EXPIRES = "expires="
+"""Begins the word of a key's line that has the last day on which it counts."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +26,28 @@ class Trust:
 
     Attributes:
         keys: Their names by public key; a name may be empty.
+        expires: The last day, in UTC, on which a key counts; without one it counts until it is withdrawn.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    expires: Mapping[str, date] = field(default_factory=dict[str, date])
 
     def name(self, public: str) -> str:
         """Return a key for people: its name, and its start."""
         short = f"{public[:20]}..."
         name = self.keys.get(public)
         return f"{name} ({short})" if name else short
+
+    def has_expired(self, public: str) -> bool:
+        """Return whether the last day of a key is over."""
+        last = self.expires.get(public)
+        return last is not None and datetime.now(timezone.utc).date() > last
+
+    def described(self, public: str) -> str:
+        """Return a key for people, as `name` does, and its last day if it has one."""
+        verb = "expired" if self.has_expired(public) else "expires"
+        last = self.expires.get(public)
+        return self.name(public) if last is None else f"{self.name(public)}, {verb} on {last}"
 
 
 @dataclass(frozen=True)
@@ -64,9 +80,15 @@ def vouched(entry: KernelEntry, trust: Trust) -> TrustVerdict:
         return TrustVerdict(
             reason=f"its signature cannot be checked without `cryptography`: {INSTALL}"
         )
-    for key in claimed:
-        if is_signature(entry, key, entry.signatures[key]):
+    valid = [key for key in claimed if is_signature(entry, key, entry.signatures[key])]
+    for key in valid:
+        if not trust.has_expired(key):
             return TrustVerdict(key)
+    if valid:
+        signers = ", ".join(
+            f"{trust.name(key)}, whose key expired on {trust.expires[key]}" for key in valid
+        )
+        return TrustVerdict(reason=f"it is signed by {signers}")
     signers = ", ".join(map(trust.name, claimed))
     return TrustVerdict(
         reason=f"the signature of {signers} is of another content: it was changed after it was signed",
@@ -91,23 +113,29 @@ def parse_trust(text: str) -> Trust:
     """Return the signers that the option ``trusted_keys`` names.
 
     Args:
-        text: Keys, each with a name behind a blank if wanted, and files of such lines, separated by commas.
+        text: Keys, each with a name and ``expires=2027-06-30`` behind blanks if wanted, and files of such lines, separated by
+            commas.
 
     Raises:
-        TrustError: A file is missing, may be changed by others, or has a line that is no key.
+        TrustError: A file is missing, may be changed by others, or has a line that is no key, or one whose last day is no day.
     """
     keys: dict[str, str] = {}
+    expires: dict[str, date] = {}
     for word in filter(None, map(str.strip, text.split(","))):
         lines = [word] if word.startswith("ed25519:") else _lines(Path(word).expanduser())
         for line in lines:
-            public, _, name = line.partition(" ")
+            public, *words = line.split()
             try:
                 key_bytes(public)
+                days = [_last_day(each) for each in words if each.startswith(_EXPIRES)]
             except ValueError as error:
                 where = "trusted_keys" if line is word else word
                 raise TrustError(f"{where}: {error}; correct or remove it") from error
-            keys[public] = name.strip() or keys.get(public, "")
-    return Trust(keys)
+            name = " ".join(each for each in words if not each.startswith(_EXPIRES))
+            keys[public] = name or keys.get(public, "")
+            if days:  # of several lines of a key the strictest holds
+                expires[public] = min((*days, expires.get(public, date.max)))
+    return Trust(keys, expires)
 
 
 def trust_or_nobody(text: str) -> Trust:
@@ -117,6 +145,19 @@ def trust_or_nobody(text: str) -> Trust:
     except TrustError as error:
         warn_once(logger, f"trusted_keys is not used: {error}")
         return Trust()
+
+
+def _last_day(word: str) -> date:
+    """Return the day that a word of a key's line states.
+
+    Raises:
+        ValueError: It is none.
+    """
+    text = word.removeprefix(_EXPIRES)
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{word[:80]!r} is no day; write {_EXPIRES}2027-06-30") from None
 
 
 def _lines(file: Path) -> Iterator[str]:

@@ -25,6 +25,7 @@ from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.pins.check import stale
 from inductor_plugin.tuning.pins.document import dump
 from inductor_plugin.tuning.pins.pin import Pin, identity, pin_file, pin_of_record
+from inductor_plugin.worker.devices.templates import add_templates
 
 
 def _selection_arguments(parser: ArgumentParser) -> None:
@@ -118,6 +119,7 @@ def _check(arguments: Namespace) -> int:
         function(arguments.templates, "--templates", " and registers templates")()
     from inductor_plugin.inductor.candidates.pinned import not_offered  # noqa: PLC0415  loads torch
 
+    add_templates()  # those that an entry point names, which no compile has registered here
     here = environments_here()
     templates = {
         name: identity(kind, version) for name, kind, version in default_registry().identity()

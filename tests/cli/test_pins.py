@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.support.candidates.fast_templates import RivalTemplate, rivals_offere
 from tests.support.cli.command import OTHER, answer_of, key, run
 from tests.support.cli.schemas import follow
 from tests.support.fakes.tasks import problem
+from tests.support.own_device import describe
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +92,28 @@ def test_check_names_a_template_that_is_gone_unless_it_is_registered_first(
         default_registry().unregister("rivals")
     run(store, "check", file, "--templates", "nothing:x", status=2)
     assert "no module 'nothing'" in capsys.readouterr().err
+
+
+def test_check_knows_the_templates_that_entry_points_name(
+    store: Store,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    rival = measured("rivals.mm-1", name="rivals::mm", kind="template")
+    store.put_record(record(rival, problem=3, decision=decision("rivals.mm-1")))
+    file = tmp_path / "pins.json"
+    with rivals_offered():
+        run(store, "pin", file)
+    reference = "tests.support.candidates.fast_templates:RivalTemplate"
+    describe(tmp_path / "site", reference, "rivals", "rivals", "inductor_plugin.templates")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
+    monkeypatch.setattr(default_registry(), "_has_installed", False)
+    capsys.readouterr()
+    try:
+        assert answer_of(store, capsys, "check", file)["stale"] == []
+    finally:
+        default_registry().unregister("rivals")
 
 
 def test_check_names_a_candidate_that_its_template_does_not_offer_any_more(

@@ -22,12 +22,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.compat]
 RUN = str(EXAMPLE / "run.py")
 PLUGIN = ("-m", "inductor_plugin")
 PRODUCTS = 2
+RESIDENT = "toy_npu_resident"
+TOO_LARGE = "its operands take 464 KiB, a core has 256 KiB"
+"""What the guardrail says of the first product; the second one fits."""
 
 
 def records(home: Path) -> dict[str, dict[str, Any]]:
     """Return the records of the cache, by key."""
     files = home.glob("inductor_plugin/records/*/mm/*.json")
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def offered(record: dict[str, Any]) -> set[str]:
+    """Return template and kernel of all candidates of a record."""
+    return {name.rpartition("-")[0] for name in record["candidates"]}
 
 
 @dataclass(frozen=True)
@@ -64,17 +72,54 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
 
 def test_a_device_of_another_package_is_tuned_by_its_own_timer_and_recorded(tuned: Tuned) -> None:
     assert f"same numbers: True\n{PRODUCTS} products, 0 of them known\n" in tuned.said
-    assert f"candidates measured: {2 * PRODUCTS}\n" in tuned.said
+    assert f"candidates measured: {2 * PRODUCTS + 1}\n" in tuned.said
     assert len(tuned.records) == PRODUCTS
     for record in tuned.records.values():
         measured: dict[str, Any] = record["candidates"]
         assert {each["status"] for each in measured.values()} == {"ok"}
-        assert {name.rpartition("-")[0] for name in measured} == {"mm", "toy_npu_direct.direct"}
+        assert offered(record) - {f"{RESIDENT}.resident"} == {"mm", "toy_npu_direct.direct"}
         for each in measured.values():
             assert each["provenance"]["clock_mhz"] == 1000  # its own timer says so, in the worker
             assert min(each["samples_ms"]) > 0
             assert each["error"] is not None or each["kind"] == "extern"
         assert record["decision"]["winner"] in measured
+
+
+def test_its_guardrail_leaves_a_template_out_where_it_does_not_fit(tuned: Tuned) -> None:
+    large, small = sorted(tuned.records.values(), key=lambda record: len(offered(record)))
+    assert large["rejected"][RESIDENT] == TOO_LARGE
+    assert f"{RESIDENT}.resident" not in offered(large)
+    assert RESIDENT not in small["rejected"]
+    assert f"{RESIDENT}.resident" in offered(small)
+
+
+def test_explain_shows_what_the_guardrail_says(tuned: Tuned) -> None:
+    said = {
+        key: re.search(rf"^ *{RESIDENT} +(.+)$", tuned.run(*PLUGIN, "explain", key), re.MULTILINE)
+        for key in tuned.records
+    }
+    reasons = {key: match[1] for key, match in said.items() if match}
+    (key,) = (each for each, record in tuned.records.items() if RESIDENT in record["rejected"])
+    assert reasons == {key: TOO_LARGE}
+
+
+def test_the_report_has_the_roofline_of_its_figures(tuned: Tuned) -> None:
+    file = tuned.folder / "report.html"
+    tuned.run(*PLUGIN, "report", str(file), "--force")
+    text = re.search(r'<script id="data" type="application/json">(.+?)</script>', file.read_text())
+    assert text is not None
+    model: dict[str, Any] = json.loads(text[1])
+    (environment,) = model["environments"]
+    assert environment["peak"] == {
+        "name": "Toy NPU",
+        "bandwidth": 80e9,
+        "rates": {"float32": 1e12},
+        "sources": ["made up: the toy has the memory and the cores of the CPU"],
+    }
+    bound = model["columns"]["record"].index("bound")
+    # 32 x 384 x 64 in float32 is bound by memory: 155,648 bytes at 80 GB/s; 32 x 256 x 384 by 6.29e6 operations at 1e12/s.
+    least_ms = sorted(row[bound] for row in model["records"])
+    assert least_ms == pytest.approx([1.9456e-3, 6.2915e-3], rel=1e-3)
 
 
 def test_a_second_process_measures_nothing(tuned: Tuned) -> None:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import ast
-import email
 import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,9 +17,8 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 import inductor_plugin
 from docs.generate import results_table, with_options, with_results
-from tests.support.repository import REPOSITORY
+from tests.support.distribution import FOLDERS, build, check_provenance, copy_sources
 
-FOLDERS = ("templates", "cache")
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 KNOWS_INDUCTOR = re.compile(
@@ -72,25 +69,8 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy without the two links; it may not depend on them."""
-    repository = REPOSITORY
-    copy = tmp_path_factory.mktemp("repository")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(repository / name, copy / name)
-    for folder in ("inductor_plugin", "release", *FOLDERS):
-        ignored = FOLDERS if folder == "inductor_plugin" else ()
-        shutil.copytree(
-            repository / folder,
-            copy / folder,
-            ignore=shutil.ignore_patterns(*ignored, "__pycache__"),
-        )
-    code = "from setuptools import build_meta; build_meta.build_wheel('dist')"
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
-    subprocess.run(
-        [sys.executable, "-c", code], cwd=copy, check=True, capture_output=True, env=environment
-    )
-    (built,) = (copy / "dist").glob("*.whl")
-    return built
+    """Build the wheel from a copy that is no checkout of git."""
+    return build(copy_sources(tmp_path_factory.mktemp("repository")))
 
 
 def test_the_wheel_holds_every_module_and_no_other_package(wheel: Path, repository: Path):
@@ -129,29 +109,13 @@ def test_the_wheel_holds_a_bill_of_materials_that_its_record_lists(wheel: Path) 
     assert scopes["cryptography"] == "optional"
 
 
-def test_a_bill_of_materials_names_the_commit_and_whether_files_differ(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("sbom", REPOSITORY / "release" / "sbom.py")
-    assert spec is not None
-    assert spec.loader is not None
-    sbom = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sbom)
-    who = ("-c", "user.name=n", "-c", "user.email=e")
-    (tmp_path / "x").write_text("x")
-    for words in (("init", "-q"), ("add", "x"), (*who, "commit", "-q", "-m", "x")):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    facts = sbom.provenance(tmp_path)
-    assert re.fullmatch(r"[0-9a-f]{40}", facts["commit"])
-    assert facts["changed"] == "false"
-    (tmp_path / "x").write_text("y")
-    assert sbom.provenance(tmp_path) == {**facts, "changed": "true"}
-    metadata = email.message_from_string(
-        "Name: a\nVersion: 1\nSummary: s\nLicense-Expression: MIT\nRequires-Dist: torch>=2.11\n"
-    )
-    content = sbom.bill(metadata, facts)
-    assert content["metadata"]["component"]["pedigree"]["commits"] == [{"uid": facts["commit"]}]
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(content)) is None
-    assert sbom.bill(metadata, facts) == content
-    assert sbom.provenance(tmp_path / "nowhere") == {}
+def test_a_wheel_of_unknown_sources_names_no_commit(wheel: Path) -> None:
+    predicate = check_provenance(wheel)
+    assert "resolvedDependencies" not in predicate["buildDefinition"]
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (member for member in archive.namelist() if "/sboms/" in member)
+        component = json.loads(archive.read(name))["metadata"]["component"]
+    assert {"pedigree", "properties"} & component.keys() == set()
 
 
 def test_the_version_is_the_same_in_code_and_metadata(repository: Path):

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +11,20 @@ import pytest
 import inductor_plugin
 from inductor_plugin.errors import RegistrationError
 from inductor_plugin.problem import Problem
-from inductor_plugin.registry import Registry, default_registry
+from inductor_plugin.registry import (
+    GROUP,
+    Registry,
+    TemplateSource,
+    default_registry,
+    entry_points,
+)
 from inductor_plugin.template import Candidate
 from inductor_plugin.templates import BUILTIN, register_builtin
+from tests.support.fakes import templates as fakes
+from tests.support.own_device import describe
+from tests.support.warned import forget
+
+HERE = fakes.__name__
 
 
 class FakeTemplate:
@@ -108,3 +122,82 @@ def test_the_builtin_templates_are_listed_in_one_place():
     register_builtin(registry)
     assert registry.names() == tuple(template.name for template in BUILTIN)
     assert set(registry.names()) <= set(default_registry().names())
+
+
+def sources(*references: str) -> list[TemplateSource]:
+    return [TemplateSource(name, name, f"entry point {name}") for name in references]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "names"),
+    [
+        ("Plain", ("plain",)),
+        ("PLAIN", ("plain",)),
+        ("plain", ("plain",)),
+        ("several", ("plain", "other")),
+        ("CLASSES", ("plain", "other")),
+    ],
+)
+def test_an_entry_point_names_a_template_or_what_returns_templates(
+    attribute: str, names: tuple[str, ...]
+) -> None:
+    registry = Registry()
+    registry.add_installed(lambda: sources(f"{HERE}:{attribute}"))
+    assert registry.names() == names
+    assert registry.for_op("mm")[0].reject(fakes.PRODUCT) is None
+    registry.add_installed(lambda: sources(f"{HERE}:nothing"))  # looked up once a process
+    assert registry.names() == names
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("no_such_module:X", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("without_a_colon", "ModuleNotFoundError: No module named 'without_a_colon'"),
+        (f"{HERE}:gone", "AttributeError: module '"),
+        (f"{HERE}:broken", "OSError: libkernels.so: cannot open shared object file"),
+        (f"{HERE}:nothing", "builtins.NoneType cannot be registered: it is no Template"),
+        (f"{HERE}:half_wrong", "its name is 'Not A Name'"),
+        (f"{HERE}:twice", "template 'plain' is already registered"),
+    ],
+)
+def test_a_wrong_entry_point_is_one_warning_that_names_it_and_the_others_are_registered(
+    reference: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget()
+    registry = Registry()
+    with caplog.at_level(logging.WARNING):
+        registry.add_installed(lambda: sources(reference, f"{HERE}:OTHER"))
+    assert registry.names() == ("other",)
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert text.startswith(f"inductor-plugin: templates (entry point {reference}) cannot be used: ")
+    assert said in text
+    assert text.endswith("uninstall the package: until then none of them is offered")
+
+
+def test_a_template_that_the_program_has_registered_by_hand_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    forget()
+    registry = Registry()
+    registry.register(fakes.PLAIN)
+    registry.add_installed(lambda: sources(f"{HERE}:several"))
+    assert registry.names() == ("plain", "other")
+    assert registry.get("plain") is fakes.PLAIN
+    assert caplog.records == []
+    other = Registry()
+    other.register(FakeTemplate("plain"))  # another one of this name
+    other.add_installed(lambda: sources(f"{HERE}:several"))
+    assert other.names() == ("plain",)
+    assert "is already registered by " in caplog.text
+
+
+def test_entry_points_are_those_of_installed_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe(tmp_path, "my_kernels:SplitMM", "split", "my_kernels", "inductor_plugin.templates")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (source,) = (each for each in entry_points() if each.name == "split")
+    assert source.origin == "entry point split = my_kernels:SplitMM of my_kernels 1.0"
+    assert GROUP == "inductor_plugin.templates"  # packages have it in their metadata

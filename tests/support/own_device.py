@@ -34,13 +34,19 @@ def install(folder: Path, reference: str = "") -> Path:
     return site
 
 
-def describe(site: Path, reference: str, name: str = "npu", package: str = "toy_npu") -> None:
+def describe(
+    site: Path,
+    reference: str,
+    name: str = "npu",
+    package: str = "toy_npu",
+    group: str = "inductor_plugin.devices",
+) -> None:
     """Write what pip writes of a package with one entry point."""
     info = site / f"{package}-1.0.dist-info"
     info.mkdir(parents=True)
     metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
     (info / "METADATA").write_text(metadata, encoding="utf-8")
-    points = f"[inductor_plugin.devices]\n{name} = {reference}\n"
+    points = f"[{group}]\n{name} = {reference}\n"
     (info / "entry_points.txt").write_text(points, encoding="utf-8")
 
 

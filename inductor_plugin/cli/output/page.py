@@ -19,7 +19,12 @@ from inductor_plugin.cli.verb import (
 )
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.report.page.document import document
-from inductor_plugin.tuning.report.page.gather import cache_source, file_source, read_json
+from inductor_plugin.tuning.report.page.gather import (
+    cache_source,
+    file_source,
+    peak_here,
+    read_json,
+)
 from inductor_plugin.tuning.report.page.model import page_model
 from inductor_plugin.tuning.report.page.source import Source
 from inductor_plugin.tuning.report.page.write import write_page
@@ -58,7 +63,7 @@ def _report(arguments: Namespace) -> int:
         sources = [cache_source(open_cache(arguments, must_exist=False))]
     trace = read_json(arguments.trace.expanduser()) if arguments.trace else None
     try:
-        model = page_model(sources, trace, time.time())
+        model = page_model(sources, trace, time.time(), peak_here)
     except CacheError as error:
         raise CacheError(f"{arguments.trace}: {error}") from error
     size = write_page(file, document(model, title(sources)))

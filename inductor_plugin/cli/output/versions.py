@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import shutil
@@ -21,6 +22,7 @@ _PACKAGES = {
     "CUTLASS": ("nvidia-cutlass",),
     "nvcc wheel": ("nvidia-cuda-nvcc",),
 }
+_NAME = "inductor-plugin"
 _COMPILERS = ("nvcc", "g++", "clang++")
 _ANSWER_S = 2.0
 """Longest time in which a tool has to say its version: nvcc takes 0.02 s, a wrapper on a network folder may hang."""
@@ -45,11 +47,25 @@ class Show(Action):
 
 def versions_text() -> str:
     """Return the plugin's version on the first line, and what it works with on the others."""
-    rows = [("Python", platform.python_version())]
+    rows = [("commit", commit)] if (commit := _commit()) else []
+    rows += [("Python", platform.python_version())]
     rows += [(name, _installed(*packages)) for name, packages in _PACKAGES.items()]
     rows += [(name, _compiler(path)) for name in _COMPILERS if (path := shutil.which(name))]
     lines = [f"{name + ':':<12}{text}" for name, text in rows]
-    return "\n".join([f"inductor-plugin {__version__}", *lines])
+    return "\n".join([f"{_NAME} {__version__}", *lines])
+
+
+def _commit() -> str:
+    """Return the commit that the installed wheel says it was built from, empty if it says none, as an editable one."""
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415  as in `_installed`
+
+    with suppress(PackageNotFoundError, OSError, ValueError, LookupError, TypeError):
+        text = distribution(_NAME).read_text(f"provenance/{_NAME}.intoto.json")
+        definition = json.loads(text or "{}")["predicate"]["buildDefinition"]
+        (source,) = definition["resolvedDependencies"]
+        changed = any(source.get("annotations", {}).values())
+        return f"{source['digest']['gitCommit']}{', changed' if changed else ''}"
+    return ""
 
 
 def _compiler(path: str) -> str:

@@ -33,7 +33,7 @@ def trust(folder: Path, trusted_keys: str, signing_key: str) -> Finding:
     except TrustError as error:
         what, _, remedy = str(error).rpartition("; ")
         return Finding(_NAME, "broken", what or str(error), remedy)
-    names = ", ".join(map(known.name, known.keys)) or "nobody's key"
+    names = ", ".join(map(known.described, known.keys)) or "nobody's key"
     detail = f"trusted: {names}" + (f"; kernels are signed by {signer.public}" if signer else "")
     try:
         vouching = vouchers(open_store(folder, read_only=True, trust=known).iter_kernels(), known)

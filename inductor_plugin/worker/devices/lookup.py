@@ -191,15 +191,8 @@ def target_of(device: str) -> Target | None:
     Raises:
         DeviceError: Its description is wrong.
     """
-    described = device_of(device)
-    if described is None or name_of(device) in _BUILT_IN:
-        return None
-    target: object = _ask(device, "target", described.target, device)
-    if target is not None and not isinstance(target, Target):
-        raise DeviceError(
-            f"{_source(device)}: target({device!r}) is a {type(target).__name__}, not a Target"
-        )
-    return target
+    name = name_of(device)
+    return None if name in _BUILT_IN else DEVICES.target(name, device)
 
 
 def uuid_of(device: str) -> str:

@@ -1,4 +1,4 @@
-"""The templates of the devices that packages describe, in the registry of this process."""
+"""The templates that packages bring, alone or with a device, in the registry of this process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ _ADDED: set[tuple[int, Device]] = set()
 
 
 def add_templates(registry: Registry | None = None, devices: Devices = DEVICES) -> None:
-    """Register the templates of all devices, each device's once: before a graph is looked up, whose key names them.
+    """Register the templates of installed packages and of all devices, each once: before a graph is looked up, whose key names them.
 
     A device whose templates cannot be registered is left to Inductor alone.
     """
+    own = registry or default_registry()
+    own.add_installed()
     for name in devices.names():
         device, source = devices.get(name), devices.source(name)
-        own = registry or default_registry()
         if device is None or source is None or (id(own), device) in _ADDED:
             continue
         _ADDED.add((id(own), device))

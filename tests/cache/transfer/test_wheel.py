@@ -22,6 +22,7 @@ from inductor_plugin.errors import ArchiveError, PackError
 from tests.support.cache.packs import pack_file
 from tests.support.cache.records import kernel_key
 from tests.support.cli.schemas import follow
+from tests.support.distribution import check_provenance, provenance_of
 
 
 def test_the_wheel_is_one_that_pip_installs(tmp_path: Path) -> None:
@@ -72,6 +73,32 @@ def test_a_wheel_says_what_is_in_it_and_what_compiled_it(tmp_path: Path) -> None
     tools = {tool["name"]: tool["version"] for tool in content["metadata"]["tools"]["components"]}
     assert tools == {"nvcc": "nvcc 13.0.88"}
     assert [part["purl"] for part in content["components"]] == ["pkg:pypi/nvidia-cutlass@4.2.0"]
+
+
+def test_a_wheel_says_where_its_kernels_come_from_and_invents_nothing(tmp_path: Path) -> None:
+    versions = {"torch": "2.14.1", "triton": "none", "inductor-plugin": "0.2.0"}
+    wheel_file = write_wheel(pack_file(tmp_path, **versions), tmp_path, name="ours")
+    predicate = check_provenance(wheel_file.file)
+    name, _, files = provenance_of(wheel_file.file)
+    assert name == "ours-1.dist-info/provenance/kernels.intoto.json"
+    assert "ours_kernels/kernels.pack" in files
+    definition, details = predicate["buildDefinition"], predicate["runDetails"]
+    assert definition["externalParameters"] == {
+        "name": "ours", "version": "1", "target": "RTX 4090", "arch": "sm_89", "models": ["m:f"],
+    }  # fmt: skip
+    assert "resolvedDependencies" not in definition  # the commit of the plugin is not known
+    assert details == {
+        "builder": {
+            "id": "pkg:pypi/inductor-plugin",
+            "version": {
+                "inductor-plugin": "0.2.0",
+                "machine": platform.machine(),
+                "nvcc": "nvcc 13.0.88",
+                "torch": "2.14.1",
+            },
+        },
+        "metadata": {"startedOn": "1970-01-01T00:16:40Z"},
+    }
 
 
 def test_a_wheel_is_for_the_machine_its_pack_was_made_on(tmp_path: Path) -> None:

@@ -1,13 +1,10 @@
-"""Cache directories, key files and pin files that others have changed: refused, and none of their code runs."""
+"""Cache directories and key files that others have changed: refused, and none of their code runs."""
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +14,9 @@ from inductor_plugin.cache.trust.keys import open_signer
 from inductor_plugin.cache.trust.policy import Trust, parse_trust, trust_or_nobody
 from inductor_plugin.cli.disk import cache as examined
 from inductor_plugin.errors import CacheRefusedError, TrustError
-from inductor_plugin.tuning.pins.document import read_file
-from inductor_plugin.tuning.pins.pin import Pin
-from inductor_plugin.tuning.pins.replay import not_offered
-from tests.support.cache.records import give_away, kernel_key
+from tests.support.cache.records import give_away
 from tests.support.trust.payload import (
+    EXPIRED,
     FRIEND,
     LIBRARY,
     STRANGER,
@@ -119,50 +114,69 @@ def test_a_relative_folder_that_is_only_read_is_used(
     assert "is not used" not in examined(Path("own")).detail
 
 
-def link_to_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def link_to_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     library = folder / LIBRARY
     library.rename(folder.parent / "moved.so")
     library.symlink_to(folder.parent / "moved.so")
+    return f"damaged cache entry {folder}: {LIBRARY}: it is a link"
 
 
-def pipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def pipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (folder / LIBRARY).unlink()
     os.mkfifo(folder / LIBRARY)
+    return f"damaged cache entry {folder}: {LIBRARY}: it is a pipe or a device"
 
 
-def other_content(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def more_content(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (folder / LIBRARY).write_bytes((folder / LIBRARY).read_bytes() + b"\0")
+    return f"damaged cache entry {folder}: {LIBRARY}: it is larger than its kernel"
 
 
-def for_everyone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def other_content(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    content = bytearray((folder / LIBRARY).read_bytes())
+    content[-1] ^= 1
+    (folder / LIBRARY).write_bytes(content)
+    return f"damaged cache entry {folder}: the checksum of {LIBRARY} does not match"
+
+
+def for_everyone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     for path in (folder.parents[2], folder.parents[1], folder.parent, folder):
         path.chmod(0o755)  # who may enter the cache
     (folder / LIBRARY).chmod(0o666)
+    return f"it is not trusted: {folder / LIBRARY} may be written by everyone (mode 0666)"
 
 
-def folder_for_everyone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder_for_everyone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     for path in (folder.parents[2], folder.parents[1], folder.parent):
         path.chmod(0o755)
     folder.chmod(0o777)
+    return f"it is not trusted: {folder} may be written by everyone (mode 0777)"
 
 
-def library_of_another_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def library_of_another_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     give_away(folder / LIBRARY, monkeypatch)
+    return "belongs to user"
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        link_to_elsewhere, pipe, other_content, for_everyone, folder_for_everyone, library_of_another_user,
+        link_to_elsewhere, pipe, more_content, other_content, for_everyone, folder_for_everyone,
+        library_of_another_user,
     ],
 )  # fmt: skip
-def test_a_kernel_that_others_may_have_changed_is_not_handed_out(
-    change: Change, root: Path, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+def test_a_kernel_that_others_may_have_changed_is_not_handed_out_and_its_reason_is_logged(
+    change: Callable[[Path, pytest.MonkeyPatch], str],
+    root: Path,
+    kernel: Kernel,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = open_store(root)
-    folder = store.layout.kernel(kernel.entry.digest)
-    change(folder, monkeypatch)
+    why = change(store.layout.kernel(kernel.entry.digest), monkeypatch)
+    assert caplog.text == ""
     assert store.kernel(kernel.entry.digest) is None
+    assert why in caplog.text
     assert load_all(store) == 0
 
 
@@ -186,8 +200,13 @@ def with_another_library(kernel: Kernel) -> tuple[Trust, str]:
     return TRUST, "changed after it was signed"
 
 
+def of_an_expired_key(kernel: Kernel) -> tuple[Trust, str]:
+    return EXPIRED, "it is signed by a friend (ed25519:"
+
+
 @pytest.mark.parametrize(
-    "change", [withdrawn, stripped, signed_anew_by_a_stranger, with_another_library]
+    "change",
+    [withdrawn, stripped, signed_anew_by_a_stranger, with_another_library, of_an_expired_key],
 )
 def test_a_kernel_that_came_by_a_signature_needs_it_at_each_load(
     change: Callable[[Kernel], tuple[Trust, str]],
@@ -293,55 +312,3 @@ def test_a_signing_key_that_others_know_is_not_used(
     file.chmod(mode)
     with pytest.raises(TrustError, match=why):
         open_signer(file)
-
-
-class Runs:
-    """Unpickling this opens a file for writing."""
-
-    def __init__(self, mark: str) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return open, (self.mark, "w")
-
-
-def pin_text(**fields: Any) -> bytes:
-    row = {"op": "mm", "digest": "d", "winner": "w", **fields}
-    return json.dumps({"format": 2, "environments": [{"digest": "e", "pins": [row]}]}).encode()
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        pytest.param(None, "codec can't decode", id="a pickle"),
-        pytest.param(b"import os\nos.system('true')\n", "Expecting value", id="Python"),
-        pytest.param(pin_text(winner=["__import__", "os"]), "winner", id="a call for a winner"),
-        pytest.param(pin_text(template={"module": "os"}), "template", id="a module for a template"),
-        pytest.param(pin_text(winner_ms=float("nan")), "NaN", id="no time"),
-        pytest.param(pin_text(samples=-1), "samples", id="less than no samples"),
-        pytest.param(b'{"pins": ' + b"[" * 100_000, "nested too deeply", id="deep"),
-        pytest.param(b'{"format": 99, "environments": []}', "its format is 99", id="format"),
-        pytest.param(b'{"pins": 1}', "pins", id="no list"),
-        pytest.param(b"[]", "no list 'pins'", id="a list"),
-    ],
-)
-def test_a_pin_file_that_is_none_is_refused(
-    content: bytes | None, why: str, tmp_path: Path, mark: Path
-) -> None:
-    file = tmp_path / "pins.json"
-    file.write_bytes(pickle.dumps(Runs(str(mark))) if content is None else content)
-    with pytest.raises(ValueError, match=why):
-        read_file(file)
-    assert not mark.exists()
-
-
-@pytest.mark.parametrize("template", ["os.system", "evil_module:Template", "/tmp/evil.py"])
-def test_a_pin_imports_no_template_it_names(template: str) -> None:
-    pin = Pin("e", "mm", kernel_key().digest, "mm(8x8)", "x@/tmp/evil.so", template)
-    assert "is not registered" in not_offered(pin)
-
-
-def test_a_pin_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pins.json")
-    with pytest.raises(ValueError, match="a pipe or a device"):
-        read_file(tmp_path / "pins.json")

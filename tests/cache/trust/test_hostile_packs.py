@@ -18,22 +18,28 @@ from inductor_plugin.errors import ArchiveError, TrustError
 from tests.support.cache import archives
 from tests.support.cache.packs import stale
 from tests.support.trust.payload import (
+    EXPIRED,
     FRIEND,
     LIBRARY,
     STRANGER,
     TRUST,
     Kernel,
     load_all,
+    marking_call,
+    marking_module,
 )
 
 Make = Callable[[str], Kernel]
 NOT_TRUSTED = "holds native code that is not trusted"
+SCRIPT = "source.cu"
+"""A second file of a kernel: Python that leaves the mark, too."""
 
 
 @pytest.fixture
 def make(tmp_path: Path, payload: bytes, mark: Path) -> Iterator[Make]:
     def kernel(name: str = "k") -> Kernel:
-        return Kernel(tmp_path / f"files-{name}", {LIBRARY: payload, "source.cu": b"x"}, name)
+        files = {LIBRARY: payload, SCRIPT: marking_call(mark).encode()}
+        return Kernel(tmp_path / f"files-{name}", files, name)
 
     yield kernel
     assert not mark.exists(), "code of the attacker ran"
@@ -109,13 +115,13 @@ def with_fewer_registers(kernel: Kernel) -> None:
 
 
 def with_another_file(kernel: Kernel) -> None:
-    kernel.signed().files["sitecustomize.py"] = b"raise SystemExit"
-    kernel.fields["files"]["sitecustomize.py"] = archives.sha256(b"raise SystemExit")
+    kernel.signed().files["sitecustomize.py"] = kernel.files[SCRIPT]
+    kernel.fields["files"]["sitecustomize.py"] = archives.sha256(kernel.files[SCRIPT])
 
 
 def with_a_file_less(kernel: Kernel) -> None:
     kernel.signed()
-    del kernel.files["source.cu"], kernel.fields["files"]["source.cu"]
+    del kernel.files[SCRIPT], kernel.fields["files"][SCRIPT]
 
 
 def with_zeros(kernel: Kernel) -> None:
@@ -220,6 +226,35 @@ def test_nobody_is_trusted_where_no_key_is_named(make: Make, tmp_path: Path) -> 
     assert FRIEND.public in refused(file, tmp_path, trust=Trust())
 
 
+def test_a_pack_of_a_friend_whose_key_has_expired_is_refused_with_the_day(
+    make: Make, tmp_path: Path
+) -> None:
+    file = archives.write(tmp_path / "x", make("k").signed().members())
+    reason = refused(file, tmp_path, trust=EXPIRED)
+    assert "it is signed by a friend (ed25519:" in reason
+    assert "whose key expired on 2020-01-31" in reason
+    assert "import it with --trust" in reason
+    store = open_store(tmp_path / "operator", trust=EXPIRED)
+    import_archive(store, file, trusted=True)
+    (entry,) = store.iter_kernels()
+    assert entry.taken is not None
+    assert entry.taken.by == "operator"
+
+
+def test_an_expired_key_makes_no_forged_signature_better(make: Make, tmp_path: Path) -> None:
+    kernel = make("k")
+    swapped(kernel)
+    file = archives.write(tmp_path / "x", kernel.members())
+    assert "changed after it was signed" in refused(file, tmp_path, trusted=True, trust=EXPIRED)
+
+
+def test_of_two_signers_one_whose_key_counts_is_enough(make: Make, tmp_path: Path) -> None:
+    both = Trust({**EXPIRED.keys, STRANGER.public: "another"}, EXPIRED.expires)
+    kernel = make("k").signed().signed(STRANGER)
+    store = open_store(tmp_path / "cache", trust=both)
+    assert import_archive(store, archives.write(tmp_path / "x", kernel.members())).signed == 1
+
+
 def many(kernel: Kernel) -> str:
     kernel.fields["signatures"] = {f"{n}": "s" for n in range(17)}
     return "more than 16 signatures"
@@ -246,7 +281,7 @@ def taken_by_magic(kernel: Kernel) -> str:
 
 
 def with_a_file_that_nobody_lists(kernel: Kernel) -> str:
-    kernel.signed().files["sitecustomize.py"] = b"raise SystemExit"
+    kernel.signed().files["sitecustomize.py"] = kernel.files[SCRIPT]
     return "does not list sitecustomize.py"
 
 
@@ -284,39 +319,42 @@ def test_a_signed_kernel_lends_its_name_to_no_pack(make: Make, tmp_path: Path) -
     assert "nobody has signed it" in refused(archives.write(tmp_path / "x", members), tmp_path)
 
 
-def install(site: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, name: str) -> None:
-    """Put a wheel's files where pip does."""
-    stale_site = site / "site"
-    stale_site.mkdir()
-    monkeypatch.setattr(sys, "path", [str(stale_site), *sys.path])
-    if content is not None:
-        (stale_site / "evil_kernels").mkdir()
-        (stale_site / "evil_kernels" / "kernels.pack").write_bytes(content)
-    stale(stale_site, name)
+def install(
+    folder: Path, mark: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, name: str
+) -> Path:
+    """Put a wheel's files where pip does, in a package whose import leaves the mark; return its pack."""
+    site = folder / "site"
+    package = site / "evil_kernels"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    marking_module(package, "__init__", mark)
+    pack = package / "kernels.pack"
+    pack.write_bytes(content)
+    stale(site, name)
+    return pack
 
 
 def test_the_pack_of_a_wheel_that_nobody_signed_is_refused_and_named(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, mark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = archives.write(tmp_path / "x", make("k").members())
-    install(tmp_path, monkeypatch, file.read_bytes(), "evil_kernels")
+    content = archives.write(tmp_path / "x", make("k").members()).read_bytes()
+    pack = install(tmp_path, mark, monkeypatch, content, "evil_kernels")
     store = open_store(tmp_path / "cache", trust=TRUST)
     (problem,) = take_installed(store)
     assert NOT_TRUSTED in problem
-    assert str(tmp_path / "site" / "evil_kernels" / "kernels.pack") in problem
+    assert str(pack) in problem
     assert load_all(store) == 0
+    assert "evil_kernels" not in sys.modules
 
 
 @pytest.mark.parametrize(
-    "name", ["evil_above.kernels", "evil_above.kernels:run", "../evil_above", ".evil_above"]
+    "name", ["evil_kernels.kernels", "evil_kernels.kernels:run", "../evil_kernels", ".evil_kernels"]
 )
 def test_a_wheel_runs_no_code_by_its_name(
     name: str, mark: Path, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(tmp_path, monkeypatch, None, name)
-    package = tmp_path / "site" / "evil_above"
-    package.mkdir()
-    (package / "__init__.py").write_text(f"open({str(mark)!r}, 'w')\n")
+    content = archives.write(tmp_path / "x", make("k").members()).read_bytes()
+    install(tmp_path, mark, monkeypatch, content, name)
     (problem,) = take_installed(open_store(tmp_path / "cache", trust=TRUST))
     assert "no package at the top" in problem
-    assert "evil_above" not in sys.modules
+    assert "evil_kernels" not in sys.modules

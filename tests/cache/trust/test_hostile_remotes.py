@@ -159,15 +159,19 @@ def test_what_describes_no_kernel_is_damage(
     assert why in answer.damage[0]
 
 
-@pytest.mark.parametrize("name", ["/tmp/evil.so", "../../evil", "x@/tmp/evil.so", ""])
-def test_a_record_that_names_a_path_for_a_kernel_leads_nowhere(name: str, tmp_path: Path) -> None:
-    row = measured("a", kernel=name)
-    described = edition_of(record(row, decision=decision("a")))
+@pytest.mark.parametrize("named", ["{}/evil.so", "../../../evil.so", "x@{}/evil.so", ""])
+def test_a_record_that_names_a_path_for_a_kernel_leads_nowhere(
+    named: str, tmp_path: Path, payload: bytes, mark: Path
+) -> None:
+    (tmp_path / "evil.so").write_bytes(payload)
+    name = named.format(tmp_path)
+    described = edition_of(record(measured("a", kernel=name), decision=decision("a")))
     answer, store = fetched(
         MemoryFiles({edition_name(PLACE, 0): described.dump()}), tmp_path / "cache"
     )
     assert answer.hit
     assert store.kernel(name) is None
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from inductor_plugin.cache.trust.keys import is_signature, key_bytes, new_key, open_signer
-from inductor_plugin.cache.trust.policy import parse_trust
+from inductor_plugin.cache.trust.policy import parse_trust, trust_or_nobody
 from inductor_plugin.cache.trust.statement import statement
 from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError, TrustError
@@ -79,6 +80,44 @@ def test_keys_have_names_and_may_be_in_files(tmp_path: Path) -> None:
     assert trust.keys == {FRIEND.public: "me", STRANGER.public: "build server"}
     assert trust.name(STRANGER.public) == f"build server ({STRANGER.public[:20]}...)"
     assert parse_trust("").keys == {}
+
+
+def test_a_key_may_have_a_last_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        at = datetime(2027, 6, 30, 23, 59, tzinfo=timezone.utc)
+
+        @classmethod
+        def now(cls, zone: timezone) -> datetime:
+            return cls.at.astimezone(zone)
+
+    monkeypatch.setattr("inductor_plugin.cache.trust.policy.datetime", Clock)
+    file = tmp_path / "keys"
+    file.write_text(
+        f"{STRANGER.public} expires=2027-06-30 build server\n"
+        f"{STRANGER.public} expires=2030-01-01\n{STRANGER.public} again\n"
+    )
+    file.chmod(0o600)
+    trust = parse_trust(f"{FRIEND.public} me,{file}")
+    assert trust.keys == {FRIEND.public: "me", STRANGER.public: "again"}
+    assert trust.expires == {STRANGER.public: date(2027, 6, 30)}  # the strictest line
+    assert not trust.has_expired(STRANGER.public)
+    short = f"{STRANGER.public[:20]}..."
+    assert trust.described(STRANGER.public) == f"again ({short}), expires on 2027-06-30"
+    Clock.at += timedelta(minutes=1)
+    assert trust.has_expired(STRANGER.public)
+    assert not trust.has_expired(FRIEND.public)
+    assert trust.described(STRANGER.public) == f"again ({short}), expired on 2027-06-30"
+    assert trust.described(FRIEND.public) == trust.name(FRIEND.public)
+
+
+def test_a_day_that_is_none_trusts_nobody() -> None:
+    text = f"{FRIEND.public} me expires=soon"
+    assert Config.load({"trusted_keys": text}, environ={}).trusted_keys == text
+    with pytest.raises(
+        TrustError, match=r"'expires=soon' is no day; write expires=2027-06-30; corr"
+    ):
+        parse_trust(text)
+    assert trust_or_nobody(text).keys == {}
 
 
 def test_the_option_refuses_what_is_neither_key_nor_path() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,6 +98,30 @@ def test_a_tool_that_hangs_is_not_waited_for(tools: Path, monkeypatch: pytest.Mo
     began = time.monotonic()
     assert rows()["nvcc"] == f"no answer in 0.2 s ({tools}/nvcc)"
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"digest": {"gitCommit": "c0ffee"}}, ["commit:     c0ffee"]),
+        ({"digest": {"gitCommit": "c0ffee"}, "annotations": {"x": False}}, ["commit:     c0ffee"]),
+        ({"digest": {"gitCommit": "c0ffee"}, "annotations": {"x": True}}, ["commit:     c0ffee, changed"]),
+        (None, []),
+        ({"digest": {}}, []),
+    ],
+)  # fmt: skip
+def test_the_version_names_the_commit_if_the_wheel_does(
+    source: Any, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "inductor_plugin-0.2.0.dist-info"
+    (info / "provenance").mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: inductor-plugin\nVersion: 0.2.0\n")
+    definition = {} if source is None else {"resolvedDependencies": [source]}
+    stated = {"predicate": {"buildDefinition": definition}}
+    (info / "provenance" / "inductor-plugin.intoto.json").write_text(json.dumps(stated))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    lines = versions.versions_text().splitlines()
+    assert [line for line in lines if line.startswith("commit")] == said
 
 
 def test_the_version_imports_none_of_them() -> None:

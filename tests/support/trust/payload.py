@@ -7,6 +7,7 @@ import hashlib
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.support.cache.records import kernel_key
 FRIEND = signer_of(Ed25519PrivateKey.from_private_bytes(b"f" * 32))
 STRANGER = signer_of(Ed25519PrivateKey.from_private_bytes(b"s" * 32))
 TRUST = Trust({FRIEND.public: "a friend"})
+EXPIRED = Trust(TRUST.keys, {FRIEND.public: date(2020, 1, 31)})
 LIBRARY = "kernel.so"
 
 
@@ -35,6 +37,18 @@ def marking_library(folder: Path, mark: Path) -> bytes:
     command = ["g++", "-x", "c", "-shared", "-fPIC", "-o", str(built), str(source)]
     subprocess.run(command, check=True)
     return built.read_bytes()
+
+
+def marking_call(mark: Path) -> str:
+    """Return a Python expression that creates a file where it is evaluated."""
+    return f"__import__('pathlib').Path({str(mark)!r}).touch()"
+
+
+def marking_module(folder: Path, name: str, mark: Path) -> Path:
+    """Write a module that creates a file where it is imported; return its path."""
+    file = folder / f"{name}.py"
+    file.write_text(f"{marking_call(mark)}\n", encoding="utf-8")
+    return file
 
 
 def load_all(store: Store) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,9 @@ from inductor_plugin.registry import Registry
 from inductor_plugin.template import Candidate
 from inductor_plugin.worker.devices.templates import add_templates
 from tests.support.fakes import devices as fakes
+from tests.support.fakes import templates
 from tests.support.fakes.devices import described
+from tests.support.own_device import describe
 from tests.support.warned import forget
 
 
@@ -51,6 +55,18 @@ def test_the_templates_of_a_device_are_registered_once(devices: Devices) -> None
         add_templates(registry, devices)
     assert registry.names() == ("npu_fast", "npu_wide")
     assert asked == [1]
+
+
+def test_templates_that_installed_packages_bring_are_registered_too(
+    devices: Devices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe(tmp_path, f"{templates.__name__}:several", "x", "kernels", "inductor_plugin.templates")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    registry = Registry()
+    with described(templates=lambda: [Product("npu_fast")]):
+        add_templates(registry, devices)
+        add_templates(registry, devices)
+    assert registry.names() == ("plain", "other", "npu_fast")
 
 
 def unavailable() -> list[Any]:

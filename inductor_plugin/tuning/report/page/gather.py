@@ -1,17 +1,19 @@
-"""Reads what a report is about: a cache directory, a pin file, the JSON of a benchmark, a trace."""
+"""Reads what a report is about: a cache directory, a pin file, the JSON of a benchmark, a trace; and the figures of devices."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from inductor_plugin.cache import Record, Store
 from inductor_plugin.cache.document import is_object
-from inductor_plugin.errors import CacheError
+from inductor_plugin.device import BUILT_IN, DEVICES
+from inductor_plugin.errors import CacheError, DeviceError, warn_once
 from inductor_plugin.tuning.pins.document import read_file
 from inductor_plugin.tuning.report.page.source import (
     BenchSource,
@@ -20,6 +22,9 @@ from inductor_plugin.tuning.report.page.source import (
     Holding,
     PinSource,
 )
+from inductor_plugin.tuning.report.page.work import Peak, peak_of, peak_of_target
+
+logger = logging.getLogger(__name__)
 
 MOST_BYTES = 64 * 2**20
 """Size of a file that is read whole; traces have some hundred bytes a span."""
@@ -74,6 +79,28 @@ def _size(path: Path) -> int:
     with suppress(OSError):
         return path.stat().st_size
     return 0
+
+
+def peak_here(environment: Mapping[str, Any]) -> Peak | None:
+    """Return the peaks of an environment's device: a known GPU, or one of a type that a package describes on this machine.
+
+    What the package says is taken for devices of the name that its figures have.
+    """
+    device = environment.get("device")
+    is_table = isinstance(device, Mapping)
+    facts: Mapping[str, Any] = cast("Mapping[str, Any]", device) if is_table else {}
+    kind = facts.get("type")
+    name = "hip" if kind == "cuda" else kind
+    known = peak_of(environment)
+    if known is not None or not isinstance(name, str) or name in BUILT_IN:
+        return known
+    try:
+        target = DEVICES.target(name, f"{kind}:0")
+    except DeviceError as error:
+        warn_once(logger, f"{error}; the report has no roofline of it")
+        return None
+    is_same = target is not None and target.device_name == facts.get("name")
+    return peak_of_target(target) if target is not None and is_same else None
 
 
 def file_source(path: Path) -> PinSource | BenchSource:

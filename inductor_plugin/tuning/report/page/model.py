@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -30,20 +30,26 @@ VERSION = 1
 _KEY = 16
 
 
-def page_model(sources: Sequence[Source], trace: Any = None, now: float = 0.0) -> dict[str, Any]:
+def page_model(
+    sources: Sequence[Source],
+    trace: Any = None,
+    now: float = 0.0,
+    figures: Callable[[Mapping[str, Any]], Peak | None] = peak_of,
+) -> dict[str, Any]:
     """Return what a page shows of one source, or of two side by side.
 
     Args:
         sources: What it is about.
         trace: The content of a trace file, if there is one.
         now: The time, in seconds since 1970.
+        figures: Returns the peaks of an environment's device, None if they are not known.
 
     Raises:
         CacheError: The trace is none.
     """
     tables = Tables.empty()
     fields = _environments(sources)
-    peaks = {digest: peak for digest, each in fields.items() if (peak := peak_of(each))}
+    peaks = {digest: peak for digest, each in fields.items() if (peak := figures(each))}
     caches = [source for source in sources if isinstance(source, CacheSource)]
     detail = detail_of(record for cache in caches for record in cache.records)
     rows: list[list[Any]] = []

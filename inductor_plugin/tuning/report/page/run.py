@@ -16,7 +16,7 @@ from typing import Any
 from inductor_plugin.cache import Record, Store
 from inductor_plugin.errors import CacheError, warn_once
 from inductor_plugin.tuning.report.page.document import document
-from inductor_plugin.tuning.report.page.gather import cache_source, read_json
+from inductor_plugin.tuning.report.page.gather import cache_source, peak_here, read_json
 from inductor_plugin.tuning.report.page.model import page_model
 from inductor_plugin.tuning.report.page.source import CompiledGraphRow
 from inductor_plugin.tuning.report.page.write import write_page
@@ -106,7 +106,8 @@ class RunPage:
         if store is None:
             return document(page_model([], None, time.time()), "nothing was tuned")
         source = cache_source(store, records, self._graphs)
-        return document(page_model([source], self._spans(), time.time()), source.name)
+        model = page_model([source], self._spans(), time.time(), peak_here)
+        return document(model, source.name)
 
     def _spans(self) -> Any:
         with suppress(CacheError, OSError):

@@ -1,0 +1,164 @@
+"""Pin files of an attacker: refused with their reason, and no code that they name or hold runs.
+
+Each holds an expression, a module or a library that leaves a mark where it runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.tuning.pins.document import read_file
+from inductor_plugin.tuning.pins.pin import Pin
+from inductor_plugin.tuning.pins.replay import not_offered
+from tests.support.cache.records import kernel_key
+from tests.support.trust.payload import marking_call, marking_module
+
+
+@pytest.fixture(autouse=True)
+def untouched(mark: Path) -> Iterator[None]:
+    yield
+    assert not mark.exists(), "code of the attacker ran"
+
+
+class Runs:
+    """Unpickling this opens a file for writing."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = str(mark)
+
+    def __reduce__(self) -> Any:
+        return open, (self.mark, "w")
+
+
+def pin_text(call: str, number: int = 2, **fields: Any) -> bytes:
+    row = {"op": "mm", "digest": "d", "winner": call, "problem": call, "reason": call, **fields}
+    document = {"format": number, "environments": [{"digest": "e", "name": call, "pins": [row]}]}
+    return json.dumps(document).encode()
+
+
+def a_pickle(mark: Path) -> tuple[bytes, str]:
+    return pickle.dumps(Runs(mark)), "codec can't decode"
+
+
+def a_pickle_of_text(mark: Path) -> tuple[bytes, str]:
+    return pickle.dumps(Runs(mark), protocol=0), "Expecting value"
+
+
+def python(mark: Path) -> tuple[bytes, str]:
+    return f"{marking_call(mark)}\n".encode(), "Expecting value"
+
+
+def a_call_for_a_winner(mark: Path) -> tuple[bytes, str]:
+    return pin_text(marking_call(mark), winner=[marking_call(mark)]), "winner"
+
+
+def a_module_for_a_template(mark: Path) -> tuple[bytes, str]:
+    return pin_text(marking_call(mark), template={"module": marking_call(mark)}), "template"
+
+
+def no_time(mark: Path) -> tuple[bytes, str]:
+    return pin_text(marking_call(mark), winner_ms=float("nan")), "NaN"
+
+
+def less_than_no_samples(mark: Path) -> tuple[bytes, str]:
+    return pin_text(marking_call(mark), samples=-1), "samples"
+
+
+def deep(mark: Path) -> tuple[bytes, str]:
+    call = json.dumps(marking_call(mark)).encode()
+    return b'{"reason": ' + call + b', "pins": ' + b"[" * 100_000, "nested too deeply"
+
+
+def of_another_format(mark: Path) -> tuple[bytes, str]:
+    return pin_text(marking_call(mark), 99), "its format is 99"
+
+
+def no_list(mark: Path) -> tuple[bytes, str]:
+    return json.dumps({"pins": marking_call(mark)}).encode(), "pins"
+
+
+def a_list(mark: Path) -> tuple[bytes, str]:
+    return json.dumps([marking_call(mark)]).encode(), "no list 'pins'"
+
+
+CASES = [
+    a_pickle, a_pickle_of_text, python, a_call_for_a_winner, a_module_for_a_template, no_time, less_than_no_samples, deep,
+    of_another_format, no_list, a_list,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_pin_file_that_is_none_is_refused_and_none_of_its_code_runs(
+    case: Callable[[Path], tuple[bytes, str]], tmp_path: Path, mark: Path
+) -> None:
+    content, why = case(mark)
+    assert str(mark).encode() in content
+    file = tmp_path / "pins.json"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=why):
+        read_file(file)
+
+
+def test_a_pin_file_in_order_keeps_code_as_text(tmp_path: Path, mark: Path) -> None:
+    file = tmp_path / "pins.json"
+    file.write_bytes(pin_text(marking_call(mark)))
+    (pin,) = read_file(file).pins.values()
+    assert (pin.winner, pin.describe, pin.reason) == (marking_call(mark),) * 3
+
+
+@pytest.mark.parametrize(
+    "named", ["evil_module", "evil_module:Template", "{}/evil_module.py", "{}/evil.so"]
+)
+def test_a_pin_imports_no_template_it_names(
+    named: str, tmp_path: Path, mark: Path, payload: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marking_module(tmp_path, "evil_module", mark)
+    (tmp_path / "evil.so").write_bytes(payload)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    winner, template = f"x@{tmp_path}/evil.so", named.format(tmp_path)
+    pin = Pin("e", "mm", kernel_key().digest, "mm(8x8)", winner, template)
+    assert "is not registered" in not_offered(pin)
+    assert "evil_module" not in sys.modules
+
+
+def test_a_pin_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pins.json")
+    with pytest.raises(ValueError, match="a pipe or a device"):
+        read_file(tmp_path / "pins.json")
+
+
+def unpickled(folder: Path, mark: Path) -> None:
+    pickle.loads(a_pickle(mark)[0]).close()
+
+
+def unpickled_from_text(folder: Path, mark: Path) -> None:
+    pickle.loads(a_pickle_of_text(mark)[0]).close()
+
+
+def evaluated(folder: Path, mark: Path) -> None:
+    eval(marking_call(mark))
+
+
+def imported(folder: Path, mark: Path) -> None:
+    marking_module(folder, "evil_module_that_runs", mark)
+    importlib.import_module("evil_module_that_runs")
+    del sys.modules["evil_module_that_runs"]
+
+
+@pytest.mark.parametrize("run", [unpickled, unpickled_from_text, evaluated, imported])
+def test_what_these_files_hold_leaves_its_mark_where_it_runs(
+    run: Callable[[Path, Path], None], tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    run(tmp_path, mark)
+    assert mark.exists()
+    mark.unlink()
