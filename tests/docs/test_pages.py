@@ -160,6 +160,15 @@ def test_what_a_page_includes_is_a_file_of_the_repository() -> None:
     assert [file for file in files if not (REPOSITORY / file).is_file()] == []
 
 
+def test_a_word_that_the_glossary_marks_has_an_entry() -> None:
+    text = (pages.DOCS / "glossary.md").read_text(encoding="utf-8")
+    heads = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    entries = {word.casefold() for head in heads for word in re.split(", | and | or ", head)}
+    marked = re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", text.partition("\n## ")[2])
+    assert len(marked) > 20
+    assert {word.casefold().removesuffix("s") for word in marked} <= entries
+
+
 def test_the_quick_start_fits_a_screen() -> None:
     text = (pages.DOCS / "index.md").read_text(encoding="utf-8")
     section = text.partition("## Quick start\n")[2].partition("\n## ")[0]

@@ -208,8 +208,15 @@ def test_results_of_benchmarks_are_shown_whole(bench: WrittenPage, page: Page) -
     sources = bench.model["sources"]
     kinds = ("samples", "tables", "figures")
     parts = [f"{kind}{n}" for n, each in enumerate(sources) for kind in kinds if each[kind]]
-    assert {"figures0", "figures1", "tables1"} <= set(parts)
+    assert {"samples0", "figures0", "figures1", "tables1"} <= set(parts)
     assert ids(page) == ["compare", *parts]
+    charts = page.run(
+        "[...document.querySelectorAll('#samples0 svg[role=img]')]"
+        ".map(each => each.getAttribute('aria-label'))"
+    )
+    sets = [each["name"] for each in sources[0]["samples"]]
+    assert len(charts) == len(sets) == 10
+    assert all(said.startswith(f"{name}: ") for said, name in zip(charts, sets, strict=True))
     tables = sources[1]["tables"]
     assert texts(page, "#tables1 h3") == [each["name"] for each in tables]
     rows_said = [f"{len(each['rows']):,} {'row' if len(each['rows']) == 1 else 'rows'}" for each in tables]  # fmt: skip
