@@ -126,7 +126,7 @@ def _take(page: Page, file: Path, view: View, picture: Path) -> None:
     page.size(view.width, view.height, phone=view.phone)
     page.media(dark=view.dark)
     opened(page, file)
-    height = None
+    height: int | None = None
     if view.opened:
         page.run("document.querySelector('#grid-problems tbody a').click()")
     elif view.sections:

@@ -1,13 +1,18 @@
 """What the snippets of README.md take as given: a model, a program, operands of attention, and something compiled to save."""
 
+# torch types these partly.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnusedImport=false
+
 import torch
+from torch.export import export
 
 import inductor_plugin  # noqa: F401  snippets name it
 
 torch.manual_seed(0)
 model = torch.nn.Linear(64, 32)
 x = torch.randn(16, 64)
-program = torch.export.export(torch.nn.Linear(64, 32).eval(), (x,))
+program = export(torch.nn.Linear(64, 32).eval(), (x,))
 torch.compile(torch.nn.Linear(64, 32), backend="inductor_plugin")(x)
 
 q, k, v = (torch.randn(1, 2, 16, 128, dtype=torch.bfloat16) for _ in range(3))

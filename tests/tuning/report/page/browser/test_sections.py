@@ -76,7 +76,9 @@ def rows(shown: WrittenPage) -> Iterator[dict[str, Any]]:
 
 def median(row: Mapping[str, Any], column: str) -> float | None:
     place = row[column]
-    known = dict(zip(CANDIDATE, row["candidates"][place], strict=True)) if place >= 0 else {}
+    known: dict[str, Any] = (
+        dict(zip(CANDIDATE, row["candidates"][place], strict=True)) if place >= 0 else {}
+    )
     return known.get("median")
 
 
