@@ -64,7 +64,7 @@ VIEWS: Mapping[str, View] = {
     "gains": View("demo", sections=("gains", "roofline")),
     "timeline": View("training", sections=("timeline", "warm")),
     "beside": View("beside", sections=("summary", "compare")),
-    "invented": View("invented", sections=("summary", "gains", "roofline")),
+    "invented": View("invented", height=1400, sections=("summary", "gains", "roofline")),
 }
 """The pictures by name: ``report-NAME.png``."""
 
