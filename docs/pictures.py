@@ -1,49 +1,146 @@
-"""Takes the pictures of the report page in docs/pictures, of made-up records: python -m docs.pictures."""
+"""Takes the pictures of the report page in docs/pictures: python -m docs.pictures [CACHE] [--trace FILE].
+
+They are of the demo's cache, of one that a training step of GPT-2 leaves, and of the demo's beside that of a process with one
+thread; both are tuned here first. With CACHE the overview and the charts are those of that cache. What a CPU has no figures
+for (the roofline) and would take days to measure (10,000 records) is of records of an H100 that nobody has measured; the
+picture itself says so.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from inductor_plugin.cache import digest_of
-from inductor_plugin.tuning.report.page.document import document
-from inductor_plugin.tuning.report.page.model import page_model
-from inductor_plugin.tuning.report.page.source import CacheSource, Holding
-from tests.support.browser import browser_path, opened_browser
-from tests.support.cache.measured_gpu import H100, gpu_records
+from inductor_plugin.tuning.report.page.gather import read_json
+from tests.support.browser import Page, browser_path, opened_browser
+from tests.support.report_pages import (
+    WrittenPage,
+    cache_at,
+    invented,
+    opened,
+    tuned_by_the_demo,
+    tuned_by_training,
+    written,
+)
 
 FOLDER = Path(__file__).parent / "pictures"
-TITLE = "Example: made-up records of an H100"
-_RECORDS = 300
-_VIEWS = {
-    "light": (1120, 1180, False, False, False),
-    "dark": (1120, 1180, True, False, False),
-    "phone": (390, 844, False, True, False),
-    "record": (1120, 860, False, False, True),
+_RECORDS = 10_000
+_WIDE, _TALL = 1120, 1180
+
+
+@dataclass(frozen=True)
+class View:
+    """A picture of a page.
+
+    Attributes:
+        source: The page: ``demo``, ``training``, ``beside`` or ``invented``.
+        width: Of the window, in CSS pixels.
+        height: Of the window, and the most that the picture has.
+        dark: Whether the page is dark.
+        phone: Whether it is on a phone.
+        sections: The sections that are left below the head of the page; empty for all.
+        opened: Whether the first problem is open.
+    """
+
+    source: str
+    width: int = _WIDE
+    height: int = _TALL
+    dark: bool = False
+    phone: bool = False
+    sections: tuple[str, ...] = ()
+    opened: bool = False
+
+
+VIEWS: Mapping[str, View] = {
+    "light": View("demo"),
+    "dark": View("training", dark=True),
+    "phone": View("demo", 390, 844, phone=True),
+    "record": View("demo", height=860, opened=True),
+    "gains": View("demo", sections=("gains", "roofline")),
+    "timeline": View("training", sections=("timeline", "warm")),
+    "beside": View("beside", sections=("summary", "compare")),
+    "invented": View("invented", height=1400, sections=("summary", "gains", "roofline")),
 }
-"""Width, height, whether it is dark, a phone, and with a record opened."""
+"""The pictures by name: ``report-NAME.png``."""
 
 
 def main() -> None:
     """Write the pictures."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("cache", nargs="?", type=Path, metavar="CACHE")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="the trace of its first process")
+    arguments = parser.parse_args()
     path = browser_path()
     if path is None:
         raise SystemExit("there is no Chromium; install it (Debian: apt-get install chromium)")
     FOLDER.mkdir(exist_ok=True)
-    held = [Holding("records of mm", _RECORDS, _RECORDS * 9000)]
-    source = CacheSource(TITLE, list(gpu_records(_RECORDS)), {digest_of(H100): H100}, held)
-    with tempfile.TemporaryDirectory() as folder, opened_browser(path) as page:
-        file = Path(folder) / "page.html"
-        file.write_text(document(page_model([source]), TITLE), encoding="utf-8")
-        for name, (width, height, dark, phone, opened) in _VIEWS.items():
-            page.size(width, height, phone=phone)
-            page.media(dark=dark)
-            page.open(file)
-            page.wait("document.documentElement.dataset.ready === 'true'")
-            if opened:
-                page.run("document.querySelectorAll('#grid-problems tbody a')[1].click()")
-            page.run("new Promise(done => setTimeout(done, 500))")
-            print(name, page.picture(FOLDER / f"report-{name}.png"), "bytes")
+    with tempfile.TemporaryDirectory() as folder:
+        pages = _pages(Path(folder), arguments.cache, arguments.trace)
+        with opened_browser(path) as page:
+            for name, view in VIEWS.items():
+                _take(page, pages[view.source].file, view, FOLDER / f"report-{name}.png")
+
+
+def _pages(folder: Path, cache: Path | None, trace: Path | None) -> dict[str, WrittenPage]:
+    """Return the pages by their names, each in a folder of its own."""
+    for name in ("demo", "training", "beside", "invented"):
+        (folder / name).mkdir()
+    if cache is None:
+        shown = folder / "demo" / f"{len(os.sched_getaffinity(0))}-threads"
+        print("tuning the demo", flush=True)
+        spans = tuned_by_the_demo(shown)
+        title = "The demo's cache"
+    else:
+        shown, title = cache, str(cache)
+        spans = read_json(trace) if trace else None
+    print("tuning a training step of GPT-2", flush=True)
+    trained = folder / "training" / "cache"
+    training_spans = tuned_by_training(trained, "--without-template", "--large")
+    print("tuning the demo with one thread", flush=True)
+    single = folder / "demo" / "1-thread"
+    tuned_by_the_demo(single, OMP_NUM_THREADS="1")
+    first = cache_at(shown)
+    invented_title = f"Invented: {_RECORDS:,} records of an H100 that nobody has measured"
+    return {
+        "demo": written(folder / "demo", title, first, trace=spans),
+        "training": written(
+            folder / "training",
+            "GPT-2: a training step and an inference",
+            cache_at(trained),
+            trace=training_spans,
+        ),
+        "beside": written(
+            folder / "beside", f"{shown.name} beside {single.name}", first, cache_at(single)
+        ),
+        "invented": written(folder / "invented", invented_title, invented(_RECORDS)),
+    }
+
+
+def _take(page: Page, file: Path, view: View, picture: Path) -> None:
+    """Take a picture of what a view shows of a page, and print how large it is."""
+    page.size(view.width, view.height, phone=view.phone)
+    page.media(dark=view.dark)
+    opened(page, file)
+    height: int | None = None
+    if view.opened:
+        page.run("document.querySelector('#grid-problems tbody a').click()")
+    elif view.sections:
+        missing = page.run(
+            f"(kept => {{ for (const each of document.querySelectorAll('main > section'))"
+            f" if (!kept.includes(each.id)) each.style.display = 'none';"
+            f" document.getElementById('nav').style.display = 'none';"
+            f" return kept.filter(id => !document.getElementById(id)); }})({json.dumps(view.sections)})"
+        )
+        if missing:
+            raise SystemExit(f"{file.parent.name} has no section {', '.join(missing)}")
+        height = page.run(f"Math.min({view.height}, document.body.scrollHeight)")
+    page.run("new Promise(done => setTimeout(done, 500))")
+    print(picture.name, page.picture(picture, height=height), "bytes", flush=True)
 
 
 if __name__ == "__main__":

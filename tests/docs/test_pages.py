@@ -13,7 +13,9 @@ from typing import get_args
 import pytest
 from sybil.example import SybilFailure
 
+from docs.pictures import VIEWS
 from docs.tables import TABLES
+from inductor_plugin.cache import open_store
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.worker.jobs import Status
 from tests.support import pages
@@ -23,6 +25,40 @@ SAMPLE = REPOSITORY / "tests" / "fixtures" / "old_cache" / "cache"
 PAGES = sorted(path.name for path in pages.DOCS.glob("*.md"))
 COMPILE = {"fleet.md", "index.md", "options.md", "own-device.md", "own-kernel.md", "ship.md", "slow-compile.md", "troubleshooting.md"}  # fmt: skip
 """Pages whose snippets compile models or load Inductor: each runs in a process of its own, which leaves nothing behind."""
+LATE = "<!-- not run: it is late -->\n\n"
+NVCC = "it needs nvcc and minutes"
+NOT_RUN: dict[str, list[str]] = {
+    "README.md": [
+        ".ci/run runs both",
+        "it installs packages",
+        "train.py is your program",
+        "KEY is of your cache; docs/explain.md and docs/own-kernel.md run these verbs",
+        NVCC,
+    ],
+    "examples.md": ["tests/examples runs each of them"],
+    "explain.md": ["this page's records are another machine's; own-kernel.md runs it"],
+    "fleet.md": [
+        "it needs an S3 store",
+        "it needs a Ray cluster",
+        "the pins are a deployment's; ship.md checks some",
+    ],
+    "index.md": ["it installs packages; tests/docs/test_own_kernel.py does"],
+    "own-device.md": [
+        "the package has to be installed; tests/end_to_end/test_own_device.py does",
+        NVCC,
+    ],
+    "own-kernel.md": [
+        "tests/docs/test_own_kernel.py runs it in a fresh clone, before the rest of this page"
+    ],
+    "ship.md": [NVCC, "it needs the pack"],
+    "slow-compile.md": [NVCC],
+    "troubleshooting.md": [
+        "KEY and NAME are of your cache; explain.md and own-kernel.md run these verbs",
+        "train.py is your program, and KEY of your cache",
+    ],
+    "trust.md": [NVCC],
+}
+"""Why snippets are not run, by page."""
 
 
 @pytest.fixture(scope="session")
@@ -35,60 +71,77 @@ def inductor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_a_page_shows_of_a_cache_is_what_verbs_say(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = tmp_path / "xdg-cache" / "inductor_plugin"
-    shutil.copytree(SAMPLE, cache)
-    for path in (cache, *cache.rglob("*")):
-        path.chmod(0o700 if path.is_dir() else 0o600)
+    put_sample(tmp_path / "xdg-cache")
     monkeypatch.chdir(tmp_path)
     pages.run_page(page)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", sorted(COMPILE - {"own-kernel.md"}))
+@pytest.mark.parametrize("page", ["README.md", *sorted(COMPILE - {"own-kernel.md"})])
 def test_the_snippets_of_a_page_run_as_a_reader_would_run_them(
     page: str, tmp_path: Path, inductor_folder: Path
 ) -> None:
-    done = run_in_process(page, REPOSITORY, tmp_path, inductor_folder)
-    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
-
-
-@pytest.mark.slow
-def test_bring_your_own_kernel_works_word_by_word_in_a_fresh_clone(
-    tmp_path: Path, inductor_folder: Path
-) -> None:
-    clone, folder = tmp_path / "clone", tmp_path / "empty"
-    subprocess.run(["git", "clone", "--quiet", str(REPOSITORY), str(clone)], check=True)
-    folder.mkdir()
-    where = "import inductor_plugin; print(inductor_plugin.__file__)"
-    done = run_in_process("own-kernel.md", clone, folder, inductor_folder)
-    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
-    assert {path.name for path in folder.glob("*.py")} == {"my_kernels.py", "run.py"}
-    imported = subprocess.run(
-        [sys.executable, "-c", where],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(clone)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    assert Path(imported.stdout.strip()).is_relative_to(clone)
-
-
-def run_in_process(
-    page: str, checkout: Path, folder: Path, inductor_folder: Path
-) -> subprocess.CompletedProcess[str]:
-    """Run a page of a checkout in a folder, with its package and an empty cache."""
-    variables = pages.shell(folder / "home", inductor_folder)
-    variables["PYTHONPATH"] = os.pathsep.join((str(pages.CALM), str(checkout)))
-    return subprocess.run(
-        [sys.executable, "-m", "tests.support.pages", page],
-        cwd=folder,
+    given: tuple[str, ...] = ()
+    if page in ("README.md", "troubleshooting.md"):  # of a reader who has a cache already
+        put_sample(tmp_path / "home")
+    if page == "README.md":
+        given = ("--given", str(Path(__file__).with_name("readme_names.py")))
+    variables = pages.shell(tmp_path / "home", inductor_folder)
+    variables["PYTHONPATH"] = os.pathsep.join((str(pages.CALM), str(REPOSITORY)))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.pages", page, *given],
+        cwd=tmp_path,
         env=variables,
         capture_output=True,
         text=True,
         check=False,
         timeout=900,
     )
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+
+
+def put_sample(home: Path) -> None:
+    """Put the cache that is committed where a process with this XDG_CACHE_HOME looks for it."""
+    cache = home / "inductor_plugin"
+    shutil.copytree(SAMPLE, cache)
+    for path in (cache, *cache.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    store = open_store(cache)
+    for damage in store.verify():  # schema.json, which is not committed
+        store.repair(damage)
+
+
+def test_what_is_not_run_is_listed_with_its_reason() -> None:
+    """A snippet without a reason is run, so that a new one either runs or has to be entered here."""
+    not_run = {page: known for page in ("README.md", *PAGES) if (known := pages.reasons(page))}
+    assert not_run == NOT_RUN
+
+
+def test_what_a_page_imports_is_signed_or_trusted() -> None:
+    for page in ("README.md", *PAGES):
+        text = pages.page_file(page).read_text(encoding="utf-8")
+        for block in re.findall(r"^```(?:sh|console)$\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            for before in re.findall(r"(.*?)inductor-plugin import [^\n]*\.pack", block, re.DOTALL):
+                trusted = "import --trust" in block or "TRUSTED_KEYS" in before
+                assert trusted, f"{page} takes a pack that nobody vouches for:\n{block}"
+
+
+def test_the_page_has_the_files_of_the_example_word_by_word() -> None:
+    text = (pages.DOCS / "own-kernel.md").read_text(encoding="utf-8")
+    for name in ("my_kernels.py", "run.py"):
+        content = (REPOSITORY / "examples" / "custom_template" / name).read_text(encoding="utf-8")
+        assert f'```python title="{name}"\n{content}```\n' in text
+
+
+def test_every_picture_is_on_a_page_with_words_for_those_who_do_not_see_it() -> None:
+    named = {f"report-{name}.png" for name in VIEWS}
+    assert {path.name for path in (pages.DOCS / "pictures").iterdir()} == named
+    texts = [(pages.DOCS / page).read_text(encoding="utf-8") for page in PAGES]
+    shown = dict(re.findall(r"!\[([^\]]+)\]\(pictures/([\w-]+\.png)\)", "".join(texts)))
+    assert set(shown.values()) == named
+    for words in shown:
+        assert len(words.split()) > 15
+        assert "CPU" in words or "Invented" in words
 
 
 def test_the_template_of_the_page_is_short_and_uses_the_public_modules_alone(
@@ -103,8 +156,17 @@ def test_the_template_of_the_page_is_short_and_uses_the_public_modules_alone(
 def test_what_a_page_includes_is_a_file_of_the_repository() -> None:
     texts = [(pages.DOCS / page).read_text(encoding="utf-8") for page in PAGES]
     files = [file for text in texts for file in pages.INCLUDED.findall(text)]
-    assert sum(len(re.findall("8 ?<", text)) for text in texts) == len(files) == 11
+    assert sum(len(re.findall("8 ?<", text)) for text in texts) == len(files) == 9
     assert [file for file in files if not (REPOSITORY / file).is_file()] == []
+
+
+def test_a_word_that_the_glossary_marks_has_an_entry() -> None:
+    text = (pages.DOCS / "glossary.md").read_text(encoding="utf-8")
+    heads = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    entries = {word.casefold() for head in heads for word in re.split(", | and | or ", head)}
+    marked = re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", text.partition("\n## ")[2])
+    assert len(marked) > 20
+    assert {word.casefold().removesuffix("s") for word in marked} <= entries
 
 
 def test_the_quick_start_fits_a_screen() -> None:
@@ -141,9 +203,11 @@ def test_a_snippet_that_does_something_else_fails(
         '```python\nprint(1)\n```\n\n```text title="prints"\n2\n```\n': "2",
         "```console\n$ echo one\ntwo\n```\n": "two",
         "```console\n$ false\n```\n": "ended with status 1",
-        "```sh\ninductor-plugin ls --colour\n```\n": "unrecognized arguments: --colour",
-        "```sh\nINDUCTOR_PLUGIN_TUNE_BUDGET=1 python x.py\n```\n": "no option has the variable",
-        '```sh\npip install "inductor-plugin[gpu]"\n```\n': "there is no extra 'gpu'",
+        "```sh\nfalse\ntrue\n```\n": "ended with status 1",
+        f"{LATE}```sh\ninductor-plugin ls --colour\n```\n": "unrecognized arguments: --colour",
+        f"{LATE}```console\n$ inductor-plugin look\n```\n": "there is no verb 'look'",
+        f"{LATE}```sh\nINDUCTOR_PLUGIN_TUNE_BUDGET=1 python x.py\n```\n": "no option has the variable",
+        f'{LATE}```sh\npip install "inductor-plugin[gpu]"\n```\n': "there is no extra 'gpu'",
     }
     for text, failure in cases.items():
         (tmp_path / "page.md").write_text(text)
@@ -160,3 +224,29 @@ def test_a_snippet_in_which_anything_may_stand_passes(
     (tmp_path / "page.md").write_text(text)
     assert pages.run_page("page.md") == 2
     assert (tmp_path / "note.txt").read_text() == "hello\n"
+
+
+def test_a_snippet_is_left_out_with_a_reason_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "DOCS", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(f"{LATE}```sh\nfalse\n```\n")
+    assert pages.run_page("page.md") == 1
+    assert pages.reasons("page.md") == ["it is late"]
+    for comment in ("", "<!-- not run: -->\n", f"{LATE}It is late.\n\n"):
+        page.write_text(f"{comment}```sh\nfalse\n```\n")
+        with pytest.raises(SybilFailure, match="ended with status 1"):
+            pages.run_page("page.md")
+
+
+def test_each_snippet_of_a_page_with_given_names_begins_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "DOCS", tmp_path)
+    given = tmp_path / "given.py"
+    given.write_text("x = 1\n")
+    (tmp_path / "page.md").write_text(
+        "```python\nx += 1\nassert x == 2\n```\n\n```python\nassert x == 1\n```\n"
+    )
+    assert pages.run_page("page.md", given) == 2

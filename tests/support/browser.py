@@ -17,7 +17,9 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _FLAGS = (
@@ -34,11 +36,20 @@ _FLAGS = (
     "--remote-debugging-pipe",
 )
 _ANSWER_S = 240.0
+REQUIRED = "REQUIRE_BROWSER"
+"""Variable with which a test that lacks a browser fails instead of being skipped."""
 
 
 def browser_path() -> str | None:
     """Return the path of a Chromium, None if there is none."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+def missing(what: str) -> NoReturn:
+    """Skip the test for what is missing, or fail where the variable `REQUIRED` is set."""
+    if os.environ.get(REQUIRED):
+        pytest.fail(f"{REQUIRED} is set, and the test {what}")
+    pytest.skip(what)
 
 
 class Page:
@@ -112,9 +123,13 @@ class Page:
                 type=kind, key=key, windowsVirtualKeyCode=code, **(typed if kind == "keyDown" else {}),
             )  # fmt: skip
 
-    def picture(self, file: Path, *, whole: bool = False) -> int:
-        """Write what is seen, or the whole page, as PNG; return its bytes."""
-        answer = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    def picture(self, file: Path, *, height: int | None = None) -> int:
+        """Write what is seen, or so many pixels of it from above, as PNG; return its bytes."""
+        cut: dict[str, Any] = {}
+        if height is not None:
+            width = self.run("innerWidth")
+            cut = {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}
+        answer = self.send("Page.captureScreenshot", format="png", **cut)
         return file.write_bytes(base64.b64decode(answer["data"]))
 
     def paper(self, file: Path) -> int:

@@ -4,25 +4,30 @@
     ```text title="prints"     that follows
     ```python title="FILE"     is written to the file; so is any other language with a title
     ```console                 `$ COMMAND` and what it writes to standard output: ... matches anything; no output is not compared
-    ```sh                      is for another machine or a shell of the reader's, and not run: verbs and their options, extras and
-                               variables have to exist
+    ```sh                      runs in bash, which ends at the first command that fails
+    <!-- not run: REASON -->   above a snippet: it is for another machine, or takes too long. Its verbs and their options, extras
+                               and variables have to exist; `tests/docs/test_pages.py` lists all of them
 
 A line ``--8<-- "FILE"`` includes a file of the repository, as it does on the site.
 
-`python -m tests.support.pages PAGE` runs a page in the current folder, in a process of its own.
+`python -m tests.support.pages PAGE` runs a page in the current folder, in a process of its own. With ``--given FILE`` each
+snippet begins with the names that a Python file defines, and with nothing else: README.md's are parts of programs.
 """
 
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import doctest
 import importlib.metadata
 import io
 import os
 import re
+import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from argparse import ArgumentParser
@@ -40,21 +45,51 @@ from tests.support.repository import REPOSITORY
 DOCS = REPOSITORY / "docs"
 CALM = REPOSITORY / "tests" / "support" / "calm"
 _INFO = re.compile(r'(?P<language>\w+)(?: title="(?P<title>[^"\n]+)")?[^\n]*$\n', re.MULTILINE)
+_NOT_RUN = re.compile(r"<!-- not run: (\S[^\n]*?) -->\s*\Z")
 INCLUDED = re.compile(r'^ *--8<-- "([^"]+)"$', re.MULTILINE)
 _SEPARATE = {"bench", "demo", "doctor", "precompile", "tune"}
 """Verbs that compile, measure or look at the machine: they run in a process of their own."""
+_ANSWERS = {"bench": {0, 1}}
+"""Exit statuses of verbs that are answers: a winner may be slower on a busy machine, which no page can foresee."""
 
 
-def run_page(name: str) -> int:
+def page_file(name: str) -> Path:
+    """Return the file of a page of docs/, or of the repository."""
+    page = DOCS / name
+    return page if page.exists() else REPOSITORY / name
+
+
+def run_page(name: str, given: Path | None = None) -> int:
     """Run the snippets of a page in the current folder; return how many there are.
+
+    Args:
+        name: The page.
+        given: A Python file with the names that each snippet begins with; by default a snippet has those of the ones before.
 
     Raises:
         SybilFailure: A snippet does not do what the page says.
     """
-    examples = list(Sybil([Snippets()]).parse(DOCS / name).examples())
+    names = runpy.run_path(str(given)) if given else None
+    examples = list(Sybil([Snippets()]).parse(page_file(name)).examples())
     for example in examples:
+        if names is not None:
+            example.namespace.clear()
+            example.namespace.update(names)
         example.evaluate()
     return len(examples)
+
+
+def reasons(name: str) -> list[str]:
+    """Return why snippets of a page are not run, in their order."""
+    examples = Sybil([Snippets()]).parse(page_file(name)).examples()
+    known = (reason_before(example.document.text, example.start) for example in examples)
+    return [reason for reason in known if reason is not None]
+
+
+def reason_before(text: str, start: int) -> str | None:
+    """Return why the snippet that begins there is not run, None if it is."""
+    match = _NOT_RUN.search(text, 0, start)
+    return match[1] if match else None
 
 
 class Snippets:
@@ -71,9 +106,11 @@ class Snippets:
             evaluators = {
                 "python": self._run_python,
                 "console": self._run_console,
-                "sh": self._check_shell,
+                "sh": self._run_shell,
             }
-            if language == "text" and title == "prints":
+            if language in evaluators and reason_before(document.text, region.start):
+                region.evaluator = self._look
+            elif language == "text" and title == "prints":
                 region.evaluator = self._compare
             else:
                 region.evaluator = self._write if title else evaluators.get(language)
@@ -99,15 +136,25 @@ class Snippets:
     def _run_console(self, example: Example) -> str | None:
         for command, expected in commands(str(example.parsed)):
             status, written = _run(command)
-            if status != 0:
+            if status not in _ANSWERS.get(_verb(command), {0}):
                 return f"$ {command}\nended with status {status}:\n{written}"
             if expected and (failure := difference(expected, written)):
                 return f"$ {command}\n{failure}"
         return None
 
-    def _check_shell(self, example: Example) -> str | None:
-        problems = [problem for line in _lines(str(example.parsed)) for problem in unknown(line)]
-        return "\n".join(problems) or None
+    def _run_shell(self, example: Example) -> str | None:
+        script = str(example.parsed)
+        status, written = _in_bash(f"set -e\n{script}")
+        return f"{script}\nended with status {status}:\n{written}" if status else None
+
+    def _look(self, example: Example) -> str | None:
+        """Return what a snippet that is not run asks for and does not exist."""
+        text = str(example.parsed)
+        if example.region.lexemes["language"] == "python":
+            ast.parse(text)
+            return None
+        lines = _lines(re.sub(r"^\$ ", "", text, flags=re.MULTILINE))
+        return "\n".join(problem for line in lines for problem in unknown(line)) or None
 
 
 def whole(text: str) -> str:
@@ -174,16 +221,33 @@ def _lines(text: str) -> list[str]:
     return text.replace("\\\n", " ").splitlines()
 
 
+def _verb(command: str) -> str:
+    """Return the verb of a command, empty if it is another program's."""
+    words = shlex.split(command, comments=True)
+    own = words[words.index("inductor-plugin") + 1 :] if "inductor-plugin" in words else []
+    return next((word for word in own if word in {verb.name for verb in VERBS}), "")
+
+
 def _run(command: str) -> tuple[int, str]:
     """Run a command; return its exit status and what it wrote to standard output."""
-    words = shlex.split(command)
-    if words[0] == "inductor-plugin" and words[1] not in _SEPARATE and ">" not in command:
+    words = shlex.split(command, comments=True)
+    needs_shell = set("$<>|&;") & set(command) or _verb(command) in _SEPARATE
+    if words[0] == "inductor-plugin" and not needs_shell:
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             status = main(words[1:])
         return status, out.getvalue()
+    return _in_bash(command)
+
+
+def _in_bash(script: str) -> tuple[int, str]:
     done = subprocess.run(
-        command, shell=True, env=environment(), stdout=subprocess.PIPE, text=True, timeout=600
+        [shutil.which("bash") or "sh", "-c", script],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+        check=False,
     )
     return done.returncode, done.stdout
 
@@ -210,4 +274,8 @@ def shell(home: Path, inductor_folder: Path) -> dict[str, str]:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path.cwd()))
-    print(f"{sys.argv[1]}: {run_page(sys.argv[1])} snippets")
+    command_line = ArgumentParser()
+    command_line.add_argument("page")
+    command_line.add_argument("--given", type=Path)
+    chosen = command_line.parse_args()
+    print(f"{chosen.page}: {run_page(chosen.page, chosen.given)} snippets")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
@@ -32,8 +33,7 @@ def main(script: Any) -> int:
         script: Its module.
     """
     arguments = _parsed(script)
-    for module, _, name in (spec.partition(":") for spec in arguments.register):
-        inductor_plugin.register(getattr(importlib.import_module(module), name)())
+    register(arguments.register)
     folder = tempfile.TemporaryDirectory(
         prefix="inductor-plugin-repro-", ignore_cleanup_errors=True
     )
@@ -60,6 +60,15 @@ def main(script: Any) -> int:
             rivals.setdefault(chosen(script, tickets) or winner, rival)
         _time(arguments, winner, {**rivals, "": library, winner: run})
         return 0
+
+
+def register(specs: Sequence[str]) -> None:
+    """Register templates by ``module:class``; a module may lie in the current folder, as that of `tune`."""
+    here = str(Path.cwd())
+    if specs and here not in sys.path:
+        sys.path.insert(0, here)
+    for module, _, name in (spec.partition(":") for spec in specs):
+        inductor_plugin.register(getattr(importlib.import_module(module), name)())
 
 
 def _parsed(script: Any) -> Namespace:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cli.again.child import compared, in_turns
+import inductor_plugin
+from inductor_plugin.cli.again.child import compared, in_turns, register
 from inductor_plugin.device import BoundCall
 
 
@@ -34,3 +37,15 @@ def test_calls_are_timed_in_turns() -> None:
     assert statistics.median(samples["rival"]) == pytest.approx(report["winner_ms"], rel=0.1)
     firsts = turns[-30::3]
     assert firsts.count("winner") == firsts.count("rival") == 5
+
+
+def test_a_template_is_found_in_the_folder_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_the_reader.py").write_text("class Kernel:\n    pass\n")
+    registered: list[object] = []
+    monkeypatch.setattr(inductor_plugin, "register", registered.append)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    register(["beside_the_reader:Kernel"])
+    assert [type(each).__name__ for each in registered] == ["Kernel"]

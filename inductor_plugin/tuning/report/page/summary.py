@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from inductor_plugin.cache import Record
-from inductor_plugin.cache.record import GRAPH, failed
+from inductor_plugin.cache import Measured, Record, report
+from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.tuning.pins.pin import Pin
 
 _Times = tuple[float, float, bool]
 """Milliseconds of the library kernel and of what runs, and whether they are the same."""
+_MOST_STATUSES = 10
+"""As many as there are besides ``ok``."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Summary:
         chosen_ms: Sum of the chosen kernels' times of the same problems.
         candidates: Candidates of all problems.
         measured: Those that were measured.
-        failed: Those that misbehaved.
+        others: How many of each other status there are, the most frequent first; with ``measured`` they are all candidates.
         noisy: Problems whose comparison other work has disturbed.
         compile_s: Seconds that compiling the candidates took, summed over workers.
         samples_s: Seconds of the samples themselves; warming up and checking numbers come on top.
@@ -44,7 +47,7 @@ class Summary:
     chosen_ms: float = 0.0
     candidates: int = 0
     measured: int = 0
-    failed: int = 0
+    others: tuple[tuple[str, int], ...] = ()
     noisy: int = 0
     compile_s: float = 0.0
     samples_s: float = 0.0
@@ -70,11 +73,19 @@ def summary_of_records(records: Iterable[Record]) -> Summary:
         chosen_ms=sum(winner for _, winner, _ in times),
         candidates=len(rows),
         measured=sum(row.status == "ok" for row in rows),
-        failed=sum(map(failed, rows)),
+        others=_others(rows),
         noisy=sum(record.noisy for record in calls),
         compile_s=sum(row.compile_s or 0.0 for row in rows),
         samples_s=sum(sum(row.samples_ms) for row in rows) / 1e3,
     )
+
+
+def _others(rows: Iterable[Measured]) -> tuple[tuple[str, int], ...]:
+    """Return how many candidates have each status but ``ok``; those of the rarest together, since a record can hold any text."""
+    counts = Counter(report.printable(row.status) for row in rows if row.status != "ok")
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    rest = sum(number for _, number in ranked[_MOST_STATUSES:])
+    return (*ranked[:_MOST_STATUSES], *([("of other statuses", rest)] if rest else []))
 
 
 def summary_of_pins(pins: Sequence[Pin]) -> Summary:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -18,6 +18,7 @@ from inductor_plugin.tuning.report.page.source import (
     PinSource,
 )
 from inductor_plugin.tuning.report.page.summary import Summary, summary_of_records
+from inductor_plugin.worker.jobs import Status
 from tests.support.cache.measured_gpu import H100, gpu_records
 from tests.support.cache.records import ENVIRONMENT, decision, measured, record
 
@@ -44,8 +45,24 @@ def test_the_figures_say_what_was_gained_and_what_it_took() -> None:
     }
     assert known == Summary(
         problems=4, decided=3, faster=2, stays=1, library_ms=8.0, chosen_ms=5.0, candidates=7, measured=6,
-        failed=1, noisy=0, **rates,
+        others=(("hung", 1),), noisy=0, **rates,
     )  # fmt: skip
+
+
+def test_every_candidate_is_counted_under_its_status() -> None:
+    statuses = [status for status in get_args(Status) for _ in range(1 + (status == "pruned"))]
+    rows = [measured(f"{n}", None, status=status) for n, status in enumerate(statuses)]
+    known = summary_of_records([record(*rows)])
+    assert known.measured + sum(number for _, number in known.others) == known.candidates
+    assert {status for status, _ in known.others} == set(get_args(Status)) - {"ok"}
+    assert known.others[0] == ("pruned", 2)
+
+
+def test_statuses_that_nobody_knows_are_counted_together() -> None:
+    rows = [measured(f"{n}", None, status=f"s{n}\u202e") for n in range(100)]
+    known = summary_of_records([record(*rows)])
+    assert known.others[-1] == ("of other statuses", 90)
+    assert "\u202e" not in "".join(status for status, _ in known.others)
 
 
 def test_what_several_records_say_is_written_once() -> None:

@@ -9,6 +9,9 @@ function section(id, title, ...children) {
 
 const summaries = sources.map((source) => source.summary).filter(Boolean);
 
+/** How all candidates went, so that the numbers add up to theirs. */
+const candidatesByStatus = (all) => [["measured", all.measured], ...all.others].filter(([, number]) => number).map(([status, number]) => `${count(number)} ${status.replaceAll("_", " ")}`).join(", ");
+
 function summarySection() {
   if (!summaries.length) return null;
   const blocks = sources.map((source, index) => {
@@ -20,7 +23,7 @@ function summarySection() {
       figure(count(all.faster), "run a faster kernel", all.stays ? `the library kernel stays in ${count(all.stays)}` : null),
       all.gain && figure(times(all.gain), "faster where replaced", "geometric mean"),
       all.library_ms > 0 && figure(percent(rivals), "less time in these kernels", `${duration(all.library_ms)} → ${duration(all.chosen_ms)}, each called once`),
-      all.candidates > 0 && figure(count(all.candidates), all.candidates === 1 ? "candidate" : "candidates", [all.measured && `${count(all.measured)} measured`, all.failed && `${count(all.failed)} failed`].filter(Boolean).join(", ")),
+      all.candidates > 0 && figure(count(all.candidates), all.candidates === 1 ? "candidate" : "candidates", candidatesByStatus(all)),
       all.noisy > 0 && figure(count(all.noisy), "noisy", "measured beside other work"),
     ];
     return el("div", {}, isBeside && el("h3", { class: "sourcename" }, shortNames[index]), el("dl", { class: "figures" }, parts));

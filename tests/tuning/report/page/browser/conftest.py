@@ -1,0 +1,90 @@
+"""A browser, and the pages that it opens. Each test ends without an error in the console and without a request to a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.support.browser import Page, browser_path, missing, opened_browser
+from tests.support.report_pages import (
+    WrittenPage,
+    cache_at,
+    changed,
+    invented,
+    pins_of,
+    results,
+    tuned_by_the_demo,
+    tuned_by_training,
+    written,
+)
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    path = browser_path()
+    if path is None:
+        missing("needs Chromium (Debian: apt-get install chromium)")
+    with opened_browser(path) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def silent(page: Page) -> Iterator[None]:
+    page.errors.clear()
+    page.requests.clear()
+    page.size(1280, 900)
+    page.media()
+    yield
+    assert page.errors == []
+    assert [address for address in page.requests if not address.startswith("file:")] == []
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
+    """Return the page of the demo's cache, with the trace of its first process."""
+    folder = tmp_path_factory.mktemp("demo")
+    trace = tuned_by_the_demo(folder / "cache")
+    return written(folder, "the demo", cache_at(folder / "cache"), trace=trace)
+
+
+@pytest.fixture(scope="session")
+def training(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
+    """Return the page of the cache that a training step of GPT-2 leaves."""
+    folder = tmp_path_factory.mktemp("training")
+    trace = tuned_by_training(folder / "cache")
+    return written(folder, "GPT-2", cache_at(folder / "cache"), trace=trace)
+
+
+@pytest.fixture(scope="session")
+def many(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
+    """Return the page of 10,000 records with 20 candidates each."""
+    return written(tmp_path_factory.mktemp("many"), "many", invented(10_000))
+
+
+@pytest.fixture(scope="session")
+def beside(demo: WrittenPage, tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
+    """Return the page of the demo's cache beside one that differs in two records, and in its environment's driver."""
+    other = changed(demo.source)
+    fields = {digest: {**each, "driver": "new"} for digest, each in other.environments.items()}
+    moved = {digest: digest[::-1] for digest in fields}
+    records = [replace(each, environment=moved[each.environment]) for each in other.records]
+    other = replace(
+        other,
+        records=records,
+        environments={moved[digest]: each for digest, each in fields.items()},
+    )
+    return written(tmp_path_factory.mktemp("beside"), "two caches", demo.source, other)
+
+
+@pytest.fixture(scope="session")
+def pins(demo: WrittenPage, tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
+    """Return the page of the demo's decisions as pins."""
+    return written(tmp_path_factory.mktemp("pins"), "pins", pins_of(demo.source))
+
+
+@pytest.fixture(scope="session")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
+    """Return the page of two results of benchmarks."""
+    return written(tmp_path_factory.mktemp("bench"), "results", *results())

@@ -1,0 +1,51 @@
+"""axe-core finds nothing on a page: large or small, light or dark, with a record opened, and with its charts drawn."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from tests.support.browser import Page, missing
+from tests.support.report_pages import SHOWN, SIZES, opened
+
+pytestmark = pytest.mark.slow
+
+AXE = "axe-core@4.14.1"
+_RUN = (
+    "axe.run().then(found => found.violations.flatMap(v => v.nodes.map(n => "
+    "`${v.impact} ${v.id}: ${n.html.slice(0, 160)} ${n.failureSummary.slice(0, 300)}`)))"
+)
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the script of axe-core, https://github.com/dequelabs/axe-core."""
+    npm = shutil.which("npm")
+    if npm is None:
+        missing("needs npm, which fetches axe-core")
+    folder = tmp_path_factory.mktemp("axe")
+    command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), AXE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode != 0:
+        missing(f"needs {AXE}, and npm could not fetch it: {done.stderr.strip()[-200:]}")
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["demo", "many", "beside", "bench"])
+def test_axe_finds_nothing(
+    name: str, size: str, dark: bool, page: Page, axe: str, request: pytest.FixtureRequest
+) -> None:
+    width, height, phone = SIZES[size]
+    page.size(width, height, phone=phone)
+    page.media(dark=dark)
+    opened(page, request.getfixturevalue(name).file)
+    page.run(f"{axe}; null")
+    assert page.run(_RUN) == []
+    if name != "bench":
+        page.run(f"{SHOWN}[0].querySelector('a').click()")
+        page.wait("document.getElementById('record').open")
+        assert page.run(_RUN) == []
