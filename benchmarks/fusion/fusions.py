@@ -49,6 +49,7 @@ TARGET = "H100"
 LAYERS = 2
 """Layers of a network in the settings after the first."""
 _AOT_ID = re.compile(r"# AOT ID: .*")
+_RANGE = re.compile(r"^.*inductor_plugin\.ops\.ranges\b.*\n", re.MULTILINE)
 GOAL = 0.60
 """Share of Inductor's benchmarks that pruning has to avoid."""
 
@@ -160,8 +161,8 @@ def differences(theirs: Counts, ours: Counts) -> list[str]:
 
 
 def code(counts: Counts) -> list[str]:
-    """Return the code that Inductor generated, without the number of the compile."""
-    return [_AOT_ID.sub("", text) for text in counts.code]
+    """Return the code that Inductor generated, without the number of the compile and the names of a profile's ranges."""
+    return [_RANGE.sub("", _AOT_ID.sub("", text)) for text in counts.code]
 
 
 def _chosen(counts: Counts, pair: tuple[str, str, str]) -> str:
