@@ -43,9 +43,11 @@ class RankWatch:
 
     Attributes:
         since: When the last new sign of life was seen, or the watch began.
+        given_up: Whether that rank was silent for too long, and has given no sign of life since: it is not waited for again.
     """
 
     since: float
+    given_up: bool = False
     _looked_at: float = math.inf
     _seen: str = ""
     _progress: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -58,13 +60,14 @@ class RankWatch:
             problem: The problem that is waited for.
             now: The time.
         """
-        if now - self._looked_at > _GAP_S:
+        if now - self._looked_at > _GAP_S and not self.given_up:
             self.since = now
         self._looked_at = now
         if text is None or text == self._seen:
             return False
         before = self._progress.get(problem)
         self._seen, self.since, self._progress = text, now, progress_in(text)
+        self.given_up = False
         steps = self._progress.get(problem)
         return steps is not None and steps != before
 

@@ -30,6 +30,16 @@ def test_time_in_which_nobody_looked_is_no_silence() -> None:
     assert watch.silent_s(301.0) == 1.0
 
 
+def test_a_rank_that_was_given_up_is_silent_until_it_gives_a_sign_of_life() -> None:
+    watch = RankWatch(since=0.0)
+    watch.see(beat(1, {}), "mm/a", 0.0)
+    watch.given_up = True
+    watch.see(beat(1, {}), "mm/b", 300.0)
+    assert watch.silent_s(300.0) == 300.0
+    watch.see(beat(2, {}), "mm/b", 301.0)
+    assert (watch.silent_s(302.0), watch.given_up) == (1.0, False)
+
+
 def test_progress_is_that_of_the_problem_alone() -> None:
     watch = RankWatch(since=0.0)
     assert watch.see(beat(1, {"mm/a": 0, "mm/b": 0}), "mm/a", 0.0)
