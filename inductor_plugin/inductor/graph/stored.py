@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._inductor import codecache, output_code
@@ -25,6 +25,9 @@ from inductor_plugin.tuning.ranks.board import publish
 from inductor_plugin.tuning.ranks.job import Job, current, joined
 from inductor_plugin.tuning.ranks.ledger import LEDGER
 from inductor_plugin.tuning.ticket import TuningTicket
+
+if TYPE_CHECKING:
+    from inductor_plugin.tuning.runtime import DeviceContext
 
 logger = logging.getLogger(__name__)
 
@@ -111,13 +114,16 @@ def _looking_up(stock: Any) -> Any:
 def _is_agreed(job: Job, config: Config, graph: Any) -> bool:
     """Return whether the ranks of a job decide as a graph in Inductor's cache."""
     decisions = carry_decisions(graph)
-    groups = _groups(config, graph) if decisions else set[str]()
+    contexts = _contexts(config, graph) if decisions else {}
     for decision in decisions:
-        if decision.group not in groups:
+        context = contexts.get(decision.group)
+        if context is None:
             logger.info("a graph in Inductor's cache was decided in another environment")
             return False
+        op, _, digest = decision.problem.partition("/")
         verdict = Verdict(decision.winner, decision.library, "from Inductor's cache")
-        own = of_verdict(verdict, None, job.rank)
+        # With the times, by which other ranks judge fusions as the earlier job did.
+        own = of_verdict(verdict, context.store.record(context.environment, op, digest), job.rank)
         agreed = publish(job, decision.group, decision.problem, own)
         if agreed is None or agreed.winner != decision.winner:
             logger.info("a graph in Inductor's cache decides %s otherwise", decision.problem)
@@ -125,7 +131,7 @@ def _is_agreed(job: Job, config: Config, graph: Any) -> bool:
     return True
 
 
-def _groups(config: Config, graph: Any) -> set[str]:
+def _contexts(config: Config, graph: Any) -> dict[str, DeviceContext]:
     """Return the groups in which this process decides about a graph: since it was stored, a driver or compiler may have changed."""
     # 0.2 s, which a process needs only as a rank.
     from inductor_plugin.inductor.facts.problem import device_text  # noqa: PLC0415
@@ -137,12 +143,12 @@ def _groups(config: Config, graph: Any) -> set[str]:
         for kind in graph.device_types
         for index in [*graph.device_idxs] or [0]
     }
-    groups: set[str] = set()
+    contexts: dict[str, DeviceContext] = {}
     for device in devices:
         with suppress(DeviceError):  # nothing is tuned there
             context = RUNTIME.context(config, device, software_of(device))
-            groups.add(context.group(host_counts=host_counts()))
-    return groups
+            contexts[context.group(host_counts=host_counts())] = context
+    return contexts
 
 
 def _noting(stock: Any) -> Any:

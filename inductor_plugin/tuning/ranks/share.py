@@ -129,6 +129,7 @@ class RankShare(Settlement):
                 part = self._parts.get(name_of(ticket))
                 if part is None or part.agreed is not None:
                     continue
+                tuned = next(iter(part.tickets), None)
                 part.tickets = [other for other in part.tickets if other is not ticket]
                 if ticket.task is not None:
                     self._tuner.end(ticket.task, "its graph does not need it any more")
@@ -138,7 +139,7 @@ class RankShare(Settlement):
                     if part.state == "mine":
                         self._given_back.append(part)
                         self._start()
-                elif part.state == "mine":
+                elif part.state == "mine" and tuned is ticket:
                     part.state = "open"
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +14,14 @@ from inductor_plugin.inductor.facts.scope import host_counts
 from inductor_plugin.inductor.facts.toolchain import software_of
 from inductor_plugin.inductor.graph import stored
 from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.ranks.agreed import load
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.support.ranks.simulated import MemoryStore, job_of
+from tests.support.ranks.simulated import MemoryStore, job_of, measured
 
 untyped: Any = stored
-KEYS = ("decision/mm/problem", "decided")
+DIGEST = "ab" * 32
+KEYS = (f"decision/mm/{DIGEST}", "decided")
 
 
 def remember() -> None:
@@ -61,7 +64,11 @@ def test_a_graph_of_another_environment_is_compiled_again(
     monkeypatch.setattr(stored, "current", lambda _config: Job(0, 2, store, "token"))
     context = RUNTIME.context(config, "cpu", software_of("cpu"))
     group = context.group(host_counts=host_counts()) if same else "of another driver"
-    decisions = ((group, "mm/problem", "fast", "library"),)
+    rank = job_of(2)[0][0]
+    ticket = rank.ticket(DIGEST, known={name: measured(name, 1.0) for name in ("library", "fast")})
+    record = replace(rank.selection.record_of(ticket), environment=context.environment)
+    context.store.put_record(record)
+    decisions = ((group, f"mm/{DIGEST}", "fast", "library"),)
     graph = SimpleNamespace(
         device_types=["cpu"], device_idxs=[], inductor_plugin_decisions=decisions
     )
@@ -69,3 +76,5 @@ def test_a_graph_of_another_environment_is_compiled_again(
     assert served is (graph if same else None)
     # What nobody of this job reads is not published either.
     assert [*store.values] == [f"{group}/{key}" for key in KEYS if same]
+    for text in [*store.values.values()][:1]:
+        assert load(text).rows.keys() == {"library", "fast"}

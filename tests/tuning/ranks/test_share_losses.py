@@ -188,6 +188,16 @@ def test_claims_are_made_a_few_at_a_time_so_that_signs_of_life_go_on() -> None:
         assert len(ranks[0].tuner.running) == min(4 * step, 20)
 
 
+def test_a_tuning_goes_on_when_another_graph_with_the_problem_ends() -> None:
+    ranks, _ = job_of(2)
+    submitted(ranks[0], "problem")
+    ranks[0].step(0.0)
+    later = ranks[0].ticket("problem")
+    ranks[0].share.submit(later)
+    ranks[0].share.release([later])
+    assert ranks[0].state("problem") == "mine"  # it is not submitted once more
+
+
 def test_a_wait_ends_when_everything_is_closed() -> None:
     ranks, _ = job_of(2)
     ticket = ranks[0].submit("problem")
