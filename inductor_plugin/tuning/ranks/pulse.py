@@ -50,14 +50,13 @@ class RankWatch:
     given_up: bool = False
     _looked_at: float = math.inf
     _seen: str = ""
-    _progress: Mapping[str, int] = field(default_factory=dict[str, int])
+    _progress: dict[str, int] = field(default_factory=dict[str, int])
 
-    def see(self, text: str | None, problem: str, now: float) -> bool:
-        """Take a sign of life; return whether the problem has made progress.
+    def see(self, text: str | None, now: float) -> bool:
+        """Take a sign of life; return whether that rank has made progress, with whichever problem: it tunes one after the other.
 
         Args:
             text: The latest sign of life; None if there is none.
-            problem: The problem that is waited for.
             now: The time.
         """
         if now - self._looked_at > _GAP_S and not self.given_up:
@@ -65,11 +64,11 @@ class RankWatch:
         self._looked_at = now
         if text is None or text == self._seen:
             return False
-        before = self._progress.get(problem)
-        self._seen, self.since, self._progress = text, now, progress_in(text)
-        self.given_up = False
-        steps = self._progress.get(problem)
-        return steps is not None and steps != before
+        self._seen, self.since, self.given_up = text, now, False
+        # Two contexts of a process take turns in giving signs, each with its own problems.
+        moved = {n: s for n, s in progress_in(text).items() if s > self._progress.get(n, -1)}
+        self._progress.update(moved)
+        return bool(moved)
 
     def silent_s(self, now: float) -> float:
         """Return the seconds without a new sign of life."""

@@ -23,14 +23,7 @@ class Settlement:
     """What the job has decided, and how the tickets of a problem take it."""
 
     def __init__(self, job: Job, group: str, tuner: Tuner, counters: Counters) -> None:
-        """Know no problem yet.
-
-        Args:
-            job: The job.
-            group: Digest of what the group has in common.
-            tuner: Tunes what this rank has claimed.
-            counters: Counters of what this rank has tuned and taken.
-        """
+        """Know no problem yet; the arguments are those of `RankShare`."""
         self._job = job
         self._board = Board(job, group)
         self._tuner = tuner

@@ -342,7 +342,7 @@ class RankShare(Settlement):
             if part.left_at is not None:
                 part.left_at = now
             watch = self._watches.setdefault(part.owner, RankWatch(now))
-            if watch.see(self._board.beat_of(part.owner), part.name, now):
+            if watch.see(self._board.beat_of(part.owner), now):
                 self._moved_at = time.monotonic()
                 self._tuner.progressed()
             if watch.silent_s(now) > self._timeout_s:
