@@ -85,6 +85,21 @@ def test_a_rank_that_goes_on_after_it_was_given_up_is_waited_for_again() -> None
     assert ranks[1].winners == {PROBLEMS[0]: LIBRARY, PROBLEMS[1]: "fast"}
 
 
+def test_a_rank_that_works_through_its_problems_is_waited_for() -> None:
+    ranks, _ = job_of(2)
+    for name in PROBLEMS[:2]:
+        submitted(ranks[0], name)
+    ranks[0].step(0.0)
+    ranks[1].submit(PROBLEMS[1])
+    ranks[1].step(1.0)
+    before, task = ranks[1].tuner.progress, ranks[0].tickets[PROBLEMS[0]].task
+    assert task is not None
+    task.entries[0].ready = True  # of the problem before the one that is waited for
+    ranks[0].step(2.0)
+    ranks[1].step(2.5)
+    assert ranks[1].tuner.progress == before + 1
+
+
 def test_a_rank_without_its_device_leaves_its_problems_to_the_others() -> None:
     ranks, _ = job_of(2)
     ranks[0].tuner.absence = "out of memory"
