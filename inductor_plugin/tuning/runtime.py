@@ -50,7 +50,6 @@ logger = logging.getLogger(__name__)
 _CPP_JOB_BYTES = 1 << 30
 """Memory one C++ compile may take: g++ 12 needs 0.6 GB for a batch of eight GEMM kernels."""
 
-
 _NICE = 19
 """Of compile workers while kernels are measured on a GPU: on busy cores the benchmark worker waits up to milliseconds for one
 between an event and the launch behind it. At nice 19 they take idle time alone, and give a core up at once. To stop them
@@ -147,6 +146,11 @@ class DeviceContext:
     def progressed(self) -> None:
         """Take note that another rank makes progress with what is waited for."""
         self.pipeline.progressed()
+
+    @property
+    def absence(self) -> str:
+        """Why nothing can be measured on the device in this compile, empty if something can be."""
+        return "" if self.started is None else self.started.absence
 
     def share(self, *, host_counts: bool) -> RankShare | None:
         """Return this rank's part in the problems of its job; None where this process decides alone.
@@ -283,7 +287,8 @@ class Runtime:
         self._after_fork()
         facts = environment(device)
         facts["software"] = {**facts["software"], **software}
-        name = digest_of({"facts": facts, "config": _text(config.to_dict()), "device": device})
+        options = {option: str(value) for option, value in config.to_dict().items()}
+        name = digest_of({"facts": facts, "config": options, "device": device})
         with self.lock:
             if name not in self._contexts:
                 self._contexts[name] = DeviceContext(self, config, device, facts)
@@ -387,10 +392,6 @@ def _memory_limit(config: Config, device: str) -> int:
     if config.worker_memory_bytes or not on_host(device):
         return config.worker_memory_bytes
     return available_bytes() * 4 // 5
-
-
-def _text(values: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in values.items()}
 
 
 RUNTIME = Runtime()

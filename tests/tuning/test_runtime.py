@@ -44,6 +44,17 @@ def test_equal_settings_share_a_site(runtime: Runtime, cache_dir: Path) -> None:
     assert first.device == "cpu"
 
 
+def test_a_device_that_measures_nothing_is_absent_until_the_next_compile(
+    runtime: Runtime, cache_dir: Path
+) -> None:
+    context = runtime.context(config(cache_dir), "cpu", {})
+    assert context.absence == ""
+    context.pipeline.leave("out of memory")
+    assert context.absence == "out of memory"
+    context.renew()
+    assert context.absence == ""
+
+
 def test_other_options_are_another_site_on_the_same_store(
     runtime: Runtime, cache_dir: Path
 ) -> None:

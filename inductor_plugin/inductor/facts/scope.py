@@ -108,6 +108,14 @@ def active_config() -> Config | None:
     return None
 
 
+def host_counts() -> bool:
+    """Return whether the host launches what runs, as the benchmark worker does.
+
+    A CUDA graph launches alone; a C++ wrapper launches library kernels in less time, operators in more.
+    """
+    return not inductor_config.triton.cudagraphs and not inductor_config.cpp_wrapper
+
+
 class UserPasses(CustomGraphPass):
     """The user's passes without the plugin's configuration: what is compiled with them alone is Inductor's."""
 

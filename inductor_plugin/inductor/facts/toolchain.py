@@ -97,6 +97,11 @@ def compiler_version() -> str:
     return version[0] if version else "unknown"
 
 
+def software_of(device: str) -> dict[str, str]:
+    """Return the software besides torch that affects timings on a device: the C++ compiler."""
+    return {"cpp": compiler_version()} if device == "cpu" else {}
+
+
 def triton_variables(device: torch.device) -> tuple[tuple[str, str], ...]:
     """Return the environment variables with which Triton compiles and finds a device's kernels.
 

@@ -19,6 +19,7 @@ from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.facts.attached import attached
 from inductor_plugin.inductor.facts.operands import output_tensor
 from inductor_plugin.inductor.facts.problem import problem_of
+from inductor_plugin.inductor.facts.scope import host_counts
 from inductor_plugin.inductor.fusion.nodes import (
     Generated,
     epilogue_of,
@@ -28,7 +29,7 @@ from inductor_plugin.inductor.fusion.nodes import (
     prologue_of,
 )
 from inductor_plugin.inductor.graph.pending import PendingChoice
-from inductor_plugin.inductor.graph.session import Session, host_counts, session_of
+from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.kernels.call import ModuleKernel, TensorSpec
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.epilogue import Epilogue

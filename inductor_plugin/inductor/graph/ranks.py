@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
 from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.decision import Verdict
@@ -12,6 +14,8 @@ from inductor_plugin.tuning.runtime import DeviceContext
 from inductor_plugin.tuning.task import problem_digest
 from inductor_plugin.tuning.ticket import TuningTicket
 
+_THREAD = threading.local()
+
 
 class GraphShares:
     """This rank's part in the problems of a graph, by device; without a job its devices tune alone."""
@@ -19,6 +23,10 @@ class GraphShares:
     def __init__(self) -> None:
         """Begin with no device."""
         self._shares: dict[str, RankShare] = {}
+        self._submitted: list[TuningTicket] = []
+        opened: list[GraphShares] | None = getattr(_THREAD, "opened", None)
+        if opened is not None:
+            opened.append(self)
 
     def add(self, context: DeviceContext, *, host_counts: bool) -> None:
         """Join the ranks with the same environment, if this process has a job."""
@@ -33,6 +41,16 @@ class GraphShares:
     def tuner(self, context: DeviceContext) -> RankShare | DeviceContext:
         """Return what decides the tickets of a device."""
         return self._shares.get(context.device, context)
+
+    def submit(self, context: DeviceContext, ticket: TuningTicket) -> None:
+        """Start to decide a ticket."""
+        if context.device in self._shares:
+            self._submitted.append(ticket)
+        self.tuner(context).submit(ticket)
+
+    def release_all(self) -> None:
+        """Give back everything: the graph is not compiled."""
+        self.release(self._submitted)
 
     def release(self, tickets: Iterable[TuningTicket]) -> None:
         """Give back what the graph did not need."""
@@ -59,6 +77,25 @@ class GraphShares:
             return only
         own = of_verdict(Verdict(only, only, why), None, share.rank)
         return share.decide(_name(problem), own).winner or only
+
+
+@contextmanager
+def given_back_on_failure() -> Generator[None]:
+    """Give back what graphs hold that this thread compiles in the block, if that fails.
+
+    Else other ranks would wait for it: this one lives, and tunes nothing of a graph that nobody compiles any more.
+    """
+    before: list[GraphShares] | None = getattr(_THREAD, "opened", None)
+    opened: list[GraphShares] = []
+    _THREAD.opened = opened
+    try:
+        yield
+    except BaseException:
+        for shares in opened:
+            shares.release_all()
+        raise
+    finally:
+        _THREAD.opened = before
 
 
 def _name(problem: Problem) -> str:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 
@@ -30,6 +29,8 @@ from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import compat, toolchain
 from inductor_plugin.inductor.facts.attached import attached
 from inductor_plugin.inductor.facts.problem import device_text
+from inductor_plugin.inductor.facts.scope import host_counts
+from inductor_plugin.inductor.facts.toolchain import software_of as _software
 from inductor_plugin.inductor.graph import (
     deferral,
     misses,
@@ -219,7 +220,7 @@ class Session:
         if ticket.task is not None and ticket.task.measured:
             ticket.task.ends = ends()
             compat.count_autotuning()
-        self._shares.tuner(context).submit(ticket)
+        self._shares.submit(context, ticket)
 
     def keep(self, buffer: str, pending: PendingChoice) -> None:
         """Remember the pending choice of a buffer whose kernel the scheduler decides."""
@@ -344,10 +345,9 @@ class Session:
             self._trial.tickets = tuple(tickets)
             self._trial.contexts = {text: each for text, (each, _) in self._contexts.items()}
         if not self._is_extra:
-            stored.remember_decisions(
-                (self._context_of(t).group(host_counts=host_counts()), t) for t in tickets
-            )
-            LEDGER.add_decisions(tickets)
+            named = [(self._context_of(t).group(host_counts=host_counts()), t) for t in tickets]
+            stored.remember_decisions(named)
+            LEDGER.add_decisions(named)
             self._carry(tickets)
             for observe in OBSERVERS:
                 observe(tickets)
@@ -372,14 +372,6 @@ def session_of(graph: GraphLowering, config: Config) -> Session:
     return attached(graph, "session", lambda: Session(graph, config))
 
 
-def host_counts() -> bool:
-    """Return whether the host launches what runs, as the benchmark worker does.
-
-    A CUDA graph launches alone; a C++ wrapper launches library kernels in less time, operators in more.
-    """
-    return not inductor_config.triton.cudagraphs and not inductor_config.cpp_wrapper
-
-
 def _watch(graph: GraphLowering, before: Callable[[], None], after: Callable[[], None]) -> None:
     """Call ``before`` and ``after`` around the scheduler of this graph alone."""
     hooked: Any = graph  # the hook is private
@@ -391,10 +383,3 @@ def _watch(graph: GraphLowering, before: Callable[[], None], after: Callable[[],
         after()
 
     hooked._update_scheduler = watched
-
-
-def _software(device: str) -> dict[str, str]:
-    """Return the software besides torch that affects timings on a device: the C++ compiler."""
-    if device != "cpu":
-        return {}
-    return {"cpp": toolchain.compiler_version()}

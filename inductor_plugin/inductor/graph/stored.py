@@ -10,18 +10,24 @@ import functools
 import logging
 import threading
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch._inductor import codecache, output_code
 
-from inductor_plugin.cache import digest_of
-from inductor_plugin.inductor.facts.scope import active_config
+from inductor_plugin.config import Config
+from inductor_plugin.errors import DeviceError
+from inductor_plugin.inductor.facts.scope import active_config, host_counts
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.agreed import of_verdict
 from inductor_plugin.tuning.ranks.board import publish
-from inductor_plugin.tuning.ranks.job import current, joined
+from inductor_plugin.tuning.ranks.job import Job, current, joined
 from inductor_plugin.tuning.ranks.ledger import LEDGER
 from inductor_plugin.tuning.ticket import TuningTicket
+
+if TYPE_CHECKING:
+    from inductor_plugin.tuning.runtime import DeviceContext
 
 logger = logging.getLogger(__name__)
 
@@ -94,35 +100,64 @@ def _unwrap(owner: Any, name: str, *, static: bool) -> None:
 
 def _looking_up(stock: Any) -> Any:
     def lookup_graph(*arguments: Any, **keywords: Any) -> Any:
+        _LAST.decisions = ()  # those of a graph that was not stored are not the next one's
         graph, *rest = stock(*arguments, **keywords)
         config = active_config()
         job = None if graph is None or config is None else current(config)
-        if job is not None:
-            for decision in carry_decisions(graph):
-                own = of_verdict(
-                    Verdict(decision.winner, decision.library, "from Inductor's cache"),
-                    None,
-                    job.rank,
-                )
-                agreed = publish(job, decision.group, decision.problem, own)
-                if agreed is None or agreed.winner != decision.winner:
-                    logger.info(
-                        "a graph in Inductor's cache decides %s otherwise", decision.problem
-                    )
-                    return (None, *rest)
-        return (graph, *rest)
+        if job is None or config is None or _is_agreed(job, config, graph):
+            return (graph, *rest)
+        return (None, *rest)
 
     return lookup_graph
+
+
+def _is_agreed(job: Job, config: Config, graph: Any) -> bool:
+    """Return whether the ranks of a job decide as a graph in Inductor's cache."""
+    decisions = carry_decisions(graph)
+    contexts = _contexts(config, graph) if decisions else {}
+    for decision in decisions:
+        context = contexts.get(decision.group)
+        if context is None:
+            logger.info("a graph in Inductor's cache was decided in another environment")
+            return False
+        op, _, digest = decision.problem.partition("/")
+        verdict = Verdict(decision.winner, decision.library, "from Inductor's cache")
+        # With the times, by which other ranks judge fusions as the earlier job did.
+        own = of_verdict(verdict, context.store.record(context.environment, op, digest), job.rank)
+        agreed = publish(job, decision.group, decision.problem, own)
+        if agreed is None or agreed.winner != decision.winner:
+            logger.info("a graph in Inductor's cache decides %s otherwise", decision.problem)
+            return False
+    return True
+
+
+def _contexts(config: Config, graph: Any) -> dict[str, DeviceContext]:
+    """Return the groups in which this process decides about a graph: since it was stored, a driver or compiler may have changed."""
+    # 0.2 s, which a process needs only as a rank.
+    from inductor_plugin.inductor.facts.problem import device_text  # noqa: PLC0415
+    from inductor_plugin.inductor.facts.toolchain import software_of  # noqa: PLC0415
+    from inductor_plugin.tuning.runtime import RUNTIME  # noqa: PLC0415
+
+    devices = {
+        device_text(torch.device(kind, index))
+        for kind in graph.device_types
+        for index in [*graph.device_idxs] or [0]
+    }
+    contexts: dict[str, DeviceContext] = {}
+    for device in devices:
+        with suppress(DeviceError):  # nothing is tuned there
+            context = RUNTIME.context(config, device, software_of(device))
+            contexts[context.group(host_counts=host_counts())] = context
+    return contexts
 
 
 def _noting(stock: Any) -> Any:
     def post_compile(self: Any, *arguments: Any, **keywords: Any) -> Any:
         config = active_config()
+        decisions = () if config is None else carry_decisions(self)
         if config is not None and joined(config) is not None:
-            decisions = carry_decisions(self)
-            LEDGER.add_winners({each.problem: each.winner for each in decisions})
-            problems = digest_of({"problems": [each.problem for each in decisions]})
-            LEDGER.add_code(problems, getattr(self, "source_code", ""))
+            LEDGER.add_winners({f"{each.group}/{each.problem}": each.winner for each in decisions})
+            LEDGER.add_code([each.problem for each in decisions], getattr(self, "source_code", ""))
         return stock(self, *arguments, **keywords)
 
     return post_compile

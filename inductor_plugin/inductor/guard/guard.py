@@ -28,6 +28,7 @@ from inductor_plugin.inductor.artifacts.entries import add_record
 from inductor_plugin.inductor.facts.scope import active_config, without_plugin
 from inductor_plugin.inductor.graph import unstored
 from inductor_plugin.inductor.graph.graph_record import HeldProblems, is_settled
+from inductor_plugin.inductor.graph.ranks import given_back_on_failure
 from inductor_plugin.inductor.graph.trial import Trial, compiling
 from inductor_plugin.inductor.guard.allowance import ALLOWANCE, LEAST_RUN_S, Cost
 from inductor_plugin.inductor.guard.bench import (
@@ -69,10 +70,11 @@ class _UncompiledGraph:
         """Compile the graph once more, as a trial."""
         assert self.original is not None
         gm = copied(self.original)
-        with compiling(trial):
+        with compiling(trial), given_back_on_failure():
             return CompiledGraph(self.compile(gm), gm)
 
 
+@given_back_on_failure()
 def compile_graph(
     stock: Callable[..., Any],
     gm: fx.GraphModule,

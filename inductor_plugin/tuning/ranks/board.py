@@ -3,6 +3,7 @@
 GROUP/claim/PROBLEM         the rank that tunes it: who has set the key first
 GROUP/decision/PROBLEM      what the job has decided: who has set the key first; it never changes
 GROUP/refused/PROBLEM/CANDIDATE     a rank on which the candidate has failed
+GROUP/absent                counts ranks whose device measures nothing now
 GROUP/decided               counts decisions, so that who waits asks for one number
 GROUP/beat/RANK             the rank's latest sign of life, while it tunes
 """
@@ -60,6 +61,10 @@ class Board:
     def give_back(self, problem: str) -> None:
         """Let another rank claim a problem that this process has claimed."""
         self._store.exchange(self._key("claim", problem), self._own.text, FREE)
+
+    def absent(self, change: int = 0) -> int:
+        """Return how many ranks can measure nothing now; 1 counts this one in, -1 out."""
+        return self._store.count(self._key("absent"), change)
 
     def refuse(self, problem: str, candidate: str) -> None:
         """Say that a candidate has failed on this rank."""

@@ -7,14 +7,30 @@ import re
 
 _OWN: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\bcuda:\d+"), "cuda"),
-    (re.compile(r"\b(_DeviceGuard|set_device|get_raw_stream|synchronize)\(\d+\)"), r"\1(N)"),
-    (re.compile(r"\bstream\d+\b"), "streamN"),
+    (
+        re.compile(r"\b(_DeviceGuard|set_device|set_index|get_raw_stream|synchronize)\(\d+\)"),
+        r"\1(N)",
+    ),
+    # In C++ the device is an argument, behind its type or in front of the stream.
+    (re.compile(r"\b\d+, (?=stream\d+\b)"), "N, "),
+    (re.compile(r"\b(raw_)?stream\d+\b"), r"\1streamN"),
+    (re.compile(r"\b(cached_torch_device_type_\w+,)\s*\d+"), r"\1 N"),
+    (re.compile(r"(aoti_torch_get_current_\w+_stream)\(\d+,"), r"\1(N,"),
+    (re.compile(r"\b(\w+Guard \w+)\(\d+\)"), r"\1(N)"),
     (re.compile(r"\bindex=\d+"), "index=N"),
     (re.compile(r"[^\s'\"]*/(\w{2}/\w{8,}\.(?:h|py|so|cpp))"), r"\1"),
     # The name of a process group: subgroups of one mesh have other names on other ranks.
-    (re.compile(r"(torch\.ops\._c10d_functional\w*\.[\w.]+\(.*)'\d+'\)"), r"\1'GROUP')"),
+    (
+        re.compile(
+            r"(torch\.ops\.(?:_c10d_functional\w*|symm_mem|_dtensor)\.[\w.]+\(.*)"
+            r"'(?:\d+|[0-9a-f]{16,}(?:_\d+)?)'(?=\)|, out=)"
+        ),
+        r"\1'GROUP'",
+    ),
 )
 """What ranks that run the same kernels may write differently: device, folders, process groups."""
+_INPUT = re.compile(r"\bassert_size_stride\((?!buf)\w+, (.*)\)")
+_KERNEL = re.compile(r"fused_([a-z0-9_]*[a-z0-9])_\d+\b")
 _SHOWN = 120
 
 
@@ -25,6 +41,15 @@ def normalized(code: str) -> str:
     for pattern, replacement in _OWN:
         text = pattern.sub(replacement, text)
     return text
+
+
+def outline(code: str) -> str:
+    """Return what a graph computes, as far as its code says so whatever is fused: sizes of inputs, names of operators.
+
+    By it two ranks know a graph without problems for the same: stages of a pipeline have others.
+    """
+    operators = {name for names in _KERNEL.findall(code) for name in names.split("_")}
+    return "\n".join([*_INPUT.findall(code), *sorted(operators)])
 
 
 def first_difference(own: str, other: str) -> str:

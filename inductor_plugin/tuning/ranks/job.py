@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,8 @@ _SHARING = ("tune", "cached")
 """Policies that decide by what a rank has measured or remembers; the others decide the same on all ranks by themselves."""
 
 _GUARD = threading.Lock()
-_KNOWN: list[tuple[Any, float, Job]] = []
+_KNOWN: list[tuple[weakref.ref[Any], float, Job]] = []
+"""Jobs by their stores, which nothing here keeps alive: see `C10dStore`."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,10 @@ def joined(config: Config) -> Job | None:
     limit_s = min(_ANSWER_S, config.ranks_timeout_s)
     with _GUARD:
         for known, limit, job in _KNOWN:
-            if known is store and limit == limit_s:
+            if known() is store and limit == limit_s:
                 return job
         # Those of a process group that was destroyed are of no use any more.
-        _KNOWN[:] = [row for row in _KNOWN if row[0] is store]
+        _KNOWN[:] = [row for row in _KNOWN if row[0]() is store]
         job = Job(untyped.get_rank(), untyped.get_world_size(), C10dStore(store, _PREFIX, limit_s))
-        _KNOWN.append((store, limit_s, job))
+        _KNOWN.append((weakref.ref(store), limit_s, job))
         return job

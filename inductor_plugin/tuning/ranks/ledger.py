@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import threading
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from inductor_plugin.cache import digest_of
 from inductor_plugin.problem.description import described
-from inductor_plugin.tuning.ranks.code import normalized
+from inductor_plugin.tuning.ranks.code import normalized, outline
 from inductor_plugin.tuning.ticket import TuningTicket
 
 
@@ -18,7 +19,7 @@ class RankGraph:
     """A graph that was compiled, or came from Inductor's cache.
 
     Attributes:
-        problems: Digest of the problems in it, by which two ranks know a graph for the same.
+        problems: Digest of the problems in it, or of its `outline` without any, by which two ranks know a graph for the same.
         code: Digest of its code, as `normalized`.
     """
 
@@ -31,7 +32,7 @@ class Statement:
     """What one rank says.
 
     Attributes:
-        winners: What runs, by problem.
+        winners: What runs, by group and problem: under other options another kernel may.
         names: The problems in words.
         graphs: Its graphs, in order.
     """
@@ -52,26 +53,27 @@ class Ledger:
         self._graphs: list[RankGraph] = []
         self._texts: dict[str, bytes] = {}
 
-    def add_decisions(self, tickets: Iterable[TuningTicket]) -> None:
-        """Note the decisions of a graph; of two about one problem the later."""
-        for ticket in tickets:
+    def add_decisions(self, tickets: Iterable[tuple[str, TuningTicket]]) -> None:
+        """Note the decisions of a graph, each with the name of its group; of two about one problem the later."""
+        for group, ticket in tickets:
             if ticket.verdict is not None and ticket.verdict.winner is not None:
-                place = f"{ticket.problem.op}/{ticket.digest}"
+                place = f"{group}/{ticket.problem.op}/{ticket.digest}"
                 text = described(ticket.problem.fields(), ticket.problem.describe())
                 with self._guard:
                     self._winners[place], self._names[place] = ticket.verdict.winner, text
 
     def add_winners(self, winners: Mapping[str, str]) -> None:
-        """Note the decisions of a graph out of Inductor's cache, by problem."""
+        """Note the decisions of a graph out of Inductor's cache, by group and problem."""
         with self._guard:
             self._winners |= winners
 
-    def add_code(self, problems: str, code: str) -> None:
-        """Note the code of a graph."""
+    def add_code(self, problems: Sequence[str], code: str) -> None:
+        """Note the code of a graph, and the problems in it."""
         text = normalized(code)
         digest = hashlib.sha256(text.encode()).hexdigest()
+        same = digest_of({"problems": [*problems]} if problems else {"outline": outline(text)})
         with self._guard:
-            self._graphs.append(RankGraph(problems, digest))
+            self._graphs.append(RankGraph(same, digest))
             self._texts.setdefault(digest, zlib.compress(text.encode()))
 
     def statement(self) -> Statement:

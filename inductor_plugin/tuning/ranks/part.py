@@ -31,6 +31,11 @@ class Tuner(Protocol):
         """Take note that another rank makes progress with what is waited for here."""
         ...
 
+    @property
+    def absence(self) -> str:
+        """Why nothing can be measured here in this compile, empty if something can be."""
+        ...
+
 
 @dataclass(eq=False)
 class SharedProblem:
@@ -47,6 +52,8 @@ class SharedProblem:
         awaited: How many threads wait for it.
         announced: Whether refusals of this rank are in the store.
         looked_up: Whether the store has been asked for a decision.
+        left: Whether this process waits for a rank that can measure it, and decides nothing itself.
+        left_at: When a rank had it last; None if it was never left.
     """
 
     name: str
@@ -59,6 +66,8 @@ class SharedProblem:
     awaited: int = 0
     announced: bool = False
     looked_up: bool = False
+    left: bool = False
+    left_at: float | None = None
 
     @property
     def task(self) -> Task | None:
@@ -69,7 +78,7 @@ class SharedProblem:
     def ended(self) -> bool:
         """Whether this process has done what it could to decide it: nothing, where it has measured before."""
         task = self.task
-        return bool(self.tickets) and (task is None or task.done.is_set())
+        return bool(self.tickets) and not self.left and (task is None or task.done.is_set())
 
     @property
     def steps(self) -> int:

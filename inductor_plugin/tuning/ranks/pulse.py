@@ -43,30 +43,32 @@ class RankWatch:
 
     Attributes:
         since: When the last new sign of life was seen, or the watch began.
+        given_up: Whether that rank was silent for too long, and has given no sign of life since: it is not waited for again.
     """
 
     since: float
+    given_up: bool = False
     _looked_at: float = math.inf
     _seen: str = ""
-    _progress: Mapping[str, int] = field(default_factory=dict[str, int])
+    _progress: dict[str, int] = field(default_factory=dict[str, int])
 
-    def see(self, text: str | None, problem: str, now: float) -> bool:
-        """Take a sign of life; return whether the problem has made progress.
+    def see(self, text: str | None, now: float) -> bool:
+        """Take a sign of life; return whether that rank has made progress, with whichever problem: it tunes one after the other.
 
         Args:
             text: The latest sign of life; None if there is none.
-            problem: The problem that is waited for.
             now: The time.
         """
-        if now - self._looked_at > _GAP_S:
+        if now - self._looked_at > _GAP_S and not self.given_up:
             self.since = now
         self._looked_at = now
         if text is None or text == self._seen:
             return False
-        before = self._progress.get(problem)
-        self._seen, self.since, self._progress = text, now, progress_in(text)
-        steps = self._progress.get(problem)
-        return steps is not None and steps != before
+        self._seen, self.since, self.given_up = text, now, False
+        # Two contexts of a process take turns in giving signs, each with its own problems.
+        moved = {n: s for n, s in progress_in(text).items() if s > self._progress.get(n, -1)}
+        self._progress.update(moved)
+        return bool(moved)
 
     def silent_s(self, now: float) -> float:
         """Return the seconds without a new sign of life."""

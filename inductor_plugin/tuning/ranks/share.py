@@ -9,17 +9,17 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from inductor_plugin.errors import warn_once
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.ranks import agreed as decisions
 from inductor_plugin.tuning.ranks.agreed import Agreed
-from inductor_plugin.tuning.ranks.board import Board
 from inductor_plugin.tuning.ranks.claim import capacity, order
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.part import SharedProblem, Tuner, name_of
 from inductor_plugin.tuning.ranks.pulse import BEAT_S, RankWatch, beat
+from inductor_plugin.tuning.ranks.settlement import Settlement
 from inductor_plugin.tuning.ranks.store import StoreLostError
 from inductor_plugin.tuning.ticket import TuningTicket
 
@@ -29,9 +29,11 @@ _POLL_S, _LONGEST_POLL_S = 0.02, 0.5
 """Seconds between two looks at the store while it changes, and while it does not: 1,000 ranks ask 2,000 times a second."""
 _TUNING_POLL_S = 0.1
 """Seconds after which a rank sees, at the latest, that a problem it tunes is tuned."""
+_CLAIMS = 4
+"""Problems claimed in a row, at most: to submit one takes up to a second, in which there is no sign of life."""
 
 
-class RankShare:
+class RankShare(Settlement):
     """This rank's part in the problems of a group: the ranks with the same environment, options and templates."""
 
     def __init__(
@@ -54,26 +56,15 @@ class RankShare:
             timeout_s: Seconds without a sign of life after which a rank is given up.
             has_thread: False where the caller calls `step`: in a simulation.
         """
-        self._job = job
-        self._board = Board(job, group)
-        self._tuner = tuner
-        self._counters = counters
+        super().__init__(job, group, tuner, counters)
         self._timeout_s = timeout_s
-        self._wake = threading.Condition()
-        self._parts: dict[str, SharedProblem] = {}
-        self._given_back: list[SharedProblem] = []
+        self._absent = False
         self._watches: dict[int, RankWatch] = {}
         self._decided = -1
         self._beats = 0
-        self._beat_at = self._looked_at = self._watched_at = -math.inf
-        self._lost = ""
+        self._beat_at = self._looked_at = self._watched_at = self._moved_at = -math.inf
         self._has_thread = has_thread
         self._thread: threading.Thread | None = None
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-        return self._job.rank
 
     def submit(self, ticket: TuningTicket) -> None:
         """Let the job decide a ticket; returns immediately."""
@@ -99,14 +90,19 @@ class RankShare:
             limit_s: Seconds without any progress of the rank that tunes it.
         """
         with self._wake:
-            part = self._parts[name_of(ticket)]
+            part = self._parts.get(name_of(ticket))
+            if part is None:  # it was released
+                return
             part.awaited += 1
             self._wake.notify_all()
+        started = time.monotonic()
         try:
             while not part.ready.is_set():
                 tuned = next(iter([*part.tickets]), ticket)
                 if tuned.task is not None and not tuned.task.done.is_set():
                     self._tuner.wait(tuned, limit_s)
+                elif part.left and time.monotonic() - max(started, self._moved_at) > limit_s:
+                    part.left = False  # the rank that has it lives, and makes no progress
                 part.ready.wait(1.0)
         finally:
             with self._wake:
@@ -126,18 +122,6 @@ class RankShare:
             self._tuner.submit(ticket)
             self._tuner.wait(ticket, limit_s)
 
-    def look_up(self, problem: str) -> Agreed | None:
-        """Return what the job has decided about a problem; None if it has not, or its store is lost."""
-        return self._agreed_on(problem, self._board.decision)
-
-    def decide(self, problem: str, own: Agreed) -> Agreed:
-        """Return the job's decision about a problem that nobody measures: this rank's, unless there is another.
-
-        Without its store it is ``own``: two kernels instead of a fused one, which all ranks run then.
-        """
-        text = decisions.dump(own)
-        return self._agreed_on(problem, lambda name: self._board.decide(name, text)) or own
-
     def release(self, tickets: Iterable[TuningTicket]) -> None:
         """Give back the problems that nobody waits for any more: their graph is compiled, or failed to."""
         with self._wake:
@@ -145,15 +129,17 @@ class RankShare:
                 part = self._parts.get(name_of(ticket))
                 if part is None or part.agreed is not None:
                     continue
+                tuned = next(iter(part.tickets), None)
                 part.tickets = [other for other in part.tickets if other is not ticket]
                 if ticket.task is not None:
                     self._tuner.end(ticket.task, "its graph does not need it any more")
                 if not part.tickets:
                     del self._parts[part.name]
+                    part.ready.set()  # a thread may wait for it while everything is closed
                     if part.state == "mine":
                         self._given_back.append(part)
                         self._start()
-                elif part.state == "mine":
+                elif part.state == "mine" and tuned is ticket:
                     part.state = "open"
 
     def close(self) -> None:
@@ -208,21 +194,15 @@ class RankShare:
         """
         with self._wake:
             given_back, self._given_back = self._given_back, []
+        if self._absent and not self._tuner.absence:
+            self._absent = False
+            self._board.absent(-1)
         for part in given_back:
             self._board.give_back(part.name)
-        changed = [self._announce(), self._publish(), self._read(now), self._claim_more()]
+        changed = [self._announce(), self._publish(now), self._read(now), self._claim_more()]
         self._send_beat(now)
         self._watch(now)
         return any(changed)
-
-    def _undecided(self) -> list[SharedProblem]:
-        return [part for part in self._parts.values() if part.agreed is None]
-
-    def _listed(
-        self, wanted: Callable[[SharedProblem], bool] = lambda _: True
-    ) -> list[SharedProblem]:
-        with self._wake:
-            return [part for part in self._undecided() if wanted(part)]
 
     def _announce(self) -> bool:
         """Say which candidates have failed here, before another rank decides for one."""
@@ -233,16 +213,40 @@ class RankShare:
                 self._board.refuse(part.name, candidate)
         return bool(parts)
 
-    def _publish(self) -> bool:
+    def _publish(self, now: float) -> bool:
         """Publish what this process has decided: measured now or earlier, or given up."""
         with self._wake:  # a graph that ends meanwhile takes its tickets away
             ended = [(part, part.tickets[0]) for part in self._undecided() if part.ended]
         for part, ticket in ended:
+            if part.left_at is None and self._cannot_decide(part, ticket):
+                part.left, part.left_at, part.state = True, now, "theirs"
+                continue
             tuned = part.state == "mine" or ticket.task is None
             agreed = self._own(part, ticket) if tuned else self._given_up(part, ticket)
             self._put(part, agreed)
             self._counters.add(ranks_tuned=int(part.state == "mine"))
         return bool(ended)
+
+    def _cannot_decide(self, part: SharedProblem, ticket: TuningTicket) -> bool:
+        """Return whether a rank that can measure a problem is to decide it: this one cannot, or may not.
+
+        Its claim is given back: with a device that is out of memory it would end problem after problem untuned, faster
+        than others claim them. Where no rank can, nobody waits.
+        """
+        if part.state == "mine":
+            absence = self._tuner.absence
+            lost = bool(absence) and ticket.task is not None and ticket.task.error == absence
+            if not lost:
+                return False
+            ranks, self._absent = self._board.absent(int(not self._absent)), True
+            if ranks >= self._job.world:
+                return False
+            self._board.give_back(part.name)
+            return True
+        if ticket.task is not None or any(row.status == "ok" for row in ticket.measured.values()):
+            return False
+        # ``policy=cached`` without a record, or the budget is spent: not against a rank that tunes it.
+        return self._board.holder(part.name) not in (None, self._job.rank)
 
     def _own(self, part: SharedProblem, ticket: TuningTicket) -> Agreed:
         verdict, rank = ticket.selection.chosen(ticket), self._job.rank
@@ -255,6 +259,9 @@ class RankShare:
 
     def _given_up(self, part: SharedProblem, ticket: TuningTicket) -> Agreed:
         error = ticket.task.error if ticket.task is not None else ""
+        if part.left_at is not None:
+            why = f"the library kernel stays for now: no rank has measured it ({error})"
+            return decisions.library_for(why, self._job.rank)
         return self._without(part, error or "was not awaited")
 
     def _without(self, part: SharedProblem, why: str) -> Agreed:
@@ -295,7 +302,7 @@ class RankShare:
         candidates = {part.name: part for part in undecided if part.state == "open"}
         most, before = capacity(len(undecided), self._job.world), held
         for name in order(candidates, self._job.rank):
-            if held >= most:
+            if held >= min(most, before + _CLAIMS):
                 break
             held += self._claimed(candidates[name])
         return held > before
@@ -326,75 +333,35 @@ class RankShare:
         if now - self._watched_at < BEAT_S:
             return
         self._watched_at = now
+        silent: set[int] = set()
         for part in self._listed(lambda part: part.state == "theirs" and part.awaited > 0):
             part.owner = self._board.holder(part.name)
-            if part.owner in (None, self._job.rank):  # it was given back
-                part.state = "open"
+            if part.owner in (None, self._job.rank):
+                self._unheld(part, now)
                 continue
+            if part.left_at is not None:
+                part.left_at = now
             watch = self._watches.setdefault(part.owner, RankWatch(now))
-            text = self._board.beat_of(part.owner)
-            if watch.see(text, part.name, now):
+            if watch.see(self._board.beat_of(part.owner), now):
+                self._moved_at = time.monotonic()
                 self._tuner.progressed()
-            if watch.silent_s(now) > self._timeout_s and not self._take(part):
-                why = f"no sign of life for {watch.silent_s(now):.0f} s"
+            if watch.silent_s(now) > self._timeout_s:
+                watch.given_up = True
+                silent.add(part.owner)
+        if silent:
+            self._give_up(silent, now)
+
+    def _unheld(self, part: SharedProblem, now: float) -> None:
+        """Claim a problem that was given back, next; one that this process cannot measure is waited for in vain after a time-out."""
+        if part.left_at is None:
+            part.state = "open"
+        elif now - part.left_at > self._timeout_s or self._board.absent() >= self._job.world:
+            part.left = False
+
+    def _give_up(self, silent: set[int], now: float) -> None:
+        """Decide whatever silent ranks hold for library kernels: a rank costs one time-out, however many problems it has."""
+        for part in self._listed(lambda part: part.state == "theirs"):
+            part.owner = self._board.holder(part.name)
+            if part.owner in silent and not self._take(part):
+                why = f"no sign of life for {self._watches[part.owner].silent_s(now):.0f} s"
                 self._put(part, self._without(part, why))
-
-    # ---- the end of a problem
-
-    def _settle_by(self, part: SharedProblem, stored: str) -> None:
-        try:
-            agreed = decisions.load(stored)
-        except ValueError as error:
-            agreed = decisions.library_for(f"the library kernel stays: {error}", self._job.rank)
-        with self._wake:
-            self._settle(part, agreed)
-
-    def _settle(self, part: SharedProblem, agreed: Agreed) -> None:
-        """Decide all tickets of a problem; called with the lock held."""
-        if part.agreed is not None:
-            return
-        part.agreed = agreed
-        taken = part.state != "mine" and agreed.rank != self._job.rank
-        self._counters.add(ranks_taken=int(taken))
-        for ticket in part.tickets:
-            self._adopt(part, ticket)
-        part.tickets.clear()  # their graphs are not to be kept
-        part.ready.set()
-
-    def _adopt(self, part: SharedProblem, ticket: TuningTicket) -> None:
-        assert part.agreed is not None
-        decisions.adopt(ticket, part.agreed)
-        if ticket.task is not None and not ticket.task.done.is_set():
-            self._tuner.end(ticket.task, "")
-
-    def _lose(self, reason: str) -> None:
-        """Decide everything for library kernels: what other ranks decide is not known any more."""
-        text = f"the store of the job is lost ({reason})"
-        warn_once(
-            logger, f"{text}: library kernels run where the ranks have not agreed", "store of ranks"
-        )
-        with self._wake:
-            self._lost = f"the library kernel stays for now: {text}"
-            self._given_back.clear()
-            for part in self._undecided():
-                self._settle(part, decisions.library_for(self._lost, self._job.rank))
-
-    def _agreed_on(self, name: str, asked: Callable[[str], str | None]) -> Agreed | None:
-        """Return the decision about a problem that the store gives, and keep it."""
-        with self._wake:
-            part = self._parts.get(name)
-            if part is not None and part.agreed is not None:
-                return part.agreed
-            if self._lost:
-                return None
-        try:
-            stored = asked(name)
-        except StoreLostError as error:
-            self._lose(str(error))
-            return None
-        if stored is None:
-            return None
-        with self._wake:
-            part = self._parts.setdefault(name, SharedProblem(name))
-        self._settle_by(part, stored)
-        return part.agreed

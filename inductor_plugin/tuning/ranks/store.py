@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -60,12 +61,15 @@ class C10dStore:
     def __init__(self, store: Any, prefix: str, limit_s: float) -> None:
         """Use ``store`` by a connection of our own, so that the job's operations and ours do not wait for each other.
 
+        It is not kept alive: rank 0 has its server, and a process group that is initialized again on the same port would
+        find the server of the one before, with the addresses of the ranks of that.
+
         Args:
             store: A ``torch.distributed.Store``.
             prefix: Begins every key.
             limit_s: Seconds after which an operation is given up, and the store with it.
         """
-        self._store = store
+        self._store = weakref.ref(store)
         self._own: Any = None
         self._prefix = prefix
         self._slices = max(1, round(limit_s / _SLICE_S))
@@ -135,7 +139,7 @@ class C10dStore:
             call = self._calls.get()
             try:
                 if self._own is None:
-                    self._own = _connected(self._store)
+                    self._own = _connected(self._store())
                 call.result = call.operation()
             except Exception as error:  # noqa: BLE001  a store of any kind: who asked gets it
                 call.error = error
@@ -144,6 +148,8 @@ class C10dStore:
 
 def _connected(store: Any) -> Any:
     """Return a connection of our own; the job's where a store has only one (a subclass in Python)."""
+    if store is None:
+        raise RuntimeError("the process group was destroyed")
     try:
         return store.clone()
     except (AttributeError, NotImplementedError, RuntimeError):

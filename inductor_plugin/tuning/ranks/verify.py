@@ -78,7 +78,8 @@ def compare(job: Job, ledger: Ledger, timeout_s: float) -> RankReport:
     own, deadline = ledger.statement(), time.monotonic() + timeout_s
     if job.rank == 0:
         for digest in {graph.code for graph in own.graphs}:
-            job.store.put(f"{prefix}/code/{digest}", _packed(ledger.text(digest)))
+            # Keys are never deleted: who compares each epoch is not to fill the store.
+            job.store.put(f"verify/code/{digest}", _packed(ledger.text(digest)))
         job.store.put(f"{prefix}/first", _packed(asdict(own)))
         report = _collected(job, prefix, deadline)
         job.store.put(f"{prefix}/report", _packed(asdict(report)))
@@ -88,7 +89,7 @@ def compare(job: Job, ledger: Ledger, timeout_s: float) -> RankReport:
         return RankReport(job.world, missing=(0,))
 
     def text_of(digest: str) -> str:
-        return str(_unpacked(job.store.get(f"{prefix}/code/{digest}") or _packed("")))
+        return str(_unpacked(job.store.get(f"verify/code/{digest}") or _packed("")))
 
     mismatch = difference(own, _statement(_unpacked(stored)), job.rank, ledger.text, text_of)
     job.store.put(f"{prefix}/found/{job.rank}", _packed(mismatch))

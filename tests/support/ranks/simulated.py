@@ -114,14 +114,18 @@ class FakeTuner:
         running: Tickets that were submitted and have not ended, by problem.
         tuned: Problems that were tuned, in order.
         progress: How often another rank has made progress.
+        absence: Why nothing can be measured; empty while something can be.
     """
 
     running: dict[str, TuningTicket] = field(default_factory=dict[str, TuningTicket])
     tuned: list[str] = field(default_factory=list[str])
     progress: int = 0
+    absence: str = ""
 
     def submit(self, ticket: TuningTicket) -> None:
         self.running[ticket.digest] = ticket
+        if self.absence and ticket.task is not None:
+            self.end(ticket.task, self.absence)
 
     def wait(self, ticket: TuningTicket, limit_s: float) -> None:
         assert ticket.task is not None

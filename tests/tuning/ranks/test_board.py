@@ -38,6 +38,11 @@ def test_a_rank_that_was_started_again_takes_over_its_former_claims() -> None:
     assert other.holder("problem") == 0
 
 
+def test_ranks_that_measure_nothing_are_counted() -> None:
+    first, other = boards(0, 1)
+    assert [first.absent(1), other.absent(1), other.absent(-1), first.absent()] == [1, 2, 1, 1]
+
+
 def test_the_first_decision_stays() -> None:
     first, other = boards(0, 1)
     assert first.decide("problem", "a") == "a"

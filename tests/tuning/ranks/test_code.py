@@ -14,12 +14,33 @@ from inductor_plugin.tuning.ranks.code import first_difference, normalized
         ("with torch.cuda._DeviceGuard(0):", "with torch.cuda._DeviceGuard(7):"),
         ("torch.cuda.set_device(0)", "torch.cuda.set_device(1)"),
         ("stream0 = get_raw_stream(0)", "stream1 = get_raw_stream(1)"),
+        ("raw_stream0 = get_raw_stream(0)", "raw_stream3 = get_raw_stream(3)"),
+        ("k.run(buf0, 512, stream=raw_stream0)", "k.run(buf0, 512, stream=raw_stream7)"),
+        ("AOTICudaGuard device_guard(0);", "AOTICudaGuard device_guard(1);"),
+        ("device_guard.set_index(0);", "device_guard.set_index(1);"),
+        (
+            "aoti_torch_get_current_cuda_stream(0, &stream0)",
+            "aoti_torch_get_current_cuda_stream(2, &stream2)",
+        ),
+        (
+            "(cached_torch_device_type_cuda,  0, &buf0)",
+            "(cached_torch_device_type_cuda,  2, &buf0)",
+        ),
+        ("call_triton(buf0, 512, 0, stream0, k)", "call_triton(buf0, 512, 3, stream3, k)"),
         ("DeviceProperties(type='cuda', index=0)", "DeviceProperties(type='cuda', index=5)"),
         ("# kernel path: /tmp/a/x.py\nx = 1", "# kernel path: /tmp/b/y.py\nx = 1"),
         ('#include "/tmp/a/vx/cvxabcdefgh.h"', '#include "/tmp/b/vx/cvxabcdefgh.h"'),
         (
             "b = torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '3')",
             "b = torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '4')",
+        ),
+        (
+            "torch.ops._c10d_functional.all_gather_into_tensor_out.default(b, 2, '3', out=c)",
+            "torch.ops._c10d_functional.all_gather_into_tensor_out.default(b, 2, '4', out=c)",
+        ),
+        (
+            f"torch.ops.symm_mem.fused_all_gather_matmul.default(a, [b], 0, '{'0a' * 20}')",
+            f"torch.ops.symm_mem.fused_all_gather_matmul.default(a, [b], 0, '{'1b' * 20}')",
         ),
     ],
 )
@@ -35,6 +56,8 @@ def test_what_tells_ranks_apart_is_no_difference(here: str, there: str) -> None:
         ("BLOCK_M : tl.constexpr = 64", "BLOCK_M : tl.constexpr = 128"),
         ("all_reduce_.default(buf0, 'sum', '3')", "all_reduce_.default(buf0, 'avg', '3')"),
         ("#pragma omp parallel", "#pragma omp simd"),
+        ("k.run(buf0, 512, stream=raw_stream0)", "k.run(buf0, 256, stream=raw_stream0)"),
+        ("(cached_torch_device_type_cuda, 0, &a)", "(cached_torch_device_type_cpu, 0, &a)"),
         ('#include "/tmp/a/vx/cvxabcdefgh.h"', '#include "/tmp/a/vx/cvxabcdefgz.h"'),
     ],
 )

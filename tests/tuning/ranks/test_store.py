@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -73,6 +74,19 @@ def test_only_one_of_many_threads_sets_a_key_first() -> None:
     assert len(set(result)) == 1
 
 
+def test_the_server_of_a_job_ends_with_its_process_group() -> None:
+    job: Any = stores("tcp", Path())
+    unused, used = (C10dStore(job, "", 10.0) for _ in range(2))
+    used.put("a", "1")
+    group = weakref.ref(job)
+    del job
+    assert group() is None
+    with pytest.raises(StoreLostError):
+        used.get("a")
+    with pytest.raises(StoreLostError, match="the process group was destroyed"):
+        unused.get("a")
+
+
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_server_that_does_not_answer_is_given_up(how: signal.Signals) -> None:
     context = multiprocessing.get_context("spawn")
@@ -82,13 +96,10 @@ def test_a_server_that_does_not_answer_is_given_up(how: signal.Signals) -> None:
     try:
         assert here.poll(120.0)
         port = here.recv()
-        store = C10dStore(
-            dist.TCPStore(
-                "127.0.0.1", port, None, False, timedelta(seconds=30), wait_for_workers=False
-            ),
-            "",
-            1.0,
+        client = dist.TCPStore(
+            "127.0.0.1", port, None, False, timedelta(seconds=30), wait_for_workers=False
         )
+        store = C10dStore(client, "", 1.0)
         store.put("a", "1")
         assert process.pid is not None
         os.kill(process.pid, how)

@@ -21,8 +21,8 @@ def compiled(rank: int, world: int, change: Callable[[int, Ledger], None]) -> Le
     """Return the ledger of a rank that has compiled a graph with one product, and what a test adds."""
     ledger, ticket = Ledger(), Rank(rank, world, MemoryStore()).ticket("problem")
     ticket.verdict = Verdict("fast", "library", "it is")
-    ledger.add_decisions([ticket])
-    ledger.add_code("problem", f"# rank {rank}\n{CODE}")
+    ledger.add_decisions([("group", ticket)])
+    ledger.add_code(["problem"], f"# rank {rank}\n{CODE}")
     change(rank, ledger)
     return ledger
 
@@ -56,7 +56,7 @@ def test_ranks_that_run_the_same_agree() -> None:
 def test_another_decision_is_named_with_problem_rank_and_kernels() -> None:
     def change(rank: int, ledger: Ledger) -> None:
         if rank == 2:
-            ledger.add_winners({"mm/problem": "slow"})
+            ledger.add_winners({"group/mm/problem": "slow"})
 
     (report, *others) = reports(3, change)
     assert others == [report] * 2
@@ -65,9 +65,19 @@ def test_another_decision_is_named_with_problem_rank_and_kernels() -> None:
     assert not report.agree
 
 
+def test_a_problem_may_have_another_kernel_under_other_options() -> None:
+    def change(rank: int, ledger: Ledger) -> None:
+        ticket = Rank(rank, 2, MemoryStore()).ticket("problem")
+        for group in ("a", "b") if rank else ("b", "a"):  # compiled in another order
+            ticket.verdict = Verdict(f"kernel of {group}", "library", "it is")
+            ledger.add_decisions([(group, ticket)])
+
+    assert reports(2, change) == [RankReport(2)] * 2
+
+
 def test_other_code_is_named_with_its_first_line() -> None:
     def change(rank: int, ledger: Ledger) -> None:
-        ledger.add_code("second", CODE if rank != 1 else CODE.replace("mm", "bmm"))
+        ledger.add_code(["second"], CODE if rank != 1 else CODE.replace("mm", "bmm"))
 
     assert {report.difference for report in reports(2, change)} == {
         "graph 1 of rank 1 has other code than rank 0: line 2: 'extern_kernels.bmm(x, y, out=buf0)' instead of "
@@ -79,11 +89,27 @@ def test_graphs_in_another_order_and_graphs_of_one_rank_are_no_difference() -> N
     def change(rank: int, ledger: Ledger) -> None:
         graphs = [("second", CODE + "b = 2"), ("third", CODE + "c = 3")]
         for problems, code in graphs[:: 1 if rank else -1]:
-            ledger.add_code(problems, code)
+            ledger.add_code([problems], code)
         if rank == 1:
-            ledger.add_code("of its own", CODE + "d = 4")
+            ledger.add_code(["of its own"], CODE + "d = 4")
 
     assert reports(2, change) == [RankReport(2)] * 2
+
+
+def test_graphs_without_problems_are_the_same_by_inputs_and_operators() -> None:
+    sizes = "assert_size_stride(arg0_1, (16, 32), (32, 1))\n"
+
+    def stages(rank: int, ledger: Ledger) -> None:  # of a pipeline
+        ledger.add_code([], sizes + ("cpp_fused_relu_0(x)", "cpp_fused_gelu_0(x)")[rank])
+        ledger.add_code([], sizes.replace("32", ("32", "48")[rank]) + "cpp_fused_add_0(x)")
+
+    assert reports(2, stages) == [RankReport(2)] * 2
+
+    def fused(rank: int, ledger: Ledger) -> None:
+        kernels = ("cpp_fused_add_mul_0(x)", "cpp_fused_add_0(x)\ncpp_fused_mul_1(x)")
+        ledger.add_code([], sizes + kernels[rank])
+
+    assert "has other code than rank 0" in reports(2, fused)[0].difference
 
 
 @pytest.mark.parametrize(("present", "missing"), [(range(2), (2,)), (range(1, 3), (0,))])
@@ -91,6 +117,13 @@ def test_a_rank_that_does_not_come_is_named(present: range, missing: tuple[int, 
     results = reports(3, nothing, present)
     assert {report.missing for report in results} == {missing}
     assert not any(report.agree for report in results)
+
+
+def test_code_is_in_the_store_once_however_often_ranks_compare() -> None:
+    store = MemoryStore()
+    for _ in range(3):
+        compare(Job(0, 1, store), compiled(0, 1, nothing), 1.0)
+    assert sum("/code/" in key for key in store.values) == 1
 
 
 def test_without_a_job_there_is_nothing_to_compare() -> None:

@@ -1,0 +1,118 @@
+"""The problems that a rank and its job decide: the tickets of each, and its end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from inductor_plugin.errors import warn_once
+from inductor_plugin.tuning.counters import Counters
+from inductor_plugin.tuning.ranks import agreed as decisions
+from inductor_plugin.tuning.ranks.agreed import Agreed
+from inductor_plugin.tuning.ranks.board import Board
+from inductor_plugin.tuning.ranks.job import Job
+from inductor_plugin.tuning.ranks.part import SharedProblem, Tuner
+from inductor_plugin.tuning.ranks.store import StoreLostError
+from inductor_plugin.tuning.ticket import TuningTicket
+
+logger = logging.getLogger(__name__)
+
+
+class Settlement:
+    """What the job has decided, and how the tickets of a problem take it."""
+
+    def __init__(self, job: Job, group: str, tuner: Tuner, counters: Counters) -> None:
+        """Know no problem yet; the arguments are those of `RankShare`."""
+        self._job = job
+        self._board = Board(job, group)
+        self._tuner = tuner
+        self._counters = counters
+        self._wake = threading.Condition()
+        self._parts: dict[str, SharedProblem] = {}
+        self._given_back: list[SharedProblem] = []
+        self._lost = ""
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._job.rank
+
+    def look_up(self, problem: str) -> Agreed | None:
+        """Return what the job has decided about a problem; None if it has not, or its store is lost."""
+        return self._agreed_on(problem, self._board.decision)
+
+    def decide(self, problem: str, own: Agreed) -> Agreed:
+        """Return the job's decision about a problem that nobody measures: this rank's, unless there is another.
+
+        Without its store it is ``own``: two kernels instead of a fused one, which all ranks run then.
+        """
+        text = decisions.dump(own)
+        return self._agreed_on(problem, lambda name: self._board.decide(name, text)) or own
+
+    def _undecided(self) -> list[SharedProblem]:
+        return [part for part in self._parts.values() if part.agreed is None]
+
+    def _listed(
+        self, wanted: Callable[[SharedProblem], bool] = lambda _: True
+    ) -> list[SharedProblem]:
+        with self._wake:
+            return [part for part in self._undecided() if wanted(part)]
+
+    def _settle_by(self, part: SharedProblem, stored: str) -> None:
+        try:
+            agreed = decisions.load(stored)
+        except ValueError as error:
+            agreed = decisions.library_for(f"the library kernel stays: {error}", self._job.rank)
+        with self._wake:
+            self._settle(part, agreed)
+
+    def _settle(self, part: SharedProblem, agreed: Agreed) -> None:
+        """Decide all tickets of a problem; called with the lock held."""
+        if part.agreed is not None:
+            return
+        part.agreed = agreed
+        taken = part.state != "mine" and agreed.rank != self._job.rank
+        self._counters.add(ranks_taken=int(taken))
+        for ticket in part.tickets:
+            self._adopt(part, ticket)
+        part.tickets.clear()  # their graphs are not to be kept
+        part.ready.set()
+
+    def _adopt(self, part: SharedProblem, ticket: TuningTicket) -> None:
+        assert part.agreed is not None
+        decisions.adopt(ticket, part.agreed)
+        if ticket.task is not None and not ticket.task.done.is_set():
+            self._tuner.end(ticket.task, "")
+
+    def _lose(self, reason: str) -> None:
+        """Decide everything for library kernels: what other ranks decide is not known any more."""
+        text = f"the store of the job is lost ({reason})"
+        warn_once(
+            logger, f"{text}: library kernels run where the ranks have not agreed", "store of ranks"
+        )
+        with self._wake:
+            self._lost = f"the library kernel stays for now: {text}"
+            self._given_back.clear()
+            for part in self._undecided():
+                self._settle(part, decisions.library_for(self._lost, self._job.rank))
+
+    def _agreed_on(self, name: str, asked: Callable[[str], str | None]) -> Agreed | None:
+        """Return the decision about a problem that the store gives, and keep it."""
+        with self._wake:
+            part = self._parts.get(name)
+            if part is not None and part.agreed is not None:
+                return part.agreed
+            if self._lost:
+                return None
+        try:
+            stored = asked(name)
+        except StoreLostError as error:
+            self._lose(str(error))
+            return None
+        if stored is None:
+            return None
+        with self._wake:
+            part = self._parts.setdefault(name, SharedProblem(name))
+        self._settle_by(part, stored)
+        return part.agreed

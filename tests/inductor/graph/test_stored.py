@@ -1,0 +1,80 @@
+"""Which decisions a graph carries into Inductor's cache: its own, not those of a graph before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from inductor_plugin.config import Config
+from inductor_plugin.inductor.facts.scope import host_counts
+from inductor_plugin.inductor.facts.toolchain import software_of
+from inductor_plugin.inductor.graph import stored
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.ranks.agreed import load
+from inductor_plugin.tuning.ranks.job import Job
+from inductor_plugin.tuning.runtime import RUNTIME
+from tests.support.ranks.simulated import MemoryStore, job_of, measured
+
+untyped: Any = stored
+DIGEST = "ab" * 32
+KEYS = (f"decision/mm/{DIGEST}", "decided")
+
+
+def remember() -> None:
+    """Lower a graph with one problem, as a session says at its end."""
+    ticket = job_of(2)[0][0].ticket("problem")
+    ticket.verdict = Verdict("fast", "library", "it is")
+    stored.remember_decisions([("group", ticket)])
+
+
+def test_a_graph_carries_what_was_decided_for_it() -> None:
+    remember()
+    graph = SimpleNamespace()
+    assert [each.winner for each in stored.carry_decisions(graph)] == ["fast"]
+    assert [each.winner for each in stored.carry_decisions(graph)] == ["fast"]
+    assert stored.carry_decisions(SimpleNamespace()) == ()
+
+
+def test_decisions_of_a_graph_that_was_not_stored_are_not_the_next_ones() -> None:
+    remember()  # provisional, or its compile has failed since
+    untyped._looking_up(lambda: (None, {}))()  # a graph without products
+    assert stored.carry_decisions(SimpleNamespace()) == ()
+
+
+def test_without_inductors_cache_they_are_not_the_next_ones_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stored, "active_config", lambda: Config.load({}, environ={}))
+    monkeypatch.setattr(stored, "joined", lambda _config: None)
+    remember()
+    untyped._noting(lambda _self: None)(SimpleNamespace())
+    assert stored.carry_decisions(SimpleNamespace()) == ()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_graph_of_another_environment_is_compiled_again(
+    same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, store = Config.load({"cache_dir": str(tmp_path)}, environ={}), MemoryStore()
+    monkeypatch.setattr(stored, "active_config", lambda: config)
+    monkeypatch.setattr(stored, "current", lambda _config: Job(0, 2, store, "token"))
+    context = RUNTIME.context(config, "cpu", software_of("cpu"))
+    group = context.group(host_counts=host_counts()) if same else "of another driver"
+    rank = job_of(2)[0][0]
+    ticket = rank.ticket(DIGEST, known={name: measured(name, 1.0) for name in ("library", "fast")})
+    record = replace(rank.selection.record_of(ticket), environment=context.environment)
+    context.store.put_record(record)
+    decisions = ((group, f"mm/{DIGEST}", "fast", "library"),)
+    graph = SimpleNamespace(
+        device_types=["cpu"], device_idxs=[], inductor_plugin_decisions=decisions
+    )
+    served, *_ = untyped._looking_up(lambda: (graph, {}))()
+    assert served is (graph if same else None)
+    # What nobody of this job reads is not published either.
+    assert [*store.values] == [f"{group}/{key}" for key in KEYS if same]
+    for text in [*store.values.values()][:1]:
+        assert load(text).rows.keys() == {"library", "fast"}
