@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from inductor_plugin.cache.remote.edition import MAX_BYTES, Edition, parse_edition, united
-from inductor_plugin.cache.remote.name import MOST_EDITIONS, Place, edition_name
+from inductor_plugin.cache.remote.name import MOST_EDITIONS, Place, edition_name, unused_name
 
 ReadParts = Callable[[Sequence[str], Sequence[int]], Sequence[bytes | OSError]]
 """Returns objects by their names, each up to a limit of bytes."""
@@ -36,26 +37,29 @@ def read_chains(
 ) -> dict[Place, Chain]:
     """Return the chains of several records, all read together: a round for 2 editions, two for 6, three for 14.
 
+    Where the first 2 are not there, the next 4 are asked for, too: a bucket that expires objects by age removes the first of a
+    chain before the last.
+
     Args:
         read: Reads objects.
         places: The records.
         begun: What is known of them already.
     """
     chains = {place: (begun or {}).get(place, Chain()) for place in places}
-    unread, width = list(chains), 2
+    unread, width = {place: chain.next for place, chain in chains.items()}, 2
     while unread:
         windows = {
-            place: range(chains[place].next, min(chains[place].next + width, MOST_EDITIONS))
-            for place in unread
+            place: range(start, min(start + width, MOST_EDITIONS))
+            for place, start in unread.items()
         }
-        names = [(place, edition_name(place, n)) for place in unread for n in windows[place]]
+        names = [(place, edition_name(place, n)) for place in windows for n in windows[place]]
         contents = read([name for _, name in names], [MAX_BYTES] * len(names))
         by_name = {name: content for (_, name), content in zip(names, contents, strict=True)}
-        goes_on: list[Place] = []
-        for place in unread:
-            chains[place], is_open = _extended(read, place, chains[place], windows[place], by_name)
-            if is_open and chains[place].next < MOST_EDITIONS:
-                goes_on.append(place)
+        goes_on: dict[Place, int] = {}
+        for place, window in windows.items():
+            chains[place], is_open = _extended(read, place, chains[place], window, by_name)
+            if is_open and window.stop < MOST_EDITIONS:
+                goes_on[place] = window.stop
         unread, width = goes_on, width * 2
     return chains
 
@@ -64,7 +68,7 @@ def _extended(
     read: ReadParts,
     place: Place,
     chain: Chain,
-    window: Iterable[int],
+    window: range,
     contents: dict[str, bytes | OSError],
 ) -> tuple[Chain, bool]:
     """Return a chain with the editions of a window, and whether there may be more behind it.
@@ -75,14 +79,19 @@ def _extended(
     for number in window:
         name = edition_name(place, number)
         content = contents[name]
-        is_open = not isinstance(content, OSError)
-        if isinstance(content, OSError):
-            if not isinstance(content, FileNotFoundError):
-                return replace(chain, error=content), False
+        is_open = not isinstance(content, FileNotFoundError)
+        if isinstance(content, FileNotFoundError):
             continue
-        chain = _taken(read, place, chain, name, content)
+        if not isinstance(content, OSError):
+            chain = _taken(read, place, chain, name, content)
+        elif content.errno == errno.EFBIG:  # damage, too: it must not keep others from writing
+            chain = replace(chain, damaged=(*chain.damaged, f"{name}: {content.strerror}"))
+        else:
+            chain = replace(chain, error=content)
+        if chain.error is not None:
+            return chain, False
         chain = replace(chain, next=number + 1)
-    return chain, is_open
+    return chain, is_open or (window.start == 0 and chain.next == 0)
 
 
 def _taken(read: ReadParts, place: Place, chain: Chain, name: str, content: bytes) -> Chain:
@@ -99,4 +108,7 @@ def _taken(read: ReadParts, place: Place, chain: Chain, name: str, content: byte
             reason = str(error)
             continue
         return replace(chain, edition=united(chain.edition, edition))
+    if not chain.damaged and not isinstance(read([unused_name()], [MAX_BYTES])[0], OSError):
+        text = "it answers for objects that are not there, as a proxy or a login page does"
+        return replace(chain, error=OSError(errno.EIO, text))
     return replace(chain, damaged=(*chain.damaged, f"{name}: {reason}"))

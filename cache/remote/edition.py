@@ -27,6 +27,8 @@ MAX_BYTES = MAX_DOCUMENT_BYTES
 MAX_KERNEL_BYTES = 256 << 20
 """Largest kernel that is taken from a remote; one of CUTLASS has 0.1 to 3 MB."""
 _MAX_FILES = 16
+REFINEMENTS = 8
+"""Editions of a record up to which better samples alone are a reason to write one; the others are kept for new candidates."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,21 @@ def united(old: Edition | None, new: Edition) -> Edition:
     return Edition(combine(old.record, new.record), kernels)
 
 
-def is_news(old: Edition | None, new: Edition) -> bool:
-    """Return True if an edition says more than another one, beyond when it was written."""
-    return old is None or _content(old) != _content(new)
+def is_news(old: Edition | None, new: Edition, number: int = 0) -> bool:
+    """Return True if an edition says more than another one, beyond when it was written.
+
+    From the number `REFINEMENTS` on only other candidates, results and kernels count: 100 machines that begin at once have
+    100 sets of samples.
+    """
+    if old is None:
+        return True
+    is_other = _content(old) != _content(new)
+    return is_other if number < REFINEMENTS else is_other and _outline(old) != _outline(new)
+
+
+def _outline(edition: Edition) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+    results = {name: measured.status for name, measured in edition.record.candidates.items()}
+    return results, edition.kernels
 
 
 def _content(edition: Edition) -> tuple[Record, Mapping[str, Any]]:

@@ -16,7 +16,7 @@ from inductor_plugin.cache.merge import combine
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import environment_document, parse_environment
 from inductor_plugin.cache.remote.chain import Chain, read_chains
-from inductor_plugin.cache.remote.edition import Edition, edition_of, is_news, united
+from inductor_plugin.cache.remote.edition import MAX_BYTES, Edition, edition_of, is_news, united
 from inductor_plugin.cache.remote.files import Files
 from inductor_plugin.cache.remote.name import (
     MOST_EDITIONS,
@@ -32,6 +32,9 @@ from inductor_plugin.errors import CacheError, TrustError
 
 _RATE_BYTES_S = 1 << 20
 """A file may take a second more for each of these: it is uploaded, or fetched, behind a compile."""
+
+_MOST_SAVED_MS = 1e9
+"""Time of one record up to which it counts as saved, 11 days: no true one has more, and counters are whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -169,15 +172,17 @@ class Exchange:
         entry = self._winner(record, chain.edition) if self._kernels else None
         fields = {} if entry is None else {entry.digest: self._outgoing(entry)}
         mine = edition_of(record, fields)
-        if is_news(chain.edition, united(chain.edition, mine)):
+        if is_news(chain.edition, united(chain.edition, mine), chain.next):
             self._publish_environment(record.environment, timeout_s)
             if entry is not None:
                 self._publish_files(record.environment, entry, timeout_s)
         while chain.next < MOST_EDITIONS:
             whole = united(chain.edition, mine)
-            if not is_news(chain.edition, whole):
+            data = whole.dump()
+            # One that nobody would read is not written.
+            if not is_news(chain.edition, whole, chain.next) or len(data) > MAX_BYTES:
                 break
-            if self._created(edition_name(place, chain.next), whole.dump(), timeout_s):
+            if self._created(edition_name(place, chain.next), data, timeout_s):
                 self._count(sent=1)
                 return replace(chain, edition=whole, next=chain.next + 1)
             taken, chain = chain.next, self._chain(place, chain, timeout_s)
@@ -318,13 +323,18 @@ class Exchange:
             self._created(environment_name(digest), described, timeout_s)
 
     def _publish_files(self, environment: str, entry: KernelEntry, timeout_s: float) -> None:
-        """Write the files of a kernel that are not there yet: their names are their checksums."""
+        """Write the files of a kernel that are not there yet: their names are their checksums.
+
+        Other bytes under such a name are a part of the file, left by a writer that was killed where writing takes several
+        steps; nobody could use them, so that they are replaced.
+        """
         for name, sha256 in entry.files.items():
             data = entry.path(name).read_bytes()
             if hashlib.sha256(data).hexdigest() != sha256:
                 continue  # it was built again meanwhile; who misses it builds it
             limit_s = timeout_s + len(data) / _RATE_BYTES_S
-            self._created(file_name(environment, sha256), data, limit_s)
+            if not self._created(file_name(environment, sha256), data, limit_s):
+                self._files.replace(file_name(environment, sha256), data, limit_s)
 
     def _created(self, name: str, data: bytes, timeout_s: float) -> bool:
         """Write an object; return False if another one has this name.
@@ -366,7 +376,8 @@ def saved_ms(before: Record | None, record: Record) -> float:
     """Return milliseconds of compiling and of samples behind those candidates of a record that another one lacks."""
     known: Iterable[str] = before.candidates if before is not None else ()
     rows = [row for name, row in record.candidates.items() if name not in known]
-    return sum(1e3 * (row.compile_s or 0.0) + sum(row.samples_ms) for row in rows)
+    total = sum(1e3 * (row.compile_s or 0.0) + sum(row.samples_ms) for row in rows)
+    return min(total, _MOST_SAVED_MS)
 
 
 def _is_more(before: Record, record: Record) -> bool:

@@ -10,8 +10,8 @@ import errno
 import importlib
 import os
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -20,6 +20,9 @@ from inductor_plugin.errors import CacheError
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure"}
 """The package's extra that brings the file system of a protocol."""
+
+_PASSING = ("ExpiredToken", "InvalidToken", "NoSuchBucket", "RequestTimeTooSkewed")
+"""Codes of S3 that s3fs takes for a missing object or a missing right, though they concern all requests and may pass."""
 
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 
@@ -38,6 +41,14 @@ class Files(Protocol):
 
         Raises:
             FileExistsError: It is there.
+            OSError: It may have been written, or not.
+        """
+        ...
+
+    def replace(self, name: str, data: bytes, timeout_s: float) -> None:
+        """Write an object, whether it is there or not.
+
+        Raises:
             OSError: It may have been written, or not.
         """
         ...
@@ -130,9 +141,18 @@ class FsspecFiles:
     def create(self, name: str, data: bytes, timeout_s: float) -> None:
         """Write an object that is not there yet, by a conditional request where the store has one."""
         try:
-            self._call("pipe_file", timeout_s, self._path(name), data, mode="create")
-        except Exception as error:  # see the module
-            raise _os_error(error) from error
+            self._write(name, data, timeout_s, "create")
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise
+            # It refuses conditional requests; `Exchange` reads back what it has written.
+            if not isinstance(self.read([name], [0], timeout_s)[0], FileNotFoundError):
+                raise FileExistsError(errno.EEXIST, "it is there", name) from error
+            self._write(name, data, timeout_s, "overwrite")
+
+    def replace(self, name: str, data: bytes, timeout_s: float) -> None:
+        """Write an object, whether it is there or not."""
+        self._write(name, data, timeout_s, "overwrite")
 
     def names(self, prefix: str, timeout_s: float) -> list[str]:
         """Return the names that begin with a folder's."""
@@ -149,6 +169,15 @@ class FsspecFiles:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
+
+    def _write(self, name: str, data: bytes, timeout_s: float, mode: str) -> None:
+        path = self._path(name)
+        try:
+            if self._loop is None:  # sftp, ftp ...: no object stores, they need the folder first
+                self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._call("pipe_file", timeout_s, path, data, mode=mode)
+        except Exception as error:  # see the module
+            raise _os_error(error) from error
 
     def _call(self, name: str, timeout_s: float, *arguments: Any, **named: Any) -> Any:
         """Call a method; one of an asynchronous file system is ended when its time is over."""
@@ -181,26 +210,43 @@ class LocalFiles:
     def create(self, name: str, data: bytes, timeout_s: float) -> None:  # noqa: ARG002
         """Write a file that is not there yet."""
         path = self._root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{secrets.token_hex(8)}.part")
-        try:
-            with draft.open("xb") as file:
-                file.write(data)
+        with self._draft(path, data) as draft:
             try:
                 os.link(draft, path)
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
                 with path.open("xb") as file:  # a reader may see a part, which its checksum tells
-                    file.write(data)
-        finally:
-            with suppress(OSError):
-                draft.unlink()
+                    try:
+                        file.write(data)
+                        file.flush()
+                    except OSError:  # the disk is full
+                        path.unlink(missing_ok=True)
+                        raise
+
+    def replace(self, name: str, data: bytes, timeout_s: float) -> None:  # noqa: ARG002
+        """Write a file, whether it is there or not."""
+        path = self._root / name
+        with self._draft(path, data) as draft:
+            draft.replace(path)
 
     def names(self, prefix: str, timeout_s: float) -> list[str]:  # noqa: ARG002
         """Return the names that begin with a folder's."""
         files = (self._root / prefix).rglob("*")
         return [str(path.relative_to(self._root)) for path in files if path.is_file()]
+
+    @contextmanager
+    def _draft(self, path: Path, data: bytes) -> Generator[Path]:
+        """Write a file under a private name beside its own; it is gone after the block."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{secrets.token_hex(8)}.part")
+        try:
+            with draft.open("xb") as file:
+                file.write(data)
+            yield draft
+        finally:
+            with suppress(OSError):
+                draft.unlink()
 
     def _read(self, name: str, limit: int) -> bytes | OSError:
         try:
@@ -234,7 +280,16 @@ def _os_error(error: BaseException) -> OSError:
     if type(error).__name__.endswith("TimeoutError"):  # asyncio's is no OSError in Python 3.10
         return TimeoutError(errno.ETIMEDOUT, "no answer in time")
     if isinstance(error, OSError):
-        return error
+        return OSError(errno.EIO, str(error)) if _code(error) in _PASSING else error
     if isinstance(error, NotImplementedError):
         return OSError(errno.EROFS, "its file system cannot write")
     return OSError(errno.EIO, f"{type(error).__name__}: {error}")
+
+
+def _code(error: BaseException) -> str:
+    """Return the code that an S3 server gave for an error, empty if none did."""
+    response: Any = getattr(error.__cause__, "response", None)
+    try:
+        return str(response["Error"]["Code"])
+    except (TypeError, KeyError):
+        return ""

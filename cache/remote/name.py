@@ -10,6 +10,7 @@ All that begins with one format and one environment can expire together, by a ru
 from __future__ import annotations
 
 import re
+import secrets
 from typing import NamedTuple
 
 from inductor_plugin.cache.key import SCHEMA
@@ -56,6 +57,11 @@ def file_name(environment: str, sha256: str) -> str:
 def prefix(environment: str = "") -> str:
     """Return what the names of an environment begin with; without one, those of this format."""
     return f"v{SCHEMA}/{part(environment)}/" if environment else f"v{SCHEMA}/"
+
+
+def unused_name() -> str:
+    """Return a name that no object has, other ones each time: what answers for it is no store."""
+    return f"{prefix()}none/{secrets.token_hex(8)}"
 
 
 def environment_of(name: str) -> str | None:

@@ -29,6 +29,8 @@ _BATCH = 64
 """Records that are asked for together."""
 _READ_STEPS, _WRITE_STEPS = 3, 30
 """Requests one after the other, each up to its limit, after which the client of the store is taken for hung."""
+_KNOWN_S = 3600.0
+"""Seconds after which what was read of a record's editions is read again before the next one is written: they may have expired."""
 _MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -79,7 +81,7 @@ class RemoteTier:
         self._questions: dict[Place, Lookup] = {}
         self._asked: set[Place] = set()
         self._unsent: dict[Place, None] = {}
-        self._chains: dict[Place, Chain] = {}
+        self._chains: dict[Place, tuple[float, Chain]] = {}
         self._late_at = (
             math.inf
         )  # when what the thread does now has taken too long; infinite where it does nothing
@@ -165,7 +167,7 @@ class RemoteTier:
     def _may_ask(self) -> bool:
         """Return True if the remote is asked now; called with the lock held."""
         now = time.monotonic()
-        if now > self._late_at and not self._health.is_local_only:
+        if now > self._late_at and self._health.may_ask(now):
             self._health = Health(
                 len(PAUSES_S)
             )  # a client that cannot be ended is not started again and again
@@ -271,7 +273,8 @@ class RemoteTier:
         with self._changed:
             for each in batch:
                 self._questions.pop(each.place, None)
-                self._chains[each.place] = answers[each.place].chain
+                if self._writes:
+                    self._chains[each.place] = time.monotonic(), answers[each.place].chain
             if errors and len(errors) == len(batch):
                 self._fail(_text(errors[0]))
                 self._asked.difference_update(each.place for each in batch)
@@ -292,15 +295,14 @@ class RemoteTier:
 
     def _publish(self, place: Place) -> None:
         with self._changed:
-            known = self._chains.pop(place, None)
+            known = self._known(place)
             self._writing = (
                 self._unsent.pop(place, True) is None
             )  # what is sent meanwhile is sent again
         try:
             record = self._store.record(*place)
             if record is not None and is_worth_sending(record):
-                usable = known is not None and known.error is None
-                self._opened().publish(record, self._options.timeout_s, known if usable else None)
+                self._opened().publish(record, self._options.timeout_s, known)
                 with self._changed:
                     self._health = answered()
         except CacheError as error:
@@ -313,11 +315,18 @@ class RemoteTier:
         if self._exchange is not None:
             self._count(self._exchange.take_amounts())
 
+    def _known(self, place: Place) -> Chain | None:
+        """Return what was read of a record lately, None if nothing was; called with the lock held."""
+        read_at, chain = self._chains.pop(place, (0.0, None))
+        is_usable = chain is not None and chain.error is None
+        return chain if is_usable and time.monotonic() - read_at < _KNOWN_S else None
+
     def _refused(self, place: Place, error: OSError) -> None:
         """Note that a record could not be written; it is tried again behind others, unless nothing may be written."""
         if isinstance(error, PermissionError) or error.errno in _MAY_NOT_WRITE:
             with self._changed:
                 self._writes = False
+                self._amounts += Amounts(unsent=1 + len(self._unsent.keys() - {place}))
                 self._unsent.clear()
             url = shown(self._options.url)
             text = f"{url} is only read from now on: {_text(error)}; allow writing, or set remote_write=off"

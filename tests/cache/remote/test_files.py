@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import importlib
 import os
 import sys
 import threading
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from inductor_plugin.cache.remote.files import Files, LocalFiles, open_files, shown
+from inductor_plugin.cache.remote.files import Files, FsspecFiles, LocalFiles, open_files, shown
 from inductor_plugin.errors import CacheError
 
 
@@ -95,6 +98,109 @@ def test_a_missing_package_is_an_error_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(CacheError, match=r'pip install "inductor-plugin\[s3\]"'):
         open_files("s3://bucket/folder")
+
+
+def test_an_object_is_replaced(files: Files) -> None:
+    for content in (b"one", b"two"):
+        files.replace("v1/a/x", content, 5.0)
+        assert read(files, "v1/a/x") == content
+
+
+def test_a_file_that_a_full_disk_cuts_leaves_its_name_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    class Full:
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def write(self, data: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    opening = Path.open
+
+    def opened(path: Path, mode: str = "r") -> Any:
+        file = opening(path, mode)
+        if path.name != "x":
+            return file
+        file.close()
+        return Full()
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(Path, "open", opened)
+    with pytest.raises(OSError, match="No space"):
+        LocalFiles(tmp_path).create("x", b"one", 5.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_that_needs_a_folder_first_gets_it(tmp_path: Path) -> None:
+    local: Any = importlib.import_module("fsspec.implementations.local")
+    files = FsspecFiles(local.LocalFileSystem(auto_mkdir=False), str(tmp_path))  # as sftp
+    files.create("v1/a/x", b"one", 5.0)
+    assert read(files, "v1/a/x") == b"one"
+
+
+class Refusing:
+    """A file system whose calls fail as s3fs translates an answer."""
+
+    def __init__(self, code: str, error: OSError, mode: str = "") -> None:
+        error.__cause__ = ValueError(code)
+        vars(error.__cause__)["response"] = {"Error": {"Code": code}}
+        self._error, self._mode = error, mode
+        self.objects: dict[str, bytes] = {}
+
+    def makedirs(self, path: str, *, exist_ok: bool) -> None: ...
+
+    def pipe_file(self, path: str, data: bytes, *, mode: str) -> None:
+        if not self._mode or mode == self._mode:
+            raise self._error
+        self.objects[path] = data
+
+    def cat_ranges(self, paths: list[str], *_: object) -> list[bytes | OSError]:
+        if not self._mode:
+            return [self._error] * len(paths)
+        return [self.objects.get(path, FileNotFoundError(path)) for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("NoSuchBucket", FileNotFoundError("The specified bucket does not exist")),
+        ("ExpiredToken", PermissionError("The provided token has expired.")),
+    ],
+)
+def test_what_concerns_all_requests_is_neither_a_missing_object_nor_a_missing_right(
+    code: str, error: OSError
+) -> None:
+    files = FsspecFiles(Refusing(code, error), "bucket")
+    there = read(files, "x")
+    assert type(there) is OSError
+    assert str(error) in str(there)
+    with pytest.raises(OSError, match=str(error)) as raised:
+        files.create("x", b"1", 5.0)
+    assert raised.value.errno == errno.EIO
+
+
+def test_a_missing_object_and_a_missing_right_stay_what_they_are() -> None:
+    missing = FsspecFiles(Refusing("NoSuchKey", FileNotFoundError("x")), "bucket")
+    assert isinstance(read(missing, "x"), FileNotFoundError)
+    denied = FsspecFiles(Refusing("AccessDenied", PermissionError("x")), "bucket")
+    assert isinstance(read(denied, "x"), PermissionError)
+
+
+def test_a_store_without_conditional_requests_is_written_to_and_nothing_is_replaced() -> None:
+    refused = OSError(errno.ENOSYS, "A header you provided implies functionality ...")
+    system = Refusing("NotImplemented", refused, "create")
+    files = FsspecFiles(system, "bucket")
+    files.create("x", b"one", 5.0)
+    assert system.objects == {"bucket/x": b"one"}
+    with pytest.raises(FileExistsError):
+        files.create("x", b"two", 5.0)
+    assert system.objects == {"bucket/x": b"one"}
 
 
 def test_a_url_is_shown_without_its_password() -> None:

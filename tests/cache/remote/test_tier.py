@@ -141,6 +141,8 @@ def test_without_the_right_to_write_a_remote_is_still_read(
     warnings = [each.message for each in caplog.records if each.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert "is only read from now on" in warnings[0]
+    tier.close()
+    assert store.counters()["remote_unsent"] == 1  # what waited then
 
 
 def test_a_slow_remote_is_not_waited_for_and_its_answer_is_used_when_it_comes(opened: Open) -> None:
@@ -230,6 +232,41 @@ def test_a_client_that_hangs_keeps_neither_a_compile_nor_the_end_of_the_process(
     assert time.monotonic() - started < 1.1 + 3 * LIMIT_S
     assert files.held is not None
     files.held.set()
+
+
+def test_a_client_that_goes_on_hanging_is_not_waited_for_again_and_asked_when_it_answers(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.tier._READ_STEPS", 0)
+    monkeypatch.setattr("inductor_plugin.cache.remote.health.LOCAL_ONLY_S", 0.1)
+    held = threading.Event()
+    tier, _ = opened(FaultyFiles(MemoryFiles(), held=held))
+    try:
+        assert ask(tier) is None
+        time.sleep(1.1)
+        for number in range(3):  # after each pause, too
+            assert tier.look_up(*PLACE[:2], f"{number:064d}") is None
+            time.sleep(0.15)
+    finally:
+        held.set()
+    until(lambda: tier.look_up(*PLACE[:2], "f" * 64) is not None)
+
+
+def test_editions_that_have_expired_since_they_were_read_do_not_hide_the_next_one(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.tier._KNOWN_S", 0.0)
+    files, nowhere = MemoryFiles(), open_store("/nowhere", memory_only=True)
+    for number in range(7):
+        Exchange(files, nowhere, kernels=False).publish(record(measured(f"c{number}")), 1.0)
+    tier, store = opened(files)
+    assert ask(tier) is True
+    files.objects.clear()  # the process has been running for weeks
+    store.put_record(record(measured("a")))
+    tier.send(*PLACE)
+    tier.drain()
+    other, _ = opened(files, "there")
+    assert ask(other) is True
 
 
 def test_all_waits_of_a_graph_together_take_the_limit_at_most(opened: Open) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections import Counter
@@ -33,6 +34,11 @@ class MemoryFiles:
                 raise FileExistsError(name)
             self.objects[name] = data
 
+    def replace(self, name: str, data: bytes, timeout_s: float) -> None:
+        with self._guard:
+            self.requests["replace"] += 1
+            self.objects[name] = data
+
     def names(self, prefix: str, timeout_s: float) -> list[str]:
         with self._guard:
             self.requests["list"] += 1
@@ -42,7 +48,7 @@ class MemoryFiles:
         if name not in self.objects:
             return FileNotFoundError(name)
         data = self.objects[name]
-        return OSError(27, "too large") if len(data) > limit else data
+        return OSError(errno.EFBIG, "too large") if len(data) > limit else data
 
 
 @dataclass
@@ -86,6 +92,12 @@ class FaultyFiles:
             self.inner.objects[name] = data
             return
         self.inner.create(name, data, timeout_s)
+
+    def replace(self, name: str, data: bytes, timeout_s: float) -> None:
+        self._delay(timeout_s)
+        if self.refuses:
+            raise PermissionError("Access Denied")
+        self.inner.replace(name, data, timeout_s)
 
     def names(self, prefix: str, timeout_s: float) -> list[str]:
         self._delay(timeout_s)
