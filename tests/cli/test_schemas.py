@@ -129,7 +129,13 @@ def test_the_schema_of_a_record_has_all_its_fields_with_their_types() -> None:
     schema = schema_of_type(Whole)
     validator: Any = Draft202012Validator(schema)
     part = {"path": "p", "extra": {"new": 1}}
-    whole = {"part": None, "rows": [part], "counts": {"any": 1}, "state": "on", "value": [None]}
+    whole: dict[str, Any] = {
+        "part": None,
+        "rows": [part],
+        "counts": {"any": 1},
+        "state": "on",
+        "value": [None],
+    }
     assert validator.is_valid(whole)
     assert validator.is_valid({**whole, "part": part})
     assert not validator.is_valid({**whole, "part": {**part, "new": 1}})
@@ -142,6 +148,12 @@ def test_the_schema_of_a_record_has_all_its_fields_with_their_types() -> None:
 
 def test_a_document_may_have_a_newer_versions_fields_in_place_of_extra() -> None:
     validator: Any = Draft202012Validator(schema_of_type(Document(Whole)))
-    whole = {"part": {"path": "p", "new": 1}, "rows": [], "counts": {}, "state": "on", "value": 1}
+    whole: dict[str, Any] = {
+        "part": {"path": "p", "new": 1},
+        "rows": [],
+        "counts": {},
+        "state": "on",
+        "value": 1,
+    }
     assert validator.is_valid({**whole, "newer": "x"})
     assert not validator.is_valid({**whole, "part": {"new": 1}})
