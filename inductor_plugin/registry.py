@@ -94,11 +94,13 @@ class Registry:
             if self._has_installed:
                 return
             self._has_installed = True
-            by_hand = {(name, type(template)) for name, template in self._templates.items()}
             for source in points():
                 added: list[Template] = []
                 try:
-                    for template in source.load():
+                    loaded = source.load()
+                    # Not before: a module may register its templates when it is imported.
+                    by_hand = {(name, type(each)) for name, each in self._templates.items()}
+                    for template in loaded:
                         if (str(getattr(template, "name", "")), type(template)) not in by_hand:
                             self.register(template)
                             added.append(template)

@@ -29,9 +29,10 @@ def install() -> None:
 
     @functools.wraps(stock)
     def compiled(*arguments: Any, **keywords: Any) -> Any:
-        if active_config() is None:
+        hooks = None if active_config() is None else _lowering_hooks()
+        if hooks is None:
             return stock(*arguments, **keywords)
-        return _lowering_hooks().compile_graph(stock, *arguments, **keywords)
+        return hooks.compile_graph(stock, *arguments, **keywords)
 
     compiled.__module__ = __name__
     setattr(module, _NAME, compiled)
@@ -53,10 +54,12 @@ def uninstall() -> None:
 
 
 def _lowering_hooks() -> Any:
-    """Return the module of the hooks, which are installed by then."""
+    """Return the module of the hooks, which are installed by then; None if `uninstall` was called in between."""
     from inductor_plugin.inductor import lowering_hooks  # noqa: PLC0415  0.2 s, see there
 
     with _INSTALLING:
+        if not installed():
+            return None
         if not _LOADED:
             _LOADED.append(lowering_hooks)
         lowering_hooks.install()

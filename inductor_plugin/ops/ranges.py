@@ -13,6 +13,7 @@ kernel has no range of its own. The calls that a replayed CUDA graph contains ha
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,8 @@ from torch.autograd import profiler
 
 _RANGES: weakref.WeakSet[KernelRange] = weakref.WeakSet()
 """Of all generated modules that are alive."""
+_LISTING = threading.Lock()
+"""Held while ranges are added or listed: a thread may load code while another starts a profiler."""
 
 
 class KernelRange:
@@ -36,7 +39,8 @@ class KernelRange:
             label: Name of the range.
         """
         self._module, self._kernel, self._label = module, kernel, label
-        _RANGES.add(self)
+        with _LISTING:
+            _RANGES.add(self)
         _follow_profiler()
 
     def begin(self) -> None:
@@ -86,7 +90,9 @@ def _call_after(name: str, change: Callable[[KernelRange], None]) -> None:
     @functools.wraps(function)
     def changed() -> None:
         function()
-        for each in list(_RANGES):
+        with _LISTING:
+            ranges = list(_RANGES)
+        for each in ranges:
             change(each)
 
     setattr(profiler, name, changed)

@@ -94,7 +94,7 @@ def test_check_names_a_template_that_is_gone_unless_it_is_registered_first(
     assert "no module 'nothing'" in capsys.readouterr().err
 
 
-def test_check_knows_the_templates_that_entry_points_name(
+def test_pin_and_check_know_the_templates_that_entry_points_name(
     store: Store,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -103,17 +103,20 @@ def test_check_knows_the_templates_that_entry_points_name(
     rival = measured("rivals.mm-1", name="rivals::mm", kind="template")
     store.put_record(record(rival, problem=3, decision=decision("rivals.mm-1")))
     file = tmp_path / "pins.json"
-    with rivals_offered():
-        run(store, "pin", file)
     reference = "tests.support.candidates.fast_templates:RivalTemplate"
     describe(tmp_path / "site", reference, "rivals", "rivals", "inductor_plugin.templates")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
     monkeypatch.setattr(default_registry(), "_has_installed", False)
-    capsys.readouterr()
     try:
+        run(store, "pin", file)
+        assert list(json.loads(file.read_text())["templates"]) == ["rivals"]
+        default_registry().unregister("rivals")
+        monkeypatch.setattr(default_registry(), "_has_installed", False)
+        capsys.readouterr()
         assert answer_of(store, capsys, "check", file)["stale"] == []
     finally:
-        default_registry().unregister("rivals")
+        if "rivals" in default_registry().names():
+            default_registry().unregister("rivals")
 
 
 def test_check_names_a_candidate_that_its_template_does_not_offer_any_more(

@@ -16,6 +16,7 @@ from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import select_algorithm
 
 import inductor_plugin
+from inductor_plugin.config import Config
 from inductor_plugin.inductor import first_miss, lowering_hooks
 from tests.support.lowering import Arg, Lab, library_first
 
@@ -102,3 +103,14 @@ def test_inductors_function_is_wrapped_once() -> None:
     first_miss.uninstall()
     assert compile_fx_module.fx_codegen_and_compile is wrapped.__wrapped__
     assert not first_miss.installed()
+
+
+def test_a_compile_that_disable_overtakes_installs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = selector()
+    monkeypatch.setattr(compile_fx_module, "fx_codegen_and_compile", lambda: "stock")
+    monkeypatch.setattr(first_miss, "active_config", Config)
+    first_miss.install()
+    called: Any = compile_fx_module.fx_codegen_and_compile  # as a thread that compiles has it
+    first_miss.uninstall()
+    assert called() == "stock"
+    assert selector() is stock

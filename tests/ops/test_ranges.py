@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import gc
+import threading
+import weakref
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -120,6 +123,25 @@ def test_a_module_that_is_gone_has_no_range() -> None:
     del held, module
     gc.collect()
     assert len(ranges._RANGES) < before
+
+
+def test_code_may_be_loaded_while_a_profiler_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules: list[ModuleType] = []
+    loading = threading.Thread(target=lambda: modules.append(a_module(function)))
+
+    class Interrupted(weakref.WeakSet[KernelRange]):
+        def __iter__(self) -> Iterator[KernelRange]:
+            for each in super().__iter__():
+                yield each
+                if loading.ident is None:
+                    loading.start()
+                    loading.join(0.5)  # without a lock it has added its range by then
+
+    alive = [a_module(function), a_module(function)]
+    monkeypatch.setattr(ranges, "_RANGES", Interrupted(m.range_kernel for m in alive))
+    with profile():
+        loading.join(60)
+    assert vars(modules[0])["range_kernel"] in ranges._RANGES
 
 
 def test_a_torch_without_these_functions_has_no_ranges(monkeypatch: pytest.MonkeyPatch) -> None:

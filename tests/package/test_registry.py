@@ -193,6 +193,22 @@ def test_a_template_that_the_program_has_registered_by_hand_stays(
     assert "is already registered by " in caplog.text
 
 
+def test_a_module_may_register_its_template_when_its_entry_point_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget()
+    registry = Registry()
+
+    def load(source: TemplateSource) -> list[FakeTemplate]:
+        registry.register(fakes.PLAIN)  # as the import of the module does
+        return [fakes.PLAIN]
+
+    monkeypatch.setattr(TemplateSource, "load", load)
+    registry.add_installed(lambda: sources("registering"))
+    assert registry.names() == ("plain",)
+    assert caplog.records == []
+
+
 def test_entry_points_are_those_of_installed_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

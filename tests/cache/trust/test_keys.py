@@ -110,12 +110,13 @@ def test_a_key_may_have_a_last_day(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert trust.described(FRIEND.public) == trust.name(FRIEND.public)
 
 
-def test_a_day_that_is_none_trusts_nobody() -> None:
-    text = f"{FRIEND.public} me expires=soon"
+@pytest.mark.parametrize(
+    "word", ["expires=soon", "Expires=2027-06-30", "expire=2027-06-30", "expires:2027-06-30"]
+)
+def test_a_day_that_is_none_trusts_nobody(word: str) -> None:
+    text = f"{FRIEND.public} me {word}"
     assert Config.load({"trusted_keys": text}, environ={}).trusted_keys == text
-    with pytest.raises(
-        TrustError, match=r"'expires=soon' is no day; write expires=2027-06-30; corr"
-    ):
+    with pytest.raises(TrustError, match=f"'{word}' is no day; write expires=2027-06-30; corr"):
         parse_trust(text)
     assert trust_or_nobody(text).keys == {}
 
