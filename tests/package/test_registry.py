@@ -201,7 +201,7 @@ def test_a_module_may_register_its_template_when_its_entry_point_is_loaded(
 
     def load(source: TemplateSource) -> list[FakeTemplate]:
         registry.register(fakes.PLAIN)  # as the import of the module does
-        return [fakes.PLAIN]
+        return [fakes.PLAIN]  # pyright: ignore[reportReturnType]
 
     monkeypatch.setattr(TemplateSource, "load", load)
     registry.add_installed(lambda: sources("registering"))

@@ -1,5 +1,7 @@
 """Which decisions a graph carries into Inductor's cache: its own, not those of a graph before it."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from dataclasses import replace
