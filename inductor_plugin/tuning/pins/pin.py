@@ -173,7 +173,7 @@ def environment_name(digest: str, fields: Fields) -> str:
     device, software = _table(fields, "device"), _table(fields, "software")
     words = [str(device["name"])] if "name" in device else []
     if "threads" in device:
-        words.append(f"{device['threads']} threads")
+        words.append(f"{device['threads']} thread{'s' if device['threads'] != 1 else ''}")
     words += [f"{name} {software[name]}" for name in ("torch", "cuda") if name in software]
     return ", ".join(words) or f"environment {digest[:_KEY]}"
 

@@ -26,7 +26,7 @@ function summarySection() {
       all.candidates > 0 && figure(count(all.candidates), all.candidates === 1 ? "candidate" : "candidates", candidatesByStatus(all)),
       all.noisy > 0 && figure(count(all.noisy), "noisy", "measured beside other work"),
     ];
-    return el("div", {}, isBeside && el("h3", { class: "sourcename" }, shortNames[index]), el("dl", { class: "figures" }, parts));
+    return el("div", {}, isBeside && el("h2", { class: "sourcename" }, shortNames[index]), el("dl", { class: "figures" }, parts));
   });
   return el("section", { id: "summary", "aria-label": "Summary" }, blocks.filter(Boolean));
 }
@@ -249,7 +249,7 @@ function environmentsSection() {
   const head = el("tr", {}, el("th", { scope: "col" }, "Field"), all.map((each, index) => el("th", { scope: "col" }, each.name, el("span", { class: "about" }, ` ${each.key.slice(0, 8)}, ${counted(counts[index], "record")}`))));
   return section("environments", several ? "Environments" : "Environment",
     several && el("p", { class: "lead" }, "A record is used where every field is the same. Fields that differ are marked."),
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Environments" }, el("table", { class: "plain environments" }, el("thead", {}, head), el("tbody", {}, lines))));
+    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Environments, scrollable" }, el("table", { class: "plain environments" }, el("thead", {}, head), el("tbody", {}, lines))));
 }
 
 function benchSections() {
