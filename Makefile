@@ -14,7 +14,7 @@ PATIENT := -o faulthandler_timeout=600
 # The documentation as build/site/index.html; a broken link or anchor is an error.
 SITE := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
-.PHONY: environment demo test test-slow test-part test-all durations check test-compat test-pytorch simulate test-gpu bench bench-gpu docs site clean
+.PHONY: environment demo test test-slow test-part test-docs test-all durations check test-compat test-pytorch simulate test-gpu bench bench-gpu docs site clean
 
 environment: $(READY)
 
@@ -35,6 +35,10 @@ test-part: $(READY)
 
 test-all: $(READY)
 	$(PYTEST) $(PATIENT) $(ARGS)
+
+# Every snippet of the documentation and every example, whatever it takes.
+test-docs: $(READY)
+	$(PYTEST) $(PATIENT) tests/docs tests/examples $(ARGS)
 
 durations: $(READY)
 	$(PYTEST) $(PATIENT) --write-durations $(ARGS)

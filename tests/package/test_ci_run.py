@@ -49,9 +49,10 @@ def test_all_steps_run_in_their_order(tmp_path: Path, repository: Path) -> None:
         "make test",
         "make simulate",
         "make demo",
+        "make test-docs",
         "make test-part PART_S=300 SINCE=",
     ]
-    assert done.stdout.count("s, all so far ") == 6
+    assert done.stdout.count("s, all so far ") == 7
 
 
 def test_a_step_that_fails_is_named(tmp_path: Path, repository: Path) -> None:
@@ -73,11 +74,15 @@ def test_on_a_slow_machine_slow_tests_are_left_out(tmp_path: Path, repository: P
     done = _run(tmp_path, repository, "exit 0", slow_s=-1)
 
     assert done.returncode == 0, done.stderr
+    assert "step 'docs' is left out" in done.stderr
     assert "step 'part' is left out" in done.stderr
+    assert "test-docs" not in done.stdout
     assert "test-part" not in done.stdout
 
 
-@pytest.mark.parametrize("step", ["environment", "check", "test", "simulate", "demo", "test-part"])
+@pytest.mark.parametrize(
+    "step", ["environment", "check", "test", "simulate", "demo", "test-docs", "test-part"]
+)
 def test_each_step_is_a_target_of_the_makefile(step: str, repository: Path) -> None:
     makefile = (repository / "Makefile").read_text(encoding="utf-8")
 
