@@ -38,6 +38,7 @@ def copy_sources(copy: Path) -> Path:
 
 def build(folder: Path, hook: str = "build_wheel") -> Path:
     """Call a hook of PEP 517 as installers do, and return what it has written."""
+    (folder / "dist").mkdir(exist_ok=True)  # PEP 517: an installer has made it
     code = f"from setuptools import build_meta; print(build_meta.{hook}('dist'))"
     done = subprocess.run(
         # -P: installers do not put the folder on the module search path.
