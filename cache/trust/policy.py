@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _MOST_BYTES = 1 << 20
 _EXPIRES = "expires="
 """Begins the word of a key's line that has the last day on which it counts."""
-_MEANT = "expire"
+_LIKE_EXPIRES = "expire"
 """Begins each word that is no part of a name: with a misspelt day the key would count for ever."""
 
 
@@ -129,11 +129,11 @@ def parse_trust(text: str) -> Trust:
             public, *words = line.split()
             try:
                 key_bytes(public)
-                days = [_last_day(each) for each in words if _is_meant(each)]
+                days = [_last_day(each) for each in words if _states_last_day(each)]
             except ValueError as error:
                 where = "trusted_keys" if line is word else word
                 raise TrustError(f"{where}: {error}; correct or remove it") from error
-            name = " ".join(each for each in words if not _is_meant(each))
+            name = " ".join(each for each in words if not _states_last_day(each))
             keys[public] = name or keys.get(public, "")
             if days:  # of several lines of a key the strictest holds
                 expires[public] = min((*days, expires.get(public, date.max)))
@@ -149,8 +149,8 @@ def trust_or_nobody(text: str) -> Trust:
         return Trust()
 
 
-def _is_meant(word: str) -> bool:
-    return word.lower().startswith(_MEANT)
+def _states_last_day(word: str) -> bool:
+    return word.lower().startswith(_LIKE_EXPIRES)
 
 
 def _last_day(word: str) -> date:

@@ -68,7 +68,7 @@ def _pin(arguments: Namespace) -> int:
         raise CacheError(f"the records are not kept: {store.degraded}")
     environments = {pin.environment: store.environment(pin.environment) for pin in pins}
     if {pin.template for pin in pins} - {"", *default_registry().names()}:
-        add_templates()  # as in `_check`: without its identity, a later version of a template would not be told from this one
+        add_templates()  # as in `_check`: without its identity a later version of a template could not be recognized
     content = pin_file(pins, environments, default_registry().identity())
     file.write_text(dump(content), encoding="utf-8")
     say(arguments, {"file": str(file), "pins": len(pins)}, f"{len(pins)} decisions pinned")

@@ -17,6 +17,7 @@ from torch.autograd import profiler
 
 from inductor_plugin.ops import ranges
 from inductor_plugin.ops.ranges import KernelRange
+from tests.support.profiles import names_in, profile_of_the_host
 
 pytestmark = pytest.mark.compat
 
@@ -52,39 +53,29 @@ def a_module(kernel: Any) -> ModuleType:
     return module
 
 
-def profile() -> torch.profiler.profile:
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    return torch.profiler.profile(activities=activities, acc_events=True)  # else 2.11 warns
-
-
-def names(run: torch.profiler.profile) -> list[str]:
-    events: Any = run.events()
-    return [str(event.name) for event in events]
-
-
 def test_a_call_of_a_function_is_a_range() -> None:
     module = a_module(function)
-    with profile() as run:
+    with profile_of_the_host() as run:
         assert module.call()(1, out=2) == 3
         assert module.call()(2, out=2) == 4
-    assert names(run).count(LABEL) == 2
+    assert names_in(run).count(LABEL) == 2
     assert module.call() is function
 
 
 def test_a_launch_of_a_triton_kernel_is_a_range() -> None:
     launcher = Launcher()
     module = a_module(launcher)
-    with profile() as run:
+    with profile_of_the_host() as run:
         assert module.call().run(1, 2, stream=3) == "launched"
         assert module.call().inductor_meta == {"kernel_name": "triton_mm"}
     assert launcher.launched == [((1, 2), 3)]
-    assert names(run).count(LABEL) == 1
+    assert names_in(run).count(LABEL) == 1
     assert module.call() is launcher
 
 
 def test_a_call_that_raises_ends_its_range() -> None:
     module = a_module(function)
-    with profile() as run:
+    with profile_of_the_host() as run:
         with pytest.raises(TypeError):
             module.call()(1)
         torch.ones(2).sin_()
@@ -97,10 +88,10 @@ def test_a_call_that_raises_ends_its_range() -> None:
 def test_without_a_profiler_the_kernel_itself_is_called() -> None:
     module = a_module(function)
     assert module.call() is function
-    with profile():
+    with profile_of_the_host():
         assert module.call() is not function
     assert module.call() is function
-    with profile():
+    with profile_of_the_host():
         profiler._run_on_profiler_start()  # a second profiler
         assert module.call().kernel is function  # a range, not a range in a range
     assert module.call() is function
@@ -108,10 +99,10 @@ def test_without_a_profiler_the_kernel_itself_is_called() -> None:
 
 def test_a_module_that_lacks_its_kernel_is_left_alone() -> None:
     module = a_module(None)
-    with profile():
+    with profile_of_the_host():
         assert module.call() is None
     del vars(module)["kernel"]
-    with profile():
+    with profile_of_the_host():
         assert not hasattr(module, "kernel")
 
 
@@ -139,7 +130,7 @@ def test_code_may_be_loaded_while_a_profiler_starts(monkeypatch: pytest.MonkeyPa
 
     alive = [a_module(function), a_module(function)]
     monkeypatch.setattr(ranges, "_RANGES", Interrupted(m.range_kernel for m in alive))
-    with profile():
+    with profile_of_the_host():
         loading.join(60)
     assert vars(modules[0])["range_kernel"] in ranges._RANGES
 

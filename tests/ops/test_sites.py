@@ -25,6 +25,7 @@ from inductor_plugin.ops.operators import resolve
 from tests.support.native import call_sites, host_kernels
 from tests.support.native.echo import Echo, echoes, product
 from tests.support.native.site_cases import CASES, KV, LSE, Q, is_bound, site_of
+from tests.support.profiles import names_in, profile_of_the_host
 
 __all__ = ["echoes", "product"]  # the fixtures
 pytestmark = pytest.mark.compat
@@ -286,16 +287,6 @@ def test_torch_finds_nothing_wrong_with_its_operator(name: str, echoes: dict[str
         resolve(f"inductor_plugin::cutlass_{op}.out"), inputs, {"out": out}
     )
     assert set(checks.values()) == {"SUCCESS"}
-
-
-def profile_of_the_host() -> torch.profiler.profile:
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    return torch.profiler.profile(activities=activities, acc_events=True)  # else 2.11 warns
-
-
-def names_in(profile: torch.profiler.profile) -> list[str]:
-    events: Any = profile.events()
-    return [str(event.name) for event in events]
 
 
 @pytest.mark.parametrize("in_cpp", [True, False])

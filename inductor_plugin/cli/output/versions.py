@@ -59,7 +59,9 @@ def _commit() -> str:
     """Return the commit that the installed wheel says it was built from, empty if it says none, as an editable one."""
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415  as in `_installed`
 
-    with suppress(PackageNotFoundError, OSError, ValueError, LookupError, TypeError):
+    with suppress(
+        PackageNotFoundError, OSError, ValueError, LookupError, TypeError, AttributeError
+    ):
         text = distribution(_NAME).read_text(f"provenance/{_NAME}.intoto.json")
         definition = json.loads(text or "{}")["predicate"]["buildDefinition"]
         (source,) = definition["resolvedDependencies"]

@@ -41,9 +41,7 @@ class Chosen:
 class CallWriter(Protocol):
     """Writes something around the call of each chosen kernel."""
 
-    def before(
-        self, scheduler: Any, nodes: Sequence[Any], chosen: Chosen
-    ) -> Callable[[], None] | None:
+    def before(self, scheduler: Any, nodes: Sequence[Any], chosen: Chosen) -> Callable[[], None]:
         """Write what comes before a call, and return what writes the rest behind it.
 
         Args:
@@ -148,13 +146,12 @@ class ChosenKernels:
         return output_node
 
     def _before(self, scheduler: Any, nodes: Sequence[Any]) -> list[Callable[[], None]]:
-        """Write what comes before a kernel, and return what comes behind it."""
+        """Write what comes before a kernel, and return what writes the rest behind it."""
         flat = [inner for node in nodes for inner in node.get_nodes()]
         chosen = next(filter(None, (self._chosen(node.node) for node in flat)), None)
         if chosen is None:
             return []
-        written = [writer.before(scheduler, flat, chosen) for writer in self._writers]
-        return [behind for behind in written if behind is not None]
+        return [writer.before(scheduler, flat, chosen) for writer in self._writers]
 
     def _chosen(self, operation: Any) -> Chosen | None:
         render = getattr(operation, "make_kernel_render", None)

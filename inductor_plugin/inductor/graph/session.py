@@ -30,7 +30,7 @@ from inductor_plugin.inductor.facts import compat, toolchain
 from inductor_plugin.inductor.facts.attached import attached
 from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.facts.scope import host_counts
-from inductor_plugin.inductor.facts.toolchain import software_of as _software
+from inductor_plugin.inductor.facts.toolchain import software_of
 from inductor_plugin.inductor.graph import (
     deferral,
     misses,
@@ -100,8 +100,8 @@ class Session:
         self._is_extra = self._trial is not None and self._trial.is_extra
         self._untuned = 0  # calls on a CPU that have one kernel
         ranges = [] if graph.cpp_wrapper else [RangeWriter()]  # generated C++ calls no Python
-        guard = [OutputGuard(graph, config.check_outputs)] if config.check_outputs != "off" else []
-        self.chosen = ChosenKernels([*guard, *ranges])
+        checks = [OutputGuard(graph, config.check_outputs)] if config.check_outputs != "off" else []
+        self.chosen = ChosenKernels([*checks, *ranges])
         before_layouts(graph, self._hold)
         _watch(graph, self._settle, self._end)
 
@@ -289,7 +289,7 @@ class Session:
         """Return what a device's problems are tuned on, and what decides them."""
         text = device_text(device)
         if text not in self._contexts:
-            context = RUNTIME.context(self.config, text, _software(text))
+            context = RUNTIME.context(self.config, text, software_of(text))
             context.renew()
             # A graph that is only compared is decided by what is known, and counts nothing.
             selection = Selection(

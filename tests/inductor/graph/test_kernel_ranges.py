@@ -24,6 +24,7 @@ import inductor_plugin
 from inductor_plugin.inductor.graph.kernel_ranges import RangeWriter
 from tests.support.attention.graphs import only
 from tests.support.lowering import Arg, Lab, cpp_wrapper, library_first, visited_first
+from tests.support.profiles import names_in, profile_of_the_host
 
 pytestmark = pytest.mark.compat
 
@@ -125,16 +126,14 @@ def test_a_profile_of_a_model_names_record_and_candidate(cache_dir: Path) -> Non
     layer = torch.nn.Linear(256, 320).eval()
     model = torch.nn.Sequential(layer, torch.nn.GELU()).eval()
     x = torch.randn(192, 256)
-    activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.no_grad(), inductor_config.patch(freezing=True):
         run = torch.compile(model, options=inductor_plugin.options(cache_dir=str(cache_dir)))
         with Lab(only(r"cpp_\w+"), cache_dir).open():
             _, (code,) = run_and_get_code(run, x)
-        with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+        with profile_of_the_host() as profile:
             run(x)
     ((kernel, label),) = ranges_in(code).items()
     assert kernel.startswith("cpp_")
-    events: Any = profile.events()
-    assert [str(event.name) for event in events].count(label) == 1
+    assert names_in(profile).count(label) == 1
     records = [json.loads(path.read_text()) for path in cache_dir.glob("records/*/*/*.json")]
     assert any(label.startswith(expected(record)) for record in records)
