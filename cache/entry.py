@@ -101,7 +101,7 @@ class KernelEntry:
 
     @property
     def further(self) -> dict[str, Any]:
-        """The fields of ``entry.json`` that a copy keeps, beside key, files and resources."""
+        """The fields of ``entry.json`` that a copy keeps, besides key, files and resources."""
         signatures = {"signatures": dict(self.signatures)} if self.signatures else {}
         taken = {"taken": asdict(self.taken)} if self.taken is not None else {}
         return {**self.extra, **signatures, **taken}

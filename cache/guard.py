@@ -31,7 +31,7 @@ _LIMIT = "it has more than {} bytes, which no file of its kind has"
 _CHUNK = 1 << 20
 
 _OWN = ("kernels", "locks", "packs", "packs-installed", "private", "quarantine", "records")
-"""The folders in a cache directory. Others, as in ``/``, are none of its business."""
+"""The folders in a cache directory that are read; `Layout` names them. Nothing reads ``damaged``."""
 
 
 @dataclass(frozen=True)

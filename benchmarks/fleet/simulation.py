@@ -32,8 +32,8 @@ from inductor_plugin.kernels.call import OpKernel, TensorSpec
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.tuning import budget, holder, pipeline
-from inductor_plugin.tuning.build import builder, queue
-from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.builds import builder, queue
+from inductor_plugin.tuning.builds.builder import Builder
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.holder import ProblemLocks

@@ -39,7 +39,7 @@ _LISTED = 50
 _WATCH_S = 2.0
 _LOOK_S = 2.0
 """Seconds in which ``stats`` reads documents: 50,000 records. ``verify`` reads all."""
-_HOME = "\x1b[H\x1b[J"
+_CLEAR_SCREEN = "\x1b[H\x1b[J"
 """Moves a terminal's cursor to its first line, and clears what is below."""
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
@@ -68,7 +68,7 @@ def _stats(arguments: Namespace) -> int:
         sys.stdout.flush()
         time.sleep(arguments.watch)
         # On a terminal the figures stay where they are; elsewhere they are lines of a log.
-        print(_HOME if sys.stdout.isatty() and not arguments.json else "", end="")
+        print(_CLEAR_SCREEN if sys.stdout.isatty() and not arguments.json else "", end="")
 
 
 def _stats_once(arguments: Namespace) -> int:

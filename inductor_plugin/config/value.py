@@ -1,4 +1,4 @@
-"""Parses option values, from Python and from environment variables, by kind. Pure, but for `content_digest`."""
+"""Parses option values, from Python and from environment variables, by kind. Pure, but for `pin_file_sha256`."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ class TilePrediction:
             the kernel needs it.
         tiles: Blocks of work.
         waves: Number of waves of blocks.
-        stages: Steps along K in flight.
-        operations: Multiplications and additions, those of incomplete tiles included.
+        operations: Multiplications and additions, those of incomplete tiles included. This and `loaded` are held against what
+            kernels do in the emulator (tests/emulator/suite/test_models.py).
         loaded: Bytes loaded from L2; incomplete tiles along M and N count as whole ones.
     """
 
@@ -76,7 +76,6 @@ class TilePrediction:
     reduce_s: float
     tiles: int
     waves: int
-    stages: int
     operations: int
     loaded: float
 
@@ -115,23 +114,20 @@ class Ranked:
     reason: str
 
 
-def ranked(
-    target: Target, shape: GemmShape, configs: Iterable[TileConfig], limit: int | None = None
-) -> list[Ranked]:
+def ranked(target: Target, shape: GemmShape, configs: Iterable[TileConfig]) -> list[Ranked]:
     """Return the configurations that fit, the likely fastest first; the sort is stable.
 
     Args:
         target: The GPU.
         shape: The product.
         configs: Configurations that can be built; `why_not` says why one is left out.
-        limit: How many to return at most.
     """
     results: list[Ranked] = []
     for config in configs:
         prediction = predict(target, shape, config)
         if isinstance(prediction, TilePrediction):
             results.append(Ranked(config, prediction.seconds, prediction.describe()))
-    return sorted(results, key=lambda entry: entry.predicted_s)[:limit]
+    return sorted(results, key=lambda entry: entry.predicted_s)
 
 
 def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePrediction | str:
@@ -173,7 +169,7 @@ def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePredict
     return TilePrediction(
         LAUNCH_S + busy_s + fill_s + reduce_s,
         compute_s, l2_s, memory_s, fill_s, reduce_s,
-        tiles, waves, stages_of(target, shape, config),
+        tiles, waves,
         tiles * steps * 2 * config.m * config.n * config.k, tiles * steps * loaded,
     )  # fmt: skip
 

@@ -69,11 +69,6 @@ def uninstall() -> None:
         del _ORIGINALS[way]
 
 
-def installed() -> bool:
-    """Return True if the plugin's lowerings are in place."""
-    return all(_is_ours(inductor_lowering.lowerings.get(op)) for op in _OPS.values())
-
-
 def _is_ours(lowering: Any) -> bool:
     return getattr(lowering, "around_flex", False)
 

@@ -54,7 +54,7 @@ class KernelResources:
         return Resources(self.registers, self.spilled_bytes, self.shared_bytes, self.threads)
 
 
-def fits(
+def why_slow(
     target: Target, kernel: KernelResources, spill_limit_bytes: int = SPILL_LIMIT_BYTES
 ) -> str | None:
     """Return why a kernel cannot run on a GPU or will be slow there, or None if it fits."""
@@ -77,7 +77,7 @@ def fits(
     return None
 
 
-def misfit(
+def why_not(
     target: Target | None, stored: Resources | None, spill_limit_bytes: int = SPILL_LIMIT_BYTES
 ) -> str | None:
     """Return why a kernel need not be measured, from its resources in the cache.
@@ -97,4 +97,4 @@ def misfit(
         dynamic_shared_bytes=stored.shared_bytes or 0,
         threads=stored.threads,
     )
-    return fits(target, kernel, spill_limit_bytes)
+    return why_slow(target, kernel, spill_limit_bytes)

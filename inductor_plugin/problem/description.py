@@ -26,7 +26,7 @@ _USUAL: Mapping[str, tuple[str, ...]] = {
     "dilation": ("[1]", "[1, 1]", "[1, 1, 1]", "(1,)", "(1, 1)", "(1, 1, 1)"),
     "stride": ("[1]", "[1, 1]", "[1, 1, 1]", "(1,)", "(1, 1)", "(1, 1, 1)"),
 }
-"""Arguments that say nothing, beside those of `_NOTHING`."""
+"""Arguments that say nothing, besides those of `_NOTHING`."""
 _ELSEWHERE = frozenset(("out_dtype", "batch_size"))
 """Arguments that the operands and the output have anyway."""
 _NOTHING = frozenset(

@@ -29,7 +29,7 @@ from inductor_plugin.worker.devices.lookup import known, on_host
 from inductor_plugin.worker.jobs import MAY_HAVE_CHANGED, OUT_OF_TIME, Outcome
 
 if TYPE_CHECKING:
-    from inductor_plugin.tuning.build.builder import Builder
+    from inductor_plugin.tuning.builds.builder import Builder
     from inductor_plugin.tuning.holder import ProblemLocks
     from inductor_plugin.worker.bench_worker import BenchWorker, MeasureInProcess
 

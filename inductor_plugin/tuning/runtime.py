@@ -24,7 +24,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
 from inductor_plugin.ops.launch import add_kernel_store
 from inductor_plugin.registry import default_registry
-from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.builds.builder import Builder
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.environment import environment, float32_precision
 from inductor_plugin.tuning.holder import ProblemLocks, silence_s

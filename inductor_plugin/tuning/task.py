@@ -66,7 +66,7 @@ class TaskCandidate(Identified):
             cannot be sent to a worker.
         in_process: Runs the candidate in this process, where its operands cannot be sent to a worker.
         judge: Returns from the compiled kernel's resources why it need not be measured, None if it
-            must be; applied after the check of every kernel (`resources.misfit`).
+            must be; applied after the check of every kernel (`resources.why_not`).
         least_ms: Milliseconds it takes at least, from earlier measurements; it waits for the library
             kernels, and is not measured if they took less (`race.beaten`). 0: not known.
         outcome: Its outcome, once there is one.

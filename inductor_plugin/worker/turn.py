@@ -9,8 +9,8 @@ A process that measures job after job frees its lock for microseconds only, so t
 finds it free (0.6 to 9 s were seen). So the locks are a queue of two: the next process holds the second while it waits for
 the first, and a process that has just had its turn waits for the second, too.
 
-Who holds a GPU says so at each step (`Turn.touch`), and is waited for as long as it does: its parent ends it where a step
-takes too long. Who gives up measures all the same, and leaves a mark, so that the holder knows what was disturbed.
+The process that holds a GPU says so at each step (`Turn.touch`), and is waited for as long as it does: its parent ends it where a step
+takes too long. A process that gives up measures all the same, and leaves a mark, so that the holder knows what was disturbed.
 """
 
 from __future__ import annotations

@@ -11,11 +11,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from inductor_plugin.problem import Problem
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass.config import BITS, Arch, GemmConfig, LaunchOptions, Schedule
 from inductor_plugin.templates.cutlass.limits import SM80_SHARED_BYTES, unbuildable
-from inductor_plugin.templates.cutlass.problem import GemmFacts, facts_of
+from inductor_plugin.templates.cutlass.problem import GemmFacts
 
 LIMIT = 16
 """Most choices of one problem. A kernel takes about 8 s to compile, in a batch."""
@@ -98,15 +97,6 @@ def family(arch: str) -> Arch:
     if arch in ("sm_90a", "sm_100a"):
         return arch
     return "sm_80"
-
-
-def reject(problem: Problem, arch: str, *, allow_tf32: bool = False) -> str | None:
-    """Return why CUTLASS has no kernel for a problem on a device, or None if it has one."""
-    facts = facts_of(problem, allow_tf32=allow_tf32)
-    if isinstance(facts, str):
-        return facts
-    result = choices(facts, arch)
-    return result if isinstance(result, str) else None
 
 
 def choices(facts: GemmFacts, arch: str, limit: int = LIMIT) -> tuple[Choice, ...] | str:

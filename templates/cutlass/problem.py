@@ -6,7 +6,7 @@ Problem ─► facts_of ─► GemmFacts      or the reason why CUTLASS cannot r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from inductor_plugin.problem import Operand, Problem
@@ -125,18 +125,6 @@ def too_many(batch: int) -> str | None:
     if batch <= MAX_BATCH:
         return None
     return f"a kernel takes {MAX_BATCH} products at once, these are {batch}"
-
-
-def steps(size: Sequence[int], stride: Sequence[int], major: Major) -> tuple[int, int]:
-    """Return (leading, batch) stride of a matrix or a batch of them, in elements.
-
-    Args:
-        size: Extents, [rows, columns] or [batch, rows, columns].
-        stride: Strides of the same.
-        major: Its order.
-    """
-    lead = stride[-2] if major == "row" else stride[-1]
-    return lead, stride[0] if len(size) == 3 and size[0] > 1 else 0
 
 
 def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:

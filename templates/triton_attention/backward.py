@@ -19,7 +19,7 @@ from inductor_plugin.templates.triton_attention.facts import (
     constants_of,
     even,
     padded,
-    unfit,
+    why_not,
 )
 
 LEAST_DIM = 32
@@ -38,7 +38,7 @@ class TritonAttentionBackward:
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
-        return unfit(problem) or _unfit_rows(problem) or _unfit_blocks(problem)
+        return why_not(problem) or _why_not_rows(problem) or _why_not_blocks(problem)
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the candidates, most promising first."""
@@ -111,7 +111,7 @@ def _precision(problem: Problem, attention: Attention) -> str:
     return "tf32x3" if exact else "tf32"
 
 
-def _unfit_rows(problem: Problem) -> str | None:
+def _why_not_rows(problem: Problem) -> str | None:
     attention = attention_of(problem)
     for name, operand in zip(attention.operands, problem.inputs, strict=True):
         if name not in _ROWS:
@@ -123,7 +123,7 @@ def _unfit_rows(problem: Problem) -> str | None:
     return None
 
 
-def _unfit_blocks(problem: Problem) -> str | None:
+def _why_not_blocks(problem: Problem) -> str | None:
     attention = attention_of(problem)
     narrow = min(attention.head_dim, attention.value_dim)
     if narrow < LEAST_DIM:

@@ -9,7 +9,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import Attention, attention_of
 from inductor_plugin.problem.target import Target
 from inductor_plugin.templates.triton.order import LIMIT, room_of
-from inductor_plugin.templates.triton_attention.facts import padded, unfit_for_tma
+from inductor_plugin.templates.triton_attention.facts import padded, why_not_tma
 
 OTHER_BYTES = 2560
 """Shared memory besides the blocks and steps: barriers and layout conversions, at most."""
@@ -142,7 +142,7 @@ def blocks_of(problem: Problem) -> list[BackwardBlocks]:
     kind = (family(target), width)
     listed = _FLOAT32.get(kind, ()) if attention.dtype == "float32" else _KERNELS[kind]
     spilling = {entry for burden in burdens_of(attention) for entry in _SPILLING.get(burden, ())}
-    tma = unfit_for_descriptors(problem) is None
+    tma = why_not_descriptors(problem) is None
     fitting = [
         blocks
         for blocks in listed
@@ -175,7 +175,7 @@ def burdens_of(attention: Attention) -> list[str]:
     return [name for name, present in features.items() if present]
 
 
-def unfit_for_descriptors(problem: Problem) -> str | None:
+def why_not_descriptors(problem: Problem) -> str | None:
     """Return why q, k, v and do cannot be read through tensor descriptors, None if they can.
 
     A sequence of a varlen call may have no keys, and a descriptor of no rows is invalid.
@@ -189,7 +189,7 @@ def unfit_for_descriptors(problem: Problem) -> str | None:
             step == 0 < size - 1 for size, step in zip(operand.size, operand.stride, strict=True)
         ):
             return f"{name} is broadcast: its strides are {operand.stride}"
-    return unfit_for_tma(problem, _READ)
+    return why_not_tma(problem, _READ)
 
 
 def family(target: Target | None) -> int:

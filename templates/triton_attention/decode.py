@@ -21,7 +21,7 @@ from inductor_plugin.templates.triton_attention.facts import (
     capability_of,
     constants_of,
     padded,
-    unfit,
+    why_not,
 )
 
 MOST_ROWS = 64
@@ -78,14 +78,14 @@ class TritonAttentionDecode:
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
-        return unfit(problem) or unfit_for_decode(problem)
+        return why_not(problem) or why_not_decode(problem)
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the candidates, most promising first."""
         return [candidate(problem, share) for share in shares_of(problem)[:SHARED]]
 
 
-def unfit_for_decode(problem: Problem) -> str | None:
+def why_not_decode(problem: Problem) -> str | None:
     """Return why an attention is not one of few queries to many keys, None if it is."""
     attention = attention_of(problem)
     if attention.varlen:

@@ -44,11 +44,11 @@ class Pieces:
         return self.first + self.second
 
 
-def unfit(problem: Problem) -> str | None:
+def why_not(problem: Problem) -> str | None:
     """Return why no Triton attention can run a problem, None if one can."""
     attention = attention_of(problem)
     named = dict(zip(attention.operands, problem.inputs, strict=True))
-    reason = _unfit_operands(problem, attention, named) or _unfit_extents(attention)
+    reason = _why_not_operands(problem, attention, named) or _why_not_extents(attention)
     return reason or too_old(problem, capability_of(attention))
 
 
@@ -57,7 +57,7 @@ def capability_of(attention: Attention) -> tuple[int, int]:
     return NARROW_CAPABILITY if attention.dtype == NARROW else CAPABILITY
 
 
-def unfit_for_tma(problem: Problem, names: Sequence[str] = ("q", "k", "v")) -> str | None:
+def why_not_tma(problem: Problem, names: Sequence[str] = ("q", "k", "v")) -> str | None:
     """Return why operands cannot be read through TMA descriptors, None if they can.
 
     Each row has to begin at a multiple of 16 bytes, and the step between rows has to be a multiple even if
@@ -149,7 +149,7 @@ def even(problem: Problem, operand: int, dim: int, block: int) -> bool:
     return static and problem.inputs[operand].size[dim] % block == 0
 
 
-def _unfit_operands(
+def _why_not_operands(
     problem: Problem, attention: Attention, named: dict[str, Operand]
 ) -> str | None:
     q, k, v = (named[name] for name in "qkv")
@@ -180,7 +180,7 @@ def _unfit_operands(
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _unfit_extents(attention: Attention) -> str | None:
+def _why_not_extents(attention: Attention) -> str | None:
     for name, dim in (("head dim", attention.head_dim), ("value dim", attention.value_dim)):
         if not LEAST_DIM <= dim <= MOST_DIM or dim % DIM_STEP:
             return (

@@ -16,15 +16,15 @@ from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton.order import LIMIT, SHARED
 from inductor_plugin.templates.triton.product import TMA_CAPABILITY, text_of, too_old
 from inductor_plugin.templates.triton_attention.block import ForwardBlock, fits
-from inductor_plugin.templates.triton_attention.decode import unfit_for_decode
+from inductor_plugin.templates.triton_attention.decode import why_not_decode
 from inductor_plugin.templates.triton_attention.facts import (
     capability_of,
     constants_of,
     even,
     padded,
     pieces_of,
-    unfit,
-    unfit_for_tma,
+    why_not,
+    why_not_tma,
 )
 
 MULTIPROCESSORS = 132
@@ -103,11 +103,11 @@ class TritonAttention:
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
-        return unfit(problem)
+        return why_not(problem)
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the candidates, most promising first."""
-        limit = LIMIT if unfit_for_decode(problem) else SHARED
+        limit = LIMIT if why_not_decode(problem) else SHARED
         return [candidate(problem, block) for block in blocks_of(problem)[:limit]]
 
 
@@ -142,7 +142,7 @@ def _kinds(problem: Problem) -> list[tuple[ForwardBlock, ...]]:
     if attention.dtype == "float32":
         return [_POINTER_FLOAT32[width]]
     # Descriptors load to shared memory; to be widened, operands would move to registers and back.
-    if attention.dtype == NARROW or unfit_for_tma(problem) or too_old(problem, TMA_CAPABILITY):
+    if attention.dtype == NARROW or why_not_tma(problem) or too_old(problem, TMA_CAPABILITY):
         return [_POINTER[width]]
     return [_TMA[width], _POINTER[width], _specialized(problem, attention, width)]
 

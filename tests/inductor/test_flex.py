@@ -261,7 +261,6 @@ def test_other_questions_reach_the_handler_behind() -> None:
 def test_outside_the_scope_nothing_changes(cache_dir: Path) -> None:
     with opened("H200", cache_dir) as lab:
         Flex(head_dim=64).forward(lab)
-        assert flex.installed()
         with (
             mock.patch.object(flex, "active_config", return_value=None),
             mock.patch.object(flex, "FlexChoices") as created,
@@ -275,11 +274,9 @@ def test_uninstall_puts_inductors_lowerings_back() -> None:
     stock = [inductor_lowering.lowerings[op] for op in OPS]
     flex.install()
     flex.install()
-    assert flex.installed()
     assert [inductor_lowering.lowerings[op] for op in OPS] != stock
     flex.uninstall()
     assert [inductor_lowering.lowerings[op] for op in OPS] == stock
-    assert not flex.installed()
 
 
 def test_sizes_that_are_not_known(cache_dir: Path) -> None:

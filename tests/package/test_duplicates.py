@@ -1,6 +1,7 @@
 """No six lines of code are in the package twice: what two places need has one name.
 
-Imports, signatures, docstrings, comments and the bodies of protocols do not count, and neither do the Jinja templates: their text is part of kernel keys.
+Imports, signatures, docstrings, comments and the bodies of protocols do not count, and neither do the texts of kernels
+(Jinja, `templates/*/source`): they are part of kernel keys.
 """
 
 from __future__ import annotations

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from tests.support.tiers import options, selection
 from tests.support.tiers.selection import Case, Durations
+
+FOLDERS = ("inductor_plugin", "templates", "cache", "tests", "benchmarks")
 
 
 def _cases(file: str, function: str, count: int) -> list[Case]:
@@ -231,3 +236,24 @@ def test_the_committed_file_leaves_seconds_to_each_function() -> None:
 
     assert durations.function_s >= 1.0
     assert 0.0 < durations.unlisted_s < selection.BUDGET_S
+
+
+def test_pytest_enters_every_folder_of_tests(pytestconfig: pytest.Config, repository: Path) -> None:
+    """42 tests of a folder called `build` never ran: pytest does not enter it unless it is named."""
+    left_out: list[str] = pytestconfig.getini("norecursedirs")
+    files = [file.relative_to(repository) for file in repository.glob("tests/**/test_*.py")]
+    unseen = [
+        str(file)
+        for file in files
+        if any(fnmatch(folder, name) for folder in file.parts[:-1] for name in left_out)
+    ]
+    assert files
+    assert unseen == []
+
+
+def test_ruff_reads_every_file(repository: Path) -> None:
+    """It does not read folders called `build` or `dist` either."""
+    command = [sys.executable, "-m", "ruff", "check", "--show-files", *FOLDERS]
+    shown = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True)
+    files = {str(file) for folder in FOLDERS for file in (repository / folder).rglob("*.py")}
+    assert files - set(shown.stdout.split()) == set()

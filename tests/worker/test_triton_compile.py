@@ -18,7 +18,7 @@ import torch
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.kernels.call import RequestKernel
-from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.builds.builder import Builder
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.worker.compile_pool import CompilePool

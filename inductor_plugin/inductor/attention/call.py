@@ -19,7 +19,7 @@ from inductor_plugin.inductor.attention.choices import (
 )
 from inductor_plugin.inductor.attention.node_tools import NodeTools, called
 from inductor_plugin.inductor.attention.nodes import (
-    Provisional,
+    GraphSavepoint,
     empty,
     equal,
     example,
@@ -48,7 +48,7 @@ class AttentionCall:
         operands: Its operands by name, in the order of `inductor_plugin.problem.attention`.
         nodes: The operands, realized.
         layout: Layout of the output that candidates write: out, or dk.
-        provisional: Buffers that only some candidates use.
+        savepoint: Buffers that only some candidates use.
     """
 
     traced: Traced
@@ -56,7 +56,7 @@ class AttentionCall:
     operands: Mapping[str, Any]
     nodes: Sequence[Any]
     layout: ir.Layout
-    provisional: Provisional
+    savepoint: GraphSavepoint
 
     @property
     def op(self) -> str:
@@ -68,7 +68,7 @@ class AttentionCall:
         traced = self.traced
 
         def emit() -> Any:
-            self.provisional.drop()
+            self.savepoint.drop()
             return called(traced.op, traced.args, dict(traced.kwargs))
 
         function = library.extern_name(traced.name, gradient=traced.gradient)
@@ -108,7 +108,7 @@ class AttentionCall:
         self, kernel: library.LibraryKernel, function: str, adjusted: library.KernelArguments
     ) -> AttentionChoice:
         def emit() -> Any:
-            self.provisional.drop()
+            self.savepoint.drop()
             run = library.backward if self.traced.gradient else library.forward
             return self._completed(*run(kernel, _TOOLS, self.traced.tensors, adjusted))
 
@@ -166,17 +166,17 @@ def tuned_call(traced: Traced) -> AttentionCall:
     """Return a call that is tuned, with the buffers that its candidates write."""
     traced = _with_four_dims(placed(traced))
     results = _results(traced)
-    provisional = Provisional()
+    savepoint = GraphSavepoint()
     operands = _operands(traced, results)
     written = results[1 if traced.gradient else 0]
-    return _call(traced, results, operands, written, provisional)
+    return _call(traced, results, operands, written, savepoint)
 
 
 def plain_call(traced: Traced) -> AttentionCall:
     """Return a call that is not tuned: its operands are only its tensors."""
     traced = placed(traced)
     results = _results(traced)
-    return _call(traced, results, traced.tensors, results[0], Provisional())
+    return _call(traced, results, traced.tensors, results[0], GraphSavepoint())
 
 
 def _call(
@@ -184,12 +184,12 @@ def _call(
     results: Sequence[Any],
     operands: Mapping[str, Any],
     written: Any,
-    provisional: Provisional,
+    savepoint: GraphSavepoint,
 ) -> AttentionCall:
     nodes = [realized(operand) for operand in operands.values()]
     fixed: Any = ir.FixedLayout
     layout = fixed(traced.device, written.dtype, extents(written.size()), extents(written.stride()))
-    return AttentionCall(traced, results, operands, nodes, layout, provisional)
+    return AttentionCall(traced, results, operands, nodes, layout, savepoint)
 
 
 def _results(traced: Traced) -> list[Any]:

@@ -29,7 +29,7 @@ from inductor_plugin.errors import OptionError
 from inductor_plugin.inductor.attention import blocks
 from inductor_plugin.inductor.attention.call import AttentionCall, plain_call, tuned_call
 from inductor_plugin.inductor.attention.choices import AttentionChoice, prepare
-from inductor_plugin.inductor.attention.nodes import Provisional
+from inductor_plugin.inductor.attention.nodes import GraphSavepoint
 from inductor_plugin.inductor.attention.operators import Traced, operators, read, unread
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.scope import active_config
@@ -55,11 +55,6 @@ def uninstall() -> None:
         _INSTALLED.pop()()
 
 
-def installed() -> bool:
-    """Return True if the plugin's lowerings are in place."""
-    return bool(_INSTALLED)
-
-
 def _lowering(op: Any) -> Callable[..., Any]:
     def lower(*args: Any, **kwargs: Any) -> Any:
         config = active_config()
@@ -74,7 +69,7 @@ def _lowering(op: Any) -> Callable[..., Any]:
 
 
 def _tuned_or_none(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config) -> Any:
-    provisional = Provisional()
+    savepoint = GraphSavepoint()
     try:
         traced = read(op, args, kwargs)
         if isinstance(traced, str):
@@ -85,7 +80,7 @@ def _tuned_or_none(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], conf
         raise
     except Exception:  # the border where Inductor calls us: Inductor's call is used
         logger.exception("inductor-plugin: could not tune %s; Inductor calls it", op)
-        provisional.drop()
+        savepoint.drop()
         return None
 
 

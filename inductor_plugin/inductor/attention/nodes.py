@@ -120,7 +120,7 @@ def lowered(op: Any, *args: Any, **kwargs: Any) -> Any:
     )
 
 
-class Provisional:
+class GraphSavepoint:
     """Buffers that are created for some candidates and dropped if another candidate wins.
 
     Inductor would not allocate buffers that are not read, but it has numbered them: without them a graph

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import logging
 import pickle
 import re
 from collections.abc import Callable, Sequence
@@ -39,8 +38,6 @@ from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.child.operands import build as build_tensor
 from inductor_plugin.worker.jobs import BenchCandidate, TritonCompileJob
-
-logger = logging.getLogger(__name__)
 
 _INDUCTOR_META = re.compile(r"^ *inductor_meta=\{.*\},?$", re.MULTILINE)
 _PACKINGS = {"_mkl_linear": "mkl_linear", "_linear_pointwise": "mkldnn_linear"}

@@ -77,7 +77,7 @@ def row(
     """Return the measurement of a graph.
 
     Args:
-        candidate: `Held.candidate`.
+        candidate: `HeldProblems.candidate`.
         samples_ms: Milliseconds per call.
         provenance: Facts about the machine.
         disturbed: True if other work has prolonged all of them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -66,8 +65,6 @@ from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.task import problem_digest
 from inductor_plugin.worker.devices.lookup import is_nvidia, known
-
-logger = logging.getLogger(__name__)
 
 OBSERVERS: list[Callable[[Sequence[TuningTicket]], None]] = []
 """Called with all problems of a graph once they are decided."""

@@ -17,7 +17,7 @@ from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import Compiled, Outcome
 
 if TYPE_CHECKING:
-    from inductor_plugin.tuning.build.item import BuildItem
+    from inductor_plugin.tuning.builds.item import BuildItem
 
 logger = logging.getLogger(__name__)
 

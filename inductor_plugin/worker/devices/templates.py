@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 from inductor_plugin.device import DEVICES, Device, Devices
 from inductor_plugin.errors import DeviceError, RegistrationError
 from inductor_plugin.registry import Registry, default_registry
-
-logger = logging.getLogger(__name__)
 
 _ADDED: set[tuple[int, Device]] = set()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from inductor_plugin.cache import KernelKey, Store, open_store
 from inductor_plugin.inductor.candidates.cuda import cuda_major, machine
-from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.builds.builder import Builder
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.trace import SpanTrace

@@ -296,9 +296,7 @@ def test_nothing_is_left_behind() -> None:
     lowering.install()
     lowering.install()
     assert all(table[op] is not before[op] for op in operators())
-    assert lowering.installed()
     lowering.uninstall()
-    assert not lowering.installed()
     after = {op: table.get(op) for op in operators()}
     # torch 2.11 keeps its own entry for operators it had none for.
     assert all(after[op] is before[op] or before[op] is None for op in operators())

@@ -21,7 +21,7 @@ from inductor_plugin.config import process_environment
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.kernels.nvcc import NoToolkit, find
 from inductor_plugin.ops import gemm, gemm_abi, launch
-from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.builds.builder import Builder
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import CppBuild

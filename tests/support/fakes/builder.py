@@ -10,7 +10,7 @@ from typing import Any
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.problem.target import Target
 from inductor_plugin.tuning.budget import Budget
-from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.builds.builder import Builder
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import TaskCandidate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.builds.builder import Builder
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.report.trace import SpanTrace

@@ -23,7 +23,7 @@ from inductor_plugin.problem.target import target
 from inductor_plugin.problem.tolerance import Tolerance
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.source import source
-from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.builds.builder import Builder
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.offer import CandidateOffer

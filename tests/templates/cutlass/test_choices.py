@@ -6,10 +6,10 @@ import pytest
 
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.templates.cutlass import choices as cutlass_choices
-from inductor_plugin.templates.cutlass.choices import Choice, choices, family, reject
+from inductor_plugin.templates.cutlass.choices import Choice, choices, family
 from inductor_plugin.templates.cutlass.config import Bias
 from inductor_plugin.templates.cutlass.limits import unbuildable
-from inductor_plugin.templates.cutlass.problem import GemmFacts
+from inductor_plugin.templates.cutlass.problem import GemmFacts, facts_of
 
 FACTS = GemmFacts(
     m=4096,
@@ -191,6 +191,8 @@ def test_a_problem_is_rejected_for_the_device_it_is_for() -> None:
         ),
         operand((64, 128), "bfloat16", (128, 1)),
     )
-    assert reject(problem, "sm_90a") is None
-    assert "fp8 on sm_80" in str(reject(problem, "sm_80"))
-    assert "not softmax" in str(reject(replace(problem, op="softmax"), "sm_90a"))
+    facts = facts_of(problem)
+    assert isinstance(facts, GemmFacts)
+    assert not isinstance(choices(facts, "sm_90a"), str)
+    assert "fp8 on sm_80" in str(choices(facts, "sm_80"))
+    assert "not softmax" in str(facts_of(replace(problem, op="softmax")))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.problem import Operand, Problem, SizeClass
-from inductor_plugin.templates.cutlass.problem import GemmFacts, facts_of, steps
+from inductor_plugin.templates.cutlass.problem import GemmFacts, facts_of
 
 
 def dense(size: Sequence[int], dtype: str = "bfloat16", **values: Any) -> Operand:
@@ -247,10 +247,3 @@ def test_the_largest_batch_and_shared_matrices_are_taken() -> None:
     shared = dense((3, 32, 128), stride=(0, 128, 1))
     assert facts(product(dense((3, 64, 32)), shared)).batch == 3
     assert facts(product(dense((64, 1), stride=(1, 1)), dense((1, 128)))).k == 1
-
-
-def test_steps_are_the_strides_a_call_wants() -> None:
-    assert steps((64, 32), (32, 1), "row") == (32, 0)
-    assert steps((64, 32), (1, 64), "column") == (64, 0)
-    assert steps((3, 64, 32), (2048, 32, 1), "row") == (32, 2048)
-    assert steps((1, 64, 32), (9, 32, 1), "row") == (32, 0)

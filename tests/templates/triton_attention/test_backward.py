@@ -25,7 +25,7 @@ from inductor_plugin.templates.triton_attention.backward_blocks import (
     blocks_of,
     burdens_of,
     shared_bytes,
-    unfit_for_descriptors,
+    why_not_descriptors,
 )
 from tests.support.attention.backward_cases import Case, meta_operands_of, problem_of
 from tests.support.attention.lowering import graph, source_of
@@ -239,7 +239,7 @@ def test_descriptors_need_a_gpu_that_has_them(gpu: str, there: bool) -> None:
 )
 def test_descriptors_need_operands_fit_for_them(described: Problem, reason: str) -> None:
     assert TEMPLATE.reject(described) is None
-    result = unfit_for_descriptors(described)
+    result = why_not_descriptors(described)
     assert result is not None
     assert reason in result
     assert descriptors(described) == {()}

@@ -34,7 +34,7 @@ from inductor_plugin.templates.triton_attention.facts import (
     Pieces,
     constants_of,
     pieces_of,
-    unfit_for_tma,
+    why_not_tma,
 )
 from inductor_plugin.templates.triton_attention.forward import TritonAttention, candidate
 from tests.support.attention.backward_cases import Case
@@ -184,16 +184,16 @@ UNALIGNED = {
 def test_why_an_operand_cannot_be_read_through_tma(what: str) -> None:
     facts, reason = UNALIGNED[what]
     problem = changed(dense(), 0, **facts)
-    refusal = unfit_for_tma(problem)
+    refusal = why_not_tma(problem)
     assert refusal is not None
     assert reason in refusal
     assert kinds(problem) == {(False, False)}
 
 
 def test_a_broadcast_head_or_a_single_sequence_can_be_read_through_tma() -> None:
-    assert unfit_for_tma(dense()) is None
-    assert unfit_for_tma(changed(dense(), 1, stride=(1 << 18, 0, 64, 1))) is None
-    assert unfit_for_tma(changed(dense(batch=1), 0, stride=(3, 1 << 18, 64, 1))) is None
+    assert why_not_tma(dense()) is None
+    assert why_not_tma(changed(dense(), 1, stride=(1 << 18, 0, 64, 1))) is None
+    assert why_not_tma(changed(dense(batch=1), 0, stride=(3, 1 << 18, 64, 1))) is None
 
 
 def test_what_a_dense_kernel_is_told() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.tuning import pipeline as pipeline_module
-from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.builds.builder import Builder
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import Task

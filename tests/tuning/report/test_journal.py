@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from inductor_plugin.tuning.build.item import BuildItem
+from inductor_plugin.tuning.builds.item import BuildItem
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import SpanTrace

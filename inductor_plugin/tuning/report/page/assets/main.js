@@ -1,8 +1,8 @@
 // The page: its sections in their order, its addresses and its keys.
-const made = raw.made ? ` ${when(raw.made)}` : "";
+const written = raw.made ? ` ${when(raw.made)}` : "";
 document.getElementById("about").textContent = [
   raw.environments.length ? raw.environments.slice(0, 2).map((each) => each.name).join("; ") + (raw.environments.length > 2 ? ` and ${raw.environments.length - 2} more` : "") : null,
-  made && `written${made}`,
+  written && `written${written}`,
 ].filter(Boolean).join(" · ");
 document.getElementById("made").textContent = `inductor-plugin ${raw.plugin}. Sorted by its heads; / searches, arrows move between rows, Enter opens one, Esc closes it.`;
 

@@ -14,8 +14,8 @@ import pytest
 from inductor_plugin.cache import open_store
 from inductor_plugin.errors import CacheError, WorkerError
 from inductor_plugin.tuning import scratch
-from inductor_plugin.tuning.build import builder as builder_module
-from inductor_plugin.tuning.build.batches import MAX_BATCH, cuda_batch, spread
+from inductor_plugin.tuning.builds import builder as builder_module
+from inductor_plugin.tuning.builds.batches import MAX_BATCH, cuda_batch, spread
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
 from tests.support.fakes.builder import cpp_entries, rig, status
 from tests.support.fakes.tasks import cpp_build, entry, task, triton_job

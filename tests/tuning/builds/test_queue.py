@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from inductor_plugin.tuning.build.item import BuildItem
-from inductor_plugin.tuning.build.queue import LEAD, SPARE, BuildQueue, Work
-from tests.support.fakes.workers import FakePool
+from inductor_plugin.tuning.builds.item import BuildItem
+from inductor_plugin.tuning.builds.queue import LEAD, SPARE, BuildQueue, Work
 from tests.support.fakes.tasks import cpp_build, entry, task, triton_job
 from tests.support.fakes.waiting import until
+from tests.support.fakes.workers import FakePool
 
 
 def work(name: str, *, cpp: bool = False) -> Work:

@@ -18,21 +18,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import KernelEntry, KernelKey, Resources, Store
-from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.errors import CacheError
 from inductor_plugin.kernels import triton_files
+from inductor_plugin.kernels.resources import why_not
 from inductor_plugin.kernels.unit import head
-from inductor_plugin.kernels.resources import misfit
 from inductor_plugin.tuning import scratch
-from inductor_plugin.tuning.build.batches import MAX_BATCH, cuda_batch, spread
 from inductor_plugin.tuning.budget import (
     TWO_WAVES_S,
     UNIT_S,
     heaviest_first,
     heaviest_unit_first,
 )
-from inductor_plugin.tuning.build.item import BuildItem, problem_of, unanswered, urgency
-from inductor_plugin.tuning.build.queue import BuildQueue, Work
+from inductor_plugin.tuning.builds.batches import MAX_BATCH, cuda_batch, spread
+from inductor_plugin.tuning.builds.item import BuildItem, problem_of, unanswered, urgency
+from inductor_plugin.tuning.builds.queue import BuildQueue, Work
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.holder import TOUCH_S, HolderWatch, touch
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import SpanTrace
@@ -199,7 +199,7 @@ class Builder:
     def _pruned(self, item: BuildItem, resources: Resources | None) -> bool:
         """Drop a kernel that does not fit the device; return True if so."""
         problem = item.task.problem
-        reason = misfit(problem.target, resources, item.spill_limit)
+        reason = why_not(problem.target, resources, item.spill_limit)
         if reason is None and resources is not None and item.candidate.judge is not None:
             reason = item.candidate.judge(resources)
         if reason is None:

@@ -10,7 +10,7 @@ import pytest
 
 from inductor_plugin.cache import KernelKey, open_store
 from inductor_plugin.tuning.budget import SHARE, Budget
-from inductor_plugin.tuning.build import builder as builder_module
+from inductor_plugin.tuning.builds import builder as builder_module
 from inductor_plugin.tuning.task import CppBuild
 from tests.support.fakes.builder import cpp_entries, rig, status
 from tests.support.fakes.tasks import budget, problem, task

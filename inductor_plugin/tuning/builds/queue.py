@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from inductor_plugin.tuning.build.item import BuildItem, urgency
+from inductor_plugin.tuning.builds.item import BuildItem, urgency
 
 if TYPE_CHECKING:
     from inductor_plugin.worker.farm.pool import Pool
@@ -59,6 +59,8 @@ class BuildQueue:
     def _next(self) -> Work | None:
         with self._lock:
             if not self._waiting:
-                self._threads -= 1  # under the lock of `add`, which counts on the threads that are there
+                self._threads -= (
+                    1  # under the lock of `add`, which counts on the threads that are there
+                )
                 return None
             return heapq.heappop(self._waiting)[2]
