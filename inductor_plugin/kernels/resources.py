@@ -54,7 +54,7 @@ class KernelResources:
         return Resources(self.registers, self.spilled_bytes, self.shared_bytes, self.threads)
 
 
-def why_slow(
+def why_not_on(
     target: Target, kernel: KernelResources, spill_limit_bytes: int = SPILL_LIMIT_BYTES
 ) -> str | None:
     """Return why a kernel cannot run on a GPU or will be slow there, or None if it fits."""
@@ -97,4 +97,4 @@ def why_not(
         dynamic_shared_bytes=stored.shared_bytes or 0,
         threads=stored.threads,
     )
-    return why_slow(target, kernel, spill_limit_bytes)
+    return why_not_on(target, kernel, spill_limit_bytes)

@@ -20,7 +20,7 @@ from inductor_plugin.kernels.cuobjdump import (
     triton_usage,
     usage,
 )
-from inductor_plugin.kernels.resources import KernelResources, why_not, why_slow
+from inductor_plugin.kernels.resources import KernelResources, why_not, why_not_on
 from inductor_plugin.problem.target import target
 
 CUBIN = """
@@ -110,9 +110,9 @@ def test_ptxas_tells_spills():
 
 def test_an_array_in_local_memory_is_no_spill_where_ptxas_says_so():
     array = replace(KERNEL, stack_bytes=4096, spill_store_bytes=0, spill_load_bytes=0)
-    assert why_slow(target("H100"), array) is None
+    assert why_not_on(target("H100"), array) is None
     unknown = replace(KERNEL, stack_bytes=4096)
-    assert why_slow(target("H100"), unknown) == (
+    assert why_not_on(target("H100"), unknown) == (
         "it uses local memory of 4096 bytes a thread; 64 are accepted"
     )
 
@@ -133,15 +133,15 @@ def test_an_array_in_local_memory_is_no_spill_where_ptxas_says_so():
     ],
 )
 def test_what_does_not_fit_says_why(change: dict[str, int], reason: str | None):
-    said = why_slow(target("H100"), replace(KERNEL, **change))  # type: ignore[arg-type]
+    said = why_not_on(target("H100"), replace(KERNEL, **change))  # type: ignore[arg-type]
     assert said is None if reason is None else reason in (said or "")
 
 
 def test_what_fits_one_gpu_may_not_fit_another():
-    assert why_slow(target("H200"), KERNEL) is None
-    assert "has 101376" in (why_slow(target("L40S"), KERNEL) or "")
+    assert why_not_on(target("H200"), KERNEL) is None
+    assert "has 101376" in (why_not_on(target("L40S"), KERNEL) or "")
     spilling = replace(KERNEL, spill_store_bytes=100, spill_load_bytes=100)
-    assert why_slow(target("H100"), spilling, spill_limit_bytes=128) is None
+    assert why_not_on(target("H100"), spilling, spill_limit_bytes=128) is None
 
 
 def test_the_cache_keeps_registers_spills_and_shared_memory():
@@ -275,7 +275,7 @@ def test_a_kernel_of_tritons_is_read_whole(name: str, cache_dir: Path, inductor_
         assert kernel.threads in {64, 128, 256, 512}
         assert 0 < kernel.dynamic_shared_bytes <= target(name).shared_per_block
         assert kernel.static_shared_bytes == 0
-        assert why_slow(target(name), kernel) is None
+        assert why_not_on(target(name), kernel) is None
 
 
 @pytest.mark.slow

@@ -252,7 +252,7 @@ def test_pytest_enters_every_folder_of_tests(pytestconfig: pytest.Config, reposi
 
 
 def test_ruff_reads_every_file(repository: Path) -> None:
-    """It does not read folders called `build` or `dist` either."""
+    """The option that leaves out `build/`, where pip works, once left out a package of that name."""
     command = [sys.executable, "-m", "ruff", "check", "--show-files", *FOLDERS]
     shown = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True)
     files = {str(file) for folder in FOLDERS for file in (repository / folder).rglob("*.py")}

@@ -59,8 +59,7 @@ class BuildQueue:
     def _next(self) -> Work | None:
         with self._lock:
             if not self._waiting:
-                self._threads -= (
-                    1  # under the lock of `add`, which counts on the threads that are there
-                )
+                # Under the lock of `add`, which counts on the threads that are there.
+                self._threads -= 1
                 return None
             return heapq.heappop(self._waiting)[2]

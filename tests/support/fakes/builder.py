@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.problem.target import Target
 from inductor_plugin.tuning.budget import Budget
@@ -59,3 +61,12 @@ def cpp_entries(*names: str) -> list[TaskCandidate]:
 
 def status(candidate: TaskCandidate) -> str:
     return "ready" if candidate.ready else candidate.outcome.status if candidate.outcome else "open"
+
+
+def keep_no_triton_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no file of a Triton kernel be kept in the cache."""
+
+    def none(_folder: Path) -> dict[str, bytes]:
+        return {}
+
+    monkeypatch.setattr("inductor_plugin.kernels.triton_files.collect", none)

@@ -17,7 +17,7 @@ from inductor_plugin.tuning import scratch
 from inductor_plugin.tuning.builds import builder as builder_module
 from inductor_plugin.tuning.builds.batches import MAX_BATCH, cuda_batch, spread
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
-from tests.support.fakes.builder import cpp_entries, rig, status
+from tests.support.fakes.builder import cpp_entries, keep_no_triton_files, rig, status
 from tests.support.fakes.tasks import cpp_build, entry, task, triton_job
 from tests.support.fakes.waiting import until
 
@@ -226,10 +226,7 @@ def test_a_triton_kernel_is_kept_and_put_where_triton_looks(tmp_path: Path) -> N
 def test_a_triton_kernel_whose_files_cannot_be_kept_is_compiled_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none(folder: Path) -> dict[str, bytes]:
-        return {}
-
-    monkeypatch.setattr("inductor_plugin.kernels.triton_files.collect", none)
+    keep_no_triton_files(monkeypatch)
     bench = rig(tmp_path / "cache")
     (k,) = entries = [entry("k", build=triton_job("k", tmp_path / "triton"))]
     bench.build(entries)

@@ -10,7 +10,7 @@ import pytest
 from inductor_plugin.cache import Resources, open_store
 from inductor_plugin.problem.target import target
 from inductor_plugin.tuning.task import CppBuild
-from tests.support.fakes.builder import cpp_entries, rig, status
+from tests.support.fakes.builder import cpp_entries, keep_no_triton_files, rig, status
 from tests.support.fakes.tasks import entry, triton_job
 from tests.support.fakes.waiting import until
 
@@ -109,10 +109,7 @@ def test_a_triton_kernel_that_spills_is_kept_and_not_measured(tmp_path: Path) ->
 def test_a_triton_kernel_that_is_not_kept_is_judged_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none(folder: Path) -> dict[str, bytes]:
-        return {}
-
-    monkeypatch.setattr("inductor_plugin.kernels.triton_files.collect", none)
+    keep_no_triton_files(monkeypatch)
     bench = rig(tmp_path / "cache")
     bench.target = target("H100")
     bench.pool.resources = {"bad": SPILLING}

@@ -1,8 +1,7 @@
 // The page: its sections in their order, its addresses and its keys.
-const written = raw.made ? ` ${when(raw.made)}` : "";
 document.getElementById("about").textContent = [
   raw.environments.length ? raw.environments.slice(0, 2).map((each) => each.name).join("; ") + (raw.environments.length > 2 ? ` and ${raw.environments.length - 2} more` : "") : null,
-  written && `written${written}`,
+  raw.made && `written ${when(raw.made)}`,
 ].filter(Boolean).join(" · ");
 document.getElementById("made").textContent = `inductor-plugin ${raw.plugin}. Sorted by its heads; / searches, arrows move between rows, Enter opens one, Esc closes it.`;
 
