@@ -95,7 +95,9 @@ def test_a_view_of_a_weight_is_repacked_where_it_has_no_offset(
     counters.clear()
     model = Product(torch.randn(shape).half(), part).eval()
     assert error(model, torch.randn(384, 196).half(), cache_dir) < 1e-2
-    assert templates() == packed
+    # On a processor with float16 oneDNN takes the product, and keeps a copy of the weight that has no offset.
+    copied = torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    assert templates() == max(packed, copied)
     assert list(open_store(cache_dir).iter_quarantine()) == []
 
 
