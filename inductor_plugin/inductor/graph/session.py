@@ -345,7 +345,8 @@ class Session:
             terms = {
                 each: each.terms(host_counts=host_counts()) for each, _ in self._contexts.values()
             }
-            named = [(terms[self._context_of(ticket)].group, ticket) for ticket in tickets]
+            placed = [(self._context_of(ticket), ticket) for ticket in tickets]
+            named = [(terms[c].group, t) for c, t in placed if not self._shares.is_open(c, t)]
             stored.remember_decisions(named)
             LEDGER.add_decisions(named, terms.values())
             self._carry(tickets)

@@ -111,10 +111,12 @@ class Settlement:
         part.agreed = agreed
         taken = part.state != "mine" and agreed.rank != self._job.rank
         self._counters.add(ranks_taken=int(taken))
-        for ticket in part.tickets:
-            self._adopt(part, ticket)
-        part.tickets.clear()  # their graphs are not to be kept
-        part.ready.set()
+        try:
+            for ticket in part.tickets:
+                self._adopt(part, ticket)
+        finally:  # whatever happens to one of them, nobody waits for ever
+            part.tickets.clear()  # their graphs are not to be kept
+            part.ready.set()
 
     def _adopt(self, part: SharedProblem, ticket: TuningTicket) -> None:
         assert part.agreed is not None
