@@ -7,6 +7,8 @@ it at the end, for minutes where a name server does not answer.
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,7 +37,12 @@ class DaemonExecutor(ThreadPoolExecutor):
 
 
 def client_loop() -> asyncio.AbstractEventLoop:
-    """Return a running loop of our own; fsspec's is the user's, too."""
+    """Return a running loop of our own, one for each process; fsspec's is the user's, too."""
+    return _loop_of(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _loop_of(_pid: int) -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     loop.set_default_executor(DaemonExecutor(1))
     threading.Thread(

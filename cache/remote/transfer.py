@@ -178,6 +178,7 @@ def pull(
         except _FAULTS as error:  # of this cache
             reasons += [_text(error)] * len(batch)
             some = []
+            streak.add(failed=True)
         for answer in some:
             streak.add(failed=answer.error is not None)
         answers += some

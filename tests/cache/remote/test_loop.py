@@ -7,7 +7,7 @@ import importlib
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -56,6 +56,7 @@ def test_calls_return_and_raise_as_in_any_executor() -> None:
 
 def test_a_client_has_a_loop_of_its_own() -> None:
     asyn: Any = importlib.import_module("fsspec.asyn")
-    files: Any = open_files("http://localhost/shared")
+    files, more = (cast("Any", open_files("http://localhost/shared")) for _ in range(2))
+    assert more._system.loop is files._system.loop  # few threads, however many remotes
     assert files._system.loop is not asyn.get_loop()
     assert isinstance(files._system.loop._default_executor, DaemonExecutor)
