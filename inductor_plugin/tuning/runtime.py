@@ -29,9 +29,9 @@ from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.environment import environment, float32_precision
 from inductor_plugin.tuning.holder import ProblemLocks, silence_s
 from inductor_plugin.tuning.pipeline import Pipeline
-from inductor_plugin.tuning.ranks.group import group_of
 from inductor_plugin.tuning.ranks.job import current
-from inductor_plugin.tuning.ranks.share import RankShare
+from inductor_plugin.tuning.ranks.share import RankShare, share_of
+from inductor_plugin.tuning.ranks.terms import Terms, terms_of
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.progress import Progress
 from inductor_plugin.tuning.report.trace import MAIN_TRACK, SpanTrace
@@ -161,20 +161,21 @@ class DeviceContext:
         job = current(self._config)
         if job is None:
             return None
-        group = self.group(host_counts=host_counts)
+        terms = self.terms(host_counts=host_counts)
         with self._runtime.lock:
-            share = self._shares.get((job.token, group))
+            share = self._shares.get((job.token, terms.group))
             if share is None:
                 _ = self.pipeline  # created first, so closed last: after problems were given back
-                share = RankShare(job, group, self, COUNTERS, self._config.ranks_timeout_s)
-                self._shares[job.token, group] = share
+                share = share_of(job, terms, self, COUNTERS, self._config)
+                self._shares[job.token, terms.group] = share
                 self._runtime.at_close(share.close)
             return share
 
-    def group(self, *, host_counts: bool) -> str:
-        """Return the name of the ranks that would decide together with this process."""
-        templates = default_registry().identity()
-        return group_of(self.environment, self._config, templates, host_counts=host_counts)
+    def terms(self, *, host_counts: bool) -> Terms:
+        """Return what the decisions of this process rest on; its group are the ranks with the same."""
+        fields = self.store.environment(self.environment) or {}
+        identity = default_registry().identity()
+        return terms_of(self.environment, fields, self._config, identity, host_counts=host_counts)
 
     def wait(self, ticket: TuningTicket, limit_s: float) -> None:
         """Wait until the race of a ticket, if any, has ended or the limit has passed."""
