@@ -23,7 +23,7 @@ from inductor_plugin.version import __version__
 from inductor_plugin.worker.bench_farm.bench_parcel import BenchParcel, Packer
 from inductor_plugin.worker.bench_farm.cluster import BenchCluster
 from inductor_plugin.worker.bench_farm.finder import HeldNode, NodeFinder, NodeLostError
-from inductor_plugin.worker.bench_farm.fit import why_not
+from inductor_plugin.worker.bench_farm.fit import NodeFacts, why_not
 from inductor_plugin.worker.bench_farm.node import NodeAnswer
 from inductor_plugin.worker.bench_worker import SETUP_S, BenchWorker
 from inductor_plugin.worker.farm.resource import resources_of
@@ -285,18 +285,31 @@ def on_nodes(
     Raises:
         OptionError: Ray is not installed.
     """
+    name = str(environment.get("device", {}).get("name", ""))
+    finder = finder_of(farm, settings, name, lambda node: why_not(environment, node, __version__))
+    return FarmBench(settings, finder, cached)
+
+
+def finder_of(
+    farm: str, settings: WorkerSettings, device_name: str, judged: Callable[[NodeFacts], str]
+) -> NodeFinder:
+    """Return what finds a node of an option ``bench_farm``; it connects with its first search.
+
+    Args:
+        farm: The option.
+        settings: Of the worker that measures.
+        device_name: The device, as CUDA names it.
+        judged: Returns why a node may not measure, empty if it may.
+
+    Raises:
+        OptionError: Ray is not installed.
+    """
     if importlib.util.find_spec("ray") is None:
         raise OptionError(
             f"option bench_farm is {farm!r}, and Ray is not installed; run: pip install 'inductor-plugin[ray]'"
         )
-    resources = resources_of(str(environment.get("device", {}).get("name", "")))
-    finder = NodeFinder(
-        functools.partial(connected, farm, settings.device),
-        resources,
-        settings,
-        lambda node: why_not(environment, node, __version__),
-    )
-    return FarmBench(settings, finder, cached)
+    connect = functools.partial(connected, farm, settings.device)
+    return NodeFinder(connect, resources_of(device_name), settings, judged)
 
 
 def connected(farm: str, device: str) -> BenchCluster:

@@ -28,7 +28,7 @@ from inductor_plugin.kernels.call import (
 from inductor_plugin.worker.jobs import BenchCandidate, FinalJob, ScreenJob
 
 Variables = tuple[tuple[str, str], ...]
-BenchJob = TypeVar("BenchJob", ScreenJob, FinalJob)
+BenchJob = TypeVar("BenchJob", bound="ScreenJob | FinalJob")
 
 INDUCTOR_FOLDER, TRITON_FOLDER = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 _TOOLS = ("TRITON_PTXAS_PATH", "TRITON_LIBDEVICE_PATH", "CUDA_HOME")

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 _SECTIONS = ("device", "software", "numerics")
-_OF_THE_NODE = {
-    "device": frozenset({"name", "memory_bytes"}),
-    "software": frozenset({"driver", "cudnn"}),
-}
-"""What a machine without the GPU cannot know: CUDA's name of this model, the memory its driver leaves, the driver."""
+_OF_THE_NODE = {"device": "memory_bytes", "software": "driver"}
+"""What a machine without the GPU cannot know: the memory its driver leaves, the driver."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,8 @@ def why_not_target(lowered: Mapping[str, Any], node: NodeFacts, plugin: str) -> 
     """
     theirs = {section: dict(_part(node.environment, section)) for section in _SECTIONS}
     adopted = {section: dict(_part(lowered, section)) for section in _SECTIONS}
-    for section, names in _OF_THE_NODE.items():
-        for name in names & theirs[section].keys():
+    for section, name in _OF_THE_NODE.items():
+        if name in theirs[section]:
             adopted[section][name] = theirs[section][name]
     return why_not(adopted, node, plugin)
 
