@@ -23,11 +23,12 @@ from inductor_plugin.kernels.call import (
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.problem.tolerance import Tolerance
-from inductor_plugin.worker.bench_farm.bench import Bench
+from inductor_plugin.worker.bench_farm.bench import Bench, FarmBench, finder_of
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.child import inductor
 from inductor_plugin.worker.child.operands import GuardedOutput, build
 from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.devices.lookup import facts_of
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     CallJob,
@@ -46,6 +47,7 @@ from tests.support.fakes.nodes import FakeBenchCluster, bench_on
 from tests.support.fakes.waiting import wait_idle
 from tests.support.repository import REPOSITORY
 
+SLOW = pytest.mark.slow
 SETTINGS = WorkerSettings(
     sys_path=(str(REPOSITORY), *sys.path),
     kind="bench",
@@ -73,13 +75,18 @@ def job(competitor: BenchCandidate, library: BenchCandidate | None = LIBRARY) ->
     return ScreenJob("one problem", library, competitor, QUICK, CHECK if library else None)
 
 
-@pytest.fixture(name="worker", scope="module", params=["local", "farm"])
+@pytest.fixture(
+    name="worker", scope="module", params=["local", "farm", pytest.param("ray", marks=SLOW)]
+)
 def a_worker(request: pytest.FixtureRequest) -> Generator[Bench, None, None]:
-    """The local worker, and that of a farm on a node in this process: what one passes, the other passes."""
-    if request.param == "local":
-        worker: Bench = BenchWorker(SETTINGS)
-    else:
+    """The local worker, and that of a farm: on a node in this process, and on one of Ray. What one passes, all pass."""
+    worker: Bench = BenchWorker(SETTINGS)
+    if request.param == "farm":
         worker = bench_on(FakeBenchCluster("node"), SETTINGS)
+    if request.param == "ray":
+        address: str = request.getfixturevalue("measuring_cluster").address
+        device = str(facts_of("cpu")["name"])
+        worker = FarmBench(SETTINGS, finder_of(f"ray:{address}", SETTINGS, device, lambda node: ""))
     worker.prewarm()
     yield worker
     worker.close()
