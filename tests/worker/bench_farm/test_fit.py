@@ -51,7 +51,7 @@ def test_a_node_with_the_same_environment_fits() -> None:
     ],
 )
 def test_a_node_with_another_environment_does_not_and_says_what_differs(
-    name: str, value: object
+    name: str, value: Any
 ) -> None:
     reason = why_not(HERE, node(**{name: value}), "1")
     assert reason.startswith(f"{name.replace('__', '.')} is {value!r} there and ")
@@ -100,6 +100,6 @@ def test_what_a_machine_without_the_gpu_cannot_know_is_the_nodes() -> None:
         ("numerics__deterministic", True),
     ],
 )
-def test_another_gpu_or_other_software_is_not_the_target(name: str, value: object) -> None:
+def test_another_gpu_or_other_software_is_not_the_target(name: str, value: Any) -> None:
     reason = why_not_target(LOWERED, node(**{name: value}), "1")
     assert reason.startswith(f"{name.replace('__', '.')} is {value!r} there")
