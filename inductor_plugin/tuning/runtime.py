@@ -38,7 +38,7 @@ from inductor_plugin.tuning.report.trace import MAIN_TRACK, SpanTrace
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker import switches
-from inductor_plugin.worker.bench_farm.bench import Bench, on_nodes
+from inductor_plugin.worker.bench_farm.bench import Bench, not_here, on_nodes
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
 from inductor_plugin.worker.devices.cuda import convolution_tf32, reduced_precision
@@ -217,7 +217,7 @@ class DeviceContext:
             self.device,
             Builder(self.store, pool, COUNTERS, self.trace, config.compile_timeout_s),
             bench,
-            measure_in_process,
+            not_here if config.bench_farm else measure_in_process,
             COUNTERS,
             self.trace,
             config.bench_timeout_s,

@@ -69,8 +69,12 @@ def test_a_layer_of_llama_is_the_same_from_both_pools_whatever_happens_to_the_fa
 
     def change() -> None:
         """Kill a process that compiles, and add a node with another."""
-        until(lambda: bool(compiling_processes(ray_cluster.address)), LIMIT_S)
-        kill(compiling_processes(ray_cluster.address)[0])
+        compiling: list[int] = []
+        until(
+            lambda: bool(compiling.extend(compiling_processes(ray_cluster.address)) or compiling),
+            LIMIT_S,
+        )
+        kill(compiling[0])
         changes.append("killed")
         add_node(ray_cluster)
         changes.append("added")

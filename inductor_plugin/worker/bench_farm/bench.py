@@ -33,6 +33,7 @@ from inductor_plugin.worker.jobs import (
     FinalJob,
     JobFailed,
     Outcome,
+    Sampling,
     ScreenJob,
     WorkerSettings,
 )
@@ -145,10 +146,11 @@ class FarmBench:
 
     def close(self) -> None:
         """Give the node back; a job that runs ends with `WorkerError`."""
-        if self._lock.acquire(blocking=False):  # nothing runs: its files go, too
-            with self._lock:
+        if self._finder.held is not None and self._lock.acquire(blocking=False):
+            try:  # nothing runs: its files go, too
                 self._finder.release()
-            self._lock.release()
+            finally:
+                self._lock.release()
         self._finder.close()
         with self._lock:
             self._stop_watch()
@@ -266,6 +268,14 @@ class FarmBench:
 
 
 Bench: TypeAlias = "BenchWorker | FarmBench"
+
+
+def not_here(
+    _run: Callable[[], object], candidate_id: str, _sampling: Sampling, _timeout_s: float
+) -> Outcome:
+    """Skip a candidate that cannot be sent; in place of `measure_in_process`, which would time it on another machine."""
+    reason = "nodes measure (option bench_farm), and its operands cannot be sent to them"
+    return Outcome(candidate_id, "skipped", reason)
 
 
 def on_nodes(

@@ -113,6 +113,7 @@ class NodeFinder:
         self._nodes: BenchNodes | None = None
         self._held: HeldNode | None = None
         self._searched: HeldNode | None = None
+        self._name, self._lost = "", set[str]()
         self._closed = False
 
     @property
@@ -145,6 +146,7 @@ class NodeFinder:
         with self._lock:
             if self._held is node:
                 self._held = None
+                self._lost.add(self._name)
         node.end()
 
     def release(self) -> None:
@@ -179,7 +181,8 @@ class NodeFinder:
     def _search(self) -> HeldNode:
         reasons: list[str] = []
         nodes = self._cluster()
-        for name in nodes.known_by(self._resources):
+        # A cluster knows late that a node has gone; one whose process alone was lost may be the only one.
+        for name in sorted(nodes.known_by(self._resources), key=lambda name: name in self._lost):
             self._check()
             try:
                 node = self._searched = nodes.hold(name, self._resources, self._settings)
@@ -190,6 +193,7 @@ class NodeFinder:
             self._searched = None
             if not reason:
                 logger.info("%s measures", node.host)
+                self._name = name
                 return node
             reasons.append(f"{node.host}: {reason}")
             logger.debug("%s does not measure: %s", node.host, reason)

@@ -20,7 +20,7 @@ import torch
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.kernels.call import ExternKernel
 from inductor_plugin.worker.bench_farm import bench as bench_module
-from inductor_plugin.worker.bench_farm.bench import TRIES, FarmBench, on_nodes
+from inductor_plugin.worker.bench_farm.bench import TRIES, FarmBench, not_here, on_nodes
 from inductor_plugin.worker.bench_farm.finder import NodeLostError
 from inductor_plugin.worker.bench_farm.node import BenchNode, NodeAnswer
 from inductor_plugin.worker.jobs import (
@@ -118,7 +118,10 @@ def test_a_job_whose_node_is_lost_is_done_again_on_another(
             assert [each.status for each in rig.bench.final(final("a", "b"))] == ["ok", "ok"]
         else:
             assert rig.bench.call(CallJob("m", "f"), 1.0) == "m.f"
-    assert [node.ended for node in rig.cluster.nodes] == [True, False]
+    assert [(node.host, node.ended) for node in rig.cluster.nodes] == [
+        ("first", True),
+        ("second", False),
+    ]
     assert "its job is done again: first: the machine is gone" in caplog.text
 
 
@@ -165,6 +168,13 @@ def test_a_file_that_is_gone_skips_its_candidate(rig: Rig, tmp_path: Path) -> No
     outcome = rig.bench.screen(job("a", str(tmp_path / "gone")))
     assert outcome.status == "skipped"
     assert "cannot be sent" in outcome.reason
+
+
+def test_a_node_that_was_lost_measures_again_if_no_other_does(rig: Rig) -> None:
+    rig.cluster.names = ["first"]
+    rig.lose_at(0)
+    assert rig.bench.screen(job("a")).status == "ok"
+    assert [node.host for node in rig.cluster.nodes] == ["first", "first"]
 
 
 def test_without_a_node_that_has_the_gpu_nothing_is_measured() -> None:
@@ -234,6 +244,13 @@ def test_a_head_start_takes_a_node_before_the_first_job(rig: Rig) -> None:
     until(lambda: len(rig.cluster.nodes) == 1)
     assert rig.bench.screen(job()).status == "ok"
     assert len(rig.cluster.nodes) == 1
+
+
+def test_what_cannot_be_sent_is_not_measured_on_another_machine() -> None:
+    called: list[int] = []
+    outcome = not_here(lambda: called.append(1), "mm", ONCE, 1.0)
+    assert (outcome.candidate_id, outcome.status) == ("mm", "skipped")
+    assert called == []
 
 
 def test_only_the_first_device_of_a_process_is_measured_on_nodes() -> None:

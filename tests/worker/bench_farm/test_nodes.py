@@ -93,8 +93,8 @@ def test_a_job_whose_process_is_killed_is_done_again(
     assert bench.screen(screen(LIBRARY)).status == "ok"
 
 
-def test_a_node_that_leaves_is_replaced_by_another(
-    measuring_cluster: Any, caplog: pytest.LogCaptureFixture
+def test_a_node_is_known_by_its_resource_and_asked_which_device_it_has(
+    measuring_cluster: Any,
 ) -> None:
     resource = {"inductor-plugin:only": 1.0}
     farm = f"ray:{measuring_cluster.address}"
