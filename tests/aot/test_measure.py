@@ -79,7 +79,7 @@ class Nodes:
 def nodes(monkeypatch: pytest.MonkeyPatch, inductor_cache: Path) -> Iterator[Nodes]:
     cluster = Nodes()
     monkeypatch.setattr(bench_module, "BenchCluster", cluster.connect)
-    monkeypatch.setattr(bench_module.importlib.util, "find_spec", str)
+    monkeypatch.setattr(bench_module, "find_spec", str)
     RUNTIME.forget()
     yield cluster
     RUNTIME.forget()

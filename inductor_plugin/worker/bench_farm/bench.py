@@ -8,13 +8,13 @@ job ──► files it names, into the object store once ──► the node that
 from __future__ import annotations
 
 import functools
-import importlib.util
 import logging
 import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 from inductor_plugin.cache import KernelEntry
@@ -314,7 +314,7 @@ def finder_of(
     Raises:
         OptionError: Ray is not installed.
     """
-    if importlib.util.find_spec("ray") is None:
+    if find_spec("ray") is None:
         raise OptionError(
             f"option bench_farm is {farm!r}, and Ray is not installed; run: pip install 'inductor-plugin[ray]'"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import time
 from collections.abc import Sequence
@@ -73,12 +72,11 @@ class BenchCluster:
             raise NodeLostError("it has left the cluster")
         needed = reserved(facts["Resources"], resources, on_gpu=self._on_gpu)
         try:
-            strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
             options: dict[str, Any] = {
                 "num_cpus": 0,
                 "num_gpus": needed.pop(GPU, 0.0),
                 "resources": needed or None,
-                "scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node, soft=False),
+                "scheduling_strategy": self._connection.only_on(node),
                 "max_restarts": 0,
             }
             actor = self._actor.options(**options).remote(settings)

@@ -58,6 +58,12 @@ class Connection:
         """Return the nodes that are there now, as Ray describes them."""
         return [node for node in self.ray.nodes() if node["Alive"]]
 
+    def only_on(self, node: str) -> Any:
+        """Return the scheduling strategy of what runs on one node, or not at all."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415  optional, as Ray
+
+        return NodeAffinitySchedulingStrategy(node, soft=False)
+
     def close(self) -> None:
         """Disconnect, unless the connection had been made before."""
         if self._own and self.alive:

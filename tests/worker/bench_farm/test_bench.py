@@ -261,7 +261,7 @@ def test_only_the_first_device_of_a_process_is_measured_on_nodes() -> None:
 def test_without_ray_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_: str) -> None: ...
 
-    monkeypatch.setattr(bench_module.importlib.util, "find_spec", missing)
+    monkeypatch.setattr(bench_module, "find_spec", missing)
     with pytest.raises(OptionError, match=r"bench_farm .* pip install 'inductor-plugin\[ray\]'"):
         on_nodes("ray:auto", SETTINGS, {})
 
