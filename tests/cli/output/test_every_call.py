@@ -108,7 +108,7 @@ APART: Mapping[str, frozenset[str]] = {
     "precompile": frozenset(
         {
             *("--target", "--model", "--standard", "--dynamic", "--out", "--force", "--backends"),
-            *("--max-candidates", "--nvcc"),
+            *("--max-candidates", "--nvcc", "--measure"),
         }
     ),
     "tune": frozenset({"--training", "--dynamic", "--pins", "--force"}),
