@@ -50,8 +50,8 @@ class Distributed:
 def dist(monkeypatch: pytest.MonkeyPatch) -> Distributed:
     distributed = Distributed()
     monkeypatch.setattr(job, "dist", distributed)
-    process: Any = untyped._PROCESS
-    for name, value in vars(untyped._Process()).items():
+    process: Any = untyped._MEMBERSHIP
+    for name, value in vars(untyped._Membership()).items():
         monkeypatch.setattr(process, name, value)
     return distributed
 
