@@ -17,7 +17,6 @@ from inductor_plugin.config import Config
 from inductor_plugin.tuning.ranks import job
 from inductor_plugin.tuning.ranks.store import StoreLostError
 
-
 untyped: Any = job
 
 
@@ -58,8 +57,8 @@ def dist(monkeypatch: pytest.MonkeyPatch) -> Distributed:
     distributed = Distributed()
     monkeypatch.setattr(job, "dist", distributed)
     process: Any = untyped._MEMBERSHIP
-    begun: dict[str, Any] = vars(untyped._Membership())
-    for name, value in begun.items():
+    begun: Any = untyped._Membership()
+    for name, value in begun.__dict__.items():
         monkeypatch.setattr(process, name, value)
     return distributed
 
