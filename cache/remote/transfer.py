@@ -173,11 +173,11 @@ def pull(
         if streak.is_over:
             reasons += [f"not tried, since {_MOST_FAILURES} failed before it"] * len(batch)
             continue
+        some: list[Answer] = []
         try:
-            some = [*exchange.fetch(batch, limit_s).values()]
+            some += exchange.fetch(batch, limit_s).values()
         except _FAULTS as error:  # of this cache
             reasons += [_text(error)] * len(batch)
-            some = []
             streak.add(failed=True)
         for answer in some:
             streak.add(failed=answer.error is not None)

@@ -115,6 +115,15 @@ def test_damaged_objects_are_named_and_the_rest_is_taken_over(
     assert [r.op for r in open_store(tmp_path / "there").iter_records()] == ["mm"]
 
 
+def test_records_that_are_full_are_said(
+    tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "here")
+    monkeypatch.setattr("inductor_plugin.cache.remote.exchange.MAX_BYTES", 100)
+    assert run("push", url, "--cache-dir", tmp_path / "here") == 0
+    assert "2 records are full there: what is new in them stays here" in capsys.readouterr().out
+
+
 def test_stats_tells_hits_bytes_and_what_was_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

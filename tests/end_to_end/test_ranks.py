@@ -55,7 +55,8 @@ def test_eight_ranks_tune_twenty_four_problems_in_all(tmp_path: Path) -> None:
 def test_a_rank_that_is_killed_one_that_is_stopped_and_one_that_skips_cost_a_time_out(
     tmp_path: Path,
 ) -> None:
-    lost, faults = {2, 5}, {"kill": 2, "stop": 5, "skip": 3}
+    lost = {2, 5}
+    faults: dict[str, Any] = {"kill": 2, "stop": 5, "skip": 3}
     said = run_ranks(8, tmp_path, lost=lost, graphs=8, products=3, timeout_s=20.0, **faults)
     assert set(said) == set(range(8)) - lost
     decided = decisions(said)

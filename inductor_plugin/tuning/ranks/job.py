@@ -52,7 +52,7 @@ class _Joined(NamedTuple):
     close: Callable[[str], None]
 
 
-class _Process:
+class _Membership:
     """The process group of this process, and its jobs."""
 
     def __init__(self) -> None:
@@ -119,8 +119,8 @@ def joined(config: Config) -> Job | None:
     """
     if not (dist.is_available() and dist.is_initialized()):
         return None
-    return _PROCESS.job(min(_ANSWER_S, config.ranks_timeout_s))
+    return _MEMBERSHIP.job(min(_ANSWER_S, config.ranks_timeout_s))
 
 
-_PROCESS = _Process()
-os.register_at_fork(after_in_child=_PROCESS.after_fork)
+_MEMBERSHIP = _Membership()
+os.register_at_fork(after_in_child=_MEMBERSHIP.after_fork)

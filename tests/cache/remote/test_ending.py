@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ class Tier:
 def test_several_remotes_wait_for_one_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(ending, "_BEGUN", [])
-    monkeypatch.setattr(ending.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(ending, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     untyped: Any = ending
     tiers = [Tier(clock), Tier(clock)]
     for tier in tiers:

@@ -9,13 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache import open_store
 from inductor_plugin.cache.remote.exchange import Exchange
 from inductor_plugin.cache.remote.files import Files
 from inductor_plugin.cache.remote.name import Place
@@ -25,47 +23,9 @@ from inductor_plugin.errors import CacheError
 from tests.support.cache.records import measured, record
 from tests.support.fakes.waiting import until
 from tests.support.remote.files import FaultyFiles, MemoryFiles
+from tests.support.remote.tiers import LIMIT_S, PLACE, Open, ask, filled, opened
 
-LIMIT_S = 0.3
-PLACE = Place(record().environment, record().op, record().digest)
-Open = Callable[..., tuple[RemoteTier, Store]]
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Open]:
-    """Return a function that returns a remote behind an empty cache."""
-    tiers: list[RemoteTier] = []
-
-    def make(
-        files: Files, name: str = "here", *, timeout_s: float = LIMIT_S, **options: Any
-    ) -> tuple[RemoteTier, Store]:
-        store = open_store(tmp_path / name)
-        chosen = RemoteOptions("memory://shared", timeout_s, **options)
-        tiers.append(RemoteTier(store, chosen, lambda _url: files))
-        return tiers[-1], store
-
-    yield make
-    for tier in tiers:
-        tier.close()
-
-
-def filled(files: MemoryFiles, count: int = 1) -> list[Place]:
-    """Write records to a store; return their places."""
-    exchange = Exchange(files, open_store("/nowhere", memory_only=True), kernels=False)
-    places: list[Place] = []
-    for number in range(1, count + 1):
-        kept = record(measured("a"), problem=number)
-        exchange.publish(kept, 1.0)
-        places.append(Place(kept.environment, kept.op, kept.digest))
-    return places
-
-
-def ask(tier: RemoteTier, place: Place = PLACE, limit_s: float = 5.0) -> bool | None:
-    """Ask and wait; return whether the remote knew more, None if it was not asked or had no answer."""
-    lookup = tier.look_up(*place)
-    if lookup is None or not tier.wait(lookup, limit_s):
-        return None
-    return lookup.hit
+__all__ = ["opened"]  # the fixture
 
 
 def test_what_the_remote_knows_is_in_the_cache_when_the_question_is_answered(opened: Open) -> None:
@@ -197,66 +157,6 @@ def test_a_record_that_is_not_worth_sending_is_no_answer_of_the_remote(
         assert not ask(tier, Place(*PLACE[:2], f"{number:064d}"))
         time.sleep(0.02)
     assert "only the local cache is used" in caplog.text
-
-
-def test_damaged_objects_are_one_warning(opened: Open, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    files = MemoryFiles()
-    places = filled(files, 3)
-    for name in [name for name in files.objects if "/records/" in name]:
-        files.objects[name] = b"damaged"
-    tier, store = opened(files)
-    for place in places:
-        assert ask(tier, place) is False
-    tier.close()
-    said = [each.levelname for each in caplog.records if "damaged object" in each.message]
-    assert (said.count("WARNING"), said.count("INFO")) == (1, 3)
-    assert store.counters()["remote_corrupt"] == 3
-
-
-class Picky(MemoryFiles):
-    """A store that refuses one record, whoever writes it."""
-
-    refused = ""
-
-    def create(self, name: str, data: bytes, timeout_s: float) -> None:
-        if self.refused in name:
-            self.requests["refused"] += 1
-            raise OSError(22, "400 Bad Request")
-        super().create(name, data, timeout_s)
-
-
-def test_a_record_that_the_store_never_takes_is_left_while_others_are_written(
-    opened: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("inductor_plugin.cache.remote.health.PAUSES_S", (0.01, 0.01))
-    monkeypatch.setattr("inductor_plugin.cache.remote.tier._TRIES", 2)
-    files = Picky()
-    tier, store = opened(files, timeout_s=5.0)
-    stored = [store.put_record(record(measured("a"), problem=number)) for number in range(5)]
-    files.refused = f"{stored[0].digest}/"
-    for each in stored:
-        tier.send(each.environment, each.op, each.digest)
-    tier.drain()
-    assert files.requests["refused"] == 2
-    assert sum("/records/" in name for name in files.objects) == 4
-    assert "takes other records, and not mm/" in caplog.text
-    assert "only the local cache" not in caplog.text
-    tier.close()
-    assert store.counters()["remote_unsent"] == 1
-
-
-def test_what_was_read_is_kept_for_a_few_records_only(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("inductor_plugin.cache.remote.tier._MOST_KNOWN", 2)
-    files = MemoryFiles()
-    places = filled(files, 5)
-    tier, _ = opened(files)
-    for place in places:
-        assert ask(tier, place) is True
-    untyped: Any = tier
-    assert [*untyped._chains] == places[-2:]
 
 
 def test_a_failure_that_passes_costs_no_record(

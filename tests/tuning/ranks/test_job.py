@@ -1,5 +1,8 @@
 """The job that a process is a rank of, by what torch.distributed says."""
 
+# torch does not export its stores' names.
+# pyright: reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 import os
@@ -14,6 +17,8 @@ from inductor_plugin.config import Config
 from inductor_plugin.tuning.ranks import job
 from inductor_plugin.tuning.ranks.store import StoreLostError
 
+untyped: Any = job
+
 
 class Group:
     """A process group."""
@@ -25,7 +30,8 @@ class Distributed:
     def __init__(self) -> None:
         self.store: Any = HashStore()
         self.world, self.backend, self.initialized = 2, "gloo", True
-        self.group, self.rank = Group(), 1
+        self.group: Any = Group()
+        self.rank = 1
         self.distributed_c10d = SimpleNamespace(
             _get_default_store=lambda: self.store, _get_default_group=lambda: self.group
         )
@@ -50,13 +56,11 @@ class Distributed:
 def dist(monkeypatch: pytest.MonkeyPatch) -> Distributed:
     distributed = Distributed()
     monkeypatch.setattr(job, "dist", distributed)
-    process: Any = untyped._PROCESS
-    for name, value in vars(untyped._Process()).items():
+    process: Any = untyped._MEMBERSHIP
+    begun: Any = untyped._Membership()
+    for name, value in begun.__dict__.items():
         monkeypatch.setattr(process, name, value)
     return distributed
-
-
-untyped: Any = job
 
 
 def current(**options: Any) -> job.Job | None:

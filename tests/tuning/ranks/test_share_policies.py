@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 from tests.support.fakes.tasks import task
 from tests.support.ranks.simulated import (
@@ -110,7 +111,7 @@ def test_a_record_whose_kernel_is_missing_decides_at_once_and_is_built_then() ->
     ticket.task = task([], digest="problem")
     ticket.task.measured = built.measured = False
     selection: Any = cached.selection
-    selection.build_of = lambda _ticket: built
+    selection.build_of = Mock(return_value=built)
     cached.tickets["problem"] = ticket
     cached.share.submit(ticket)
     cached.step(0.0)
