@@ -95,7 +95,7 @@ def test_the_connection_of_the_users_program_stays(ray: FakeRay) -> None:
 
 def test_a_cluster_that_cannot_be_reached_is_named(ray: FakeRay) -> None:
     ray.error = ConnectionError("no route")
-    with pytest.raises(WorkerError, match="farm ray:auto cannot be reached: .*no route"):
+    with pytest.raises(WorkerError, match=r"farm ray:auto cannot be reached: .*no route"):
         Connection("ray:auto", "bench_farm")
 
 
