@@ -346,9 +346,9 @@ class Runtime:
 
         Args:
             config: The options.
-            device: What is compiled for; where a GPU is measured meanwhile, compiling gives way to it.
+            device: What is compiled for; where a GPU is measured here meanwhile, compiling gives way to it.
         """
-        nice = _NICE if config.policy == "tune" and not on_host(device) else 0
+        nice = 0 if config.policy != "tune" or config.bench_farm or on_host(device) else _NICE
         workers = config.compile_workers or len(os.sched_getaffinity(0))
         key = (workers, config.worker_idle_s, config.worker_memory_bytes, nice, config.compile_farm)
         if key not in self._pools:

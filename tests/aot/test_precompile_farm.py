@@ -84,7 +84,7 @@ def test_a_layer_of_llama_is_the_same_from_both_pools_whatever_happens_to_the_fa
     there = compiled(tmp_path / "there", compile_farm=ray_on_this_machine)
     thread.join(LIMIT_S)
     assert changes == ["killed", "added"]
-    assert here.stats.compiled == there.stats.compiled == len(here.pack.kernels) > 5
+    assert here.stats.compiled == there.stats.compiled > 3
     assert there.pack.kernels == here.pack.kernels
     assert there.pack.problems == here.pack.problems
     assert contents(tmp_path / "there") == contents(tmp_path / "here")

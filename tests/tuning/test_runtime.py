@@ -103,8 +103,13 @@ def test_threads_that_come_together_get_one_pipeline(runtime: Runtime, cache_dir
 
 
 @pytest.mark.parametrize(
-    ("device", "policy", "nice"),
-    [("cuda:0", "tune", 19), ("cuda:0", "build", 0), ("cpu", "tune", 0)],
+    ("device", "policy", "farm", "nice"),
+    [
+        ("cuda:0", "tune", "", 19),
+        ("cuda:0", "build", "", 0),
+        ("cpu", "tune", "", 0),
+        ("cuda:0", "tune", "ray:auto", 0),  # nodes measure
+    ],
 )
 def test_compiling_gives_way_to_what_is_measured_on_a_gpu(
     runtime: Runtime,
@@ -112,6 +117,7 @@ def test_compiling_gives_way_to_what_is_measured_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
     device: str,
     policy: str,
+    farm: str,
     nice: int,
 ) -> None:
     seen: list[int] = []
@@ -122,9 +128,11 @@ def test_compiling_gives_way_to_what_is_measured_on_a_gpu(
         return real(workers, settings, memory_bytes_per_job)
 
     monkeypatch.setattr(runtime_module, "CompilePool", pool)
+    monkeypatch.setattr(runtime_module, "on_nodes", lambda _farm, there, *_: Unreachable(there))
     facts: dict[str, Any] = {"device": {}, "software": {}, "numerics": {}}
     monkeypatch.setattr(runtime_module, "environment", lambda _: facts)
-    assert runtime.context(config(cache_dir, policy=policy), device, {}).pipeline
+    options = config(cache_dir, policy=policy, bench_farm=farm)
+    assert runtime.context(options, device, {}).pipeline
     assert seen == [nice]
 
 

@@ -22,12 +22,12 @@ from inductor_plugin.worker.bench_farm.bench_parcel import BenchParcel, addresse
 from inductor_plugin.worker.bench_farm.fit import NodeFacts
 from inductor_plugin.worker.bench_worker import SETUP_S, BenchWorker
 from inductor_plugin.worker.failure import one_line
-from inductor_plugin.worker.jobs import CallJob, FinalJob, JobFailed, WorkerSettings
+from inductor_plugin.worker.jobs import CallJob, FinalJob, JobFailed, Outcome, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
-_ENVIRONMENT = ("inductor_plugin.tuning.environment", "environment")
-"""What describes the environment of the process that measures, there."""
+_FACTS = "inductor_plugin.tuning.environment"
+"""What describes the process that measures, there."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class BenchNode:
 
     def facts(self) -> NodeAnswer:
         """Return the `NodeFacts` of the process that measures; it is started for that."""
-        job = CallJob(*_ENVIRONMENT, (self._worker.settings.device,))
+        job = CallJob(_FACTS, "environment", (self._worker.settings.device,))
         answer = self.call(job, SETUP_S)
         if isinstance(answer.result, JobFailed):
             return NodeAnswer(error=answer.result.reason)
@@ -89,8 +89,9 @@ class BenchNode:
         job = addressed(parcel, self._folder)
         try:
             if isinstance(job, FinalJob):
-                return NodeAnswer(self._worker.final(job))
-            return NodeAnswer(self._worker.screen(job))
+                outcomes = self._worker.final(job)
+                return NodeAnswer(self._with_provenance(*outcomes))
+            return NodeAnswer(self._with_provenance(self._worker.screen(job))[0])
         except WorkerError as error:
             return NodeAnswer(error=one_line(str(error)))
 
@@ -119,6 +120,22 @@ class BenchNode:
         self._worker.close()
         self._temporary.cleanup()
         return NodeAnswer()
+
+    def _with_provenance(self, *outcomes: Outcome) -> tuple[Outcome, ...]:
+        """Return outcomes that say of which machine they are, and how its device is: their records name the sender's else."""
+        if all(outcome.status != "ok" for outcome in outcomes):
+            return outcomes
+        device = self._worker.settings.device
+        answer = self._worker.call(CallJob(_FACTS, "provenance", (device,)), SETUP_S)
+        facts: Mapping[str, object] = {"host": platform.node()}
+        if not isinstance(answer, JobFailed):
+            facts = answer
+        return tuple(
+            replace(each, conditions=(*facts.items(), *each.conditions))
+            if each.status == "ok"
+            else each
+            for each in outcomes
+        )
 
     def _place(self, parcel: BenchParcel) -> None:
         """Put the contents that a job refers to where it will look for them."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.worker.failure import one_line
+
+_CONNECTING = threading.Lock()
+"""A process has one connection; what compiles and what measures may ask for it at the same time."""
 
 
 class Connection:
@@ -29,12 +33,13 @@ class Connection:
         """
         self.ray = _imported(farm, option)
         self._farm = farm
-        self._own = not self.alive
-        try:
-            if self._own:
-                self.ray.init(**_arguments(farm))
-        except Exception as error:  # Ray's errors of connecting have no common class
-            raise self.failed(error) from error
+        with _CONNECTING:
+            self._own = not self.alive
+            try:
+                if self._own:
+                    self.ray.init(**_arguments(farm))
+            except Exception as error:  # Ray's errors of connecting have no common class
+                raise self.failed(error) from error
 
     @property
     def alive(self) -> bool:

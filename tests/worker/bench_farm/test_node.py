@@ -45,10 +45,11 @@ class Worker:
         self.jobs.append(job)
         files = [spec.file for spec in job.candidate.inputs if spec.file]
         self.files += [Path(file).read_bytes() for file in files]
-        return Outcome(job.candidate.candidate_id, "ok")
+        return Outcome(job.candidate.candidate_id, "ok", conditions=(("sm_clock_mhz", 1500),))
 
     def call(self, job: CallJob, limit_s: float) -> object:
-        raise AssertionError(job)
+        assert job.function == "provenance"
+        return {"host": "node", "sm_clock_mhz": 1980}
 
     def close(self) -> None: ...
 
@@ -88,7 +89,10 @@ def test_a_job_reads_the_copies_of_its_files(node: tuple[BenchNode, Worker]) -> 
         own.measure(parcel)  # its content has not come
     own.keep(DIGEST, CONTENT)
     for _ in range(2):
-        assert own.measure(parcel).result == Outcome("mm", "ok")
+        outcome = own.measure(parcel).result
+        assert outcome.status == "ok"
+        # Of this machine, whatever the sender's says; what was read while it ran counts.
+        assert dict(outcome.conditions) == {"host": "node", "sm_clock_mhz": 1500}
     assert worker.files == [CONTENT, CONTENT]
     file = worker.jobs[0].candidate.inputs[0].file
     assert file is not None
