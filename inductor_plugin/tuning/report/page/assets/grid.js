@@ -35,7 +35,7 @@ function grid({ name, label, columns, rows, words, sorted = null, chips = [], ch
     choices.forEach((choice, at) => kinds.set(choice.kind, [...(kinds.get(choice.kind) ?? []), el("option", { value: at }, choice.label)]));
     return el("select", {
       class: "chooser", "aria-label": `${label} of`, id: `choose-${name}`,
-      onchange: () => { state.choice = choices[select.value] ?? null; chosen(state.choice); renew(); },
+      onchange: () => { state.choice = choices[select.value] ?? null; renew(); chosen(state.choice); },
     }, el("option", { value: "" }, `All ${label.toLowerCase()}`), [...kinds].map(([kind, options]) => el("optgroup", { label: kind }, options)));
   }
 
