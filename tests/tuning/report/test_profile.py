@@ -140,7 +140,9 @@ def test_the_verb_says_it_and_follows_its_schema(
     known, store = product("fast", 7), open_store(tmp_path / "cache")
     store.put_record(known)
     file = tmp_path / "trace.json.gz"
-    trace = trace_of(tmp_path, label(known, "fast"), label(product("fast", 8), "x\x1b[2J"))
+    trace = trace_of(tmp_path, label(known, "fast"))
+    odd = label(product("fast", 8), "x\x1b[2J")  # as the profiler itself would not write it
+    trace["traceEvents"].append({"name": odd, "ts": 1, "dur": 2})
     file.write_bytes(gzip.compress(json.dumps(trace).encode()))
     words = ["explain", "--profile", str(file), "--cache-dir", str(store.root)]
     assert main(words) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import report
-from inductor_plugin.cli.profile import explain_profile
+from inductor_plugin.cli.explain.profile import explain_profile
 from inductor_plugin.cli.verb import open_cache, say
 from inductor_plugin.errors import CacheError
 
