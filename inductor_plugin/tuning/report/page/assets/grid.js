@@ -32,7 +32,7 @@ function grid({ name, label, columns, rows, words, sorted = null, chips = [], ch
   /** A list of what rows belong to: all, or one of the choices. */
   function chooser() {
     const kinds = new Map();
-    choices.forEach((choice, at) => kinds.set(choice.kind, [...(kinds.get(choice.kind) ?? []), el("option", { value: at }, choice.label)]));
+    choices.forEach((choice, at) => kinds.set(choice.kind, [...(kinds.get(choice.kind) ?? []), el("option", { value: at, id: `g/${choice.id}` }, choice.label)]));
     return el("select", {
       class: "chooser", "aria-label": `${label} of`, id: `choose-${name}`,
       onchange: () => { state.choice = choices[select.value] ?? null; renew(); chosen(state.choice); },

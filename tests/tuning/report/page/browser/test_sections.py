@@ -21,12 +21,14 @@ from tests.support.report_pages import WrittenPage, opened, written
 pytestmark = pytest.mark.slow
 
 CACHE = ("summary", "problems", "gains", "roofline", "warm", "refused", "cache", "environments")
-TRACED = (*CACHE[:4], "timeline", *CACHE[4:])
+TUNED = (*CACHE[:2], "groups", *CACHE[2:])
+"""Of a cache that a process has filled: its misses are a group."""
+TRACED = (*TUNED[:5], "timeline", *TUNED[5:])
 SECTIONS = {
     "demo": TRACED,
     "training": TRACED,
     "many": CACHE,
-    "beside": ("summary", "compare", *CACHE[1:]),
+    "beside": ("summary", "compare", *TUNED[1:]),
     "pins": ("summary", "problems", "gains", "roofline", "refused", "environments"),
 }
 
