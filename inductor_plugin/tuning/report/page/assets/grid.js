@@ -110,7 +110,8 @@ function grid({ name, label, columns, rows, words, sorted = null, chips = [], ch
 
   function gap(tall) {
     if (!tall) return "";
-    const cell = el("td", { colspan: columns.length });
+    const inSight = heads.filter((head) => head.offsetWidth).length; // a phone has less, and would make room for all
+    const cell = el("td", { colspan: inSight || columns.length });
     const row = el("tr", { class: "gap", "aria-hidden": "true" }, cell);
     cell.style.height = `${tall}px`;
     return row;
