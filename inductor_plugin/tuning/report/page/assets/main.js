@@ -6,12 +6,12 @@ document.getElementById("about").textContent = [
 document.getElementById("made").textContent = `inductor-plugin ${raw.plugin}. Sorted by its heads; / searches, arrows move between rows, Enter opens one, Esc closes it.`;
 
 const TITLES = {
-  summary: null, problems: "Problems", compare: "Side by side", gains: "Gains", roofline: "Roofline", graphs: "Graphs",
+  summary: null, problems: "Problems", compare: "Side by side", groups: "Models and graphs", gains: "Gains", roofline: "Roofline", graphs: "Graphs",
   timeline: "Timeline", warm: "Warm start", refused: "Refused", cache: "Cache", environments: "Environments",
 };
 const main = document.getElementById("main");
 const parts = [
-  summarySection(), graphsSection, compareSection(), problemsSection(), gainsSection(), rooflineSection(), timelineSection(),
+  summarySection(), graphsSection, compareSection(), problemsSection(), groupsSection(), gainsSection(), rooflineSection(), timelineSection(),
   warmSection(), refusedSection(), cacheSection(), ...benchSections(), environmentsSection(),
 ].map((part) => (typeof part === "function" ? part() : part)).filter(Boolean);
 main.append(...parts);
@@ -28,6 +28,12 @@ function follow() {
   const record = id.startsWith("r/") ? byId.get(id.slice(2)) : null;
   if (record) return openDialog(record, problems?.rows().includes(record) ? problems.rows() : records);
   if (dialog.open) dialog.close();
+  if (id.startsWith("g/") && groupById.has(id.slice(2))) {
+    problems.choose(id.slice(2));
+    document.getElementById("problems").scrollIntoView();
+    document.getElementById("choose-problems").focus({ preventScroll: true });
+    return;
+  }
   if (id && !id.startsWith("r/")) document.getElementById(id)?.scrollIntoView();
 }
 
