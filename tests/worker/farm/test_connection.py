@@ -72,17 +72,18 @@ def test_an_option_is_an_address_of_ray(ray: FakeRay, farm: str, address: str) -
 
 
 def test_what_compiles_and_what_measures_at_once_are_connected_once(ray: FakeRay) -> None:
-    made: list[Connection] = []
+    connections: list[Connection] = []
+
+    def connect(option: str) -> None:
+        connections.append(Connection("ray:auto", option))
+
     options = ("compile_farm", "bench_farm")
-    threads = [
-        threading.Thread(target=lambda o=option: made.append(Connection("ray:auto", o)))
-        for option in options
-    ]
+    threads = [threading.Thread(target=connect, args=(option,)) for option in options]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert (len(made), ray.calls) == (2, ["auto"])
+    assert (len(connections), ray.calls) == (2, ["auto"])
 
 
 def test_the_connection_of_the_users_program_stays(ray: FakeRay) -> None:
