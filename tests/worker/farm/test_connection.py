@@ -73,11 +73,12 @@ def test_an_option_is_an_address_of_ray(ray: FakeRay, farm: str, address: str) -
 
 def test_what_compiles_and_what_measures_at_once_are_connected_once(ray: FakeRay) -> None:
     made: list[Connection] = []
+
+    def connect(option: str) -> None:
+        made.append(Connection("ray:auto", option))
+
     options = ("compile_farm", "bench_farm")
-    threads = [
-        threading.Thread(target=lambda o=option: made.append(Connection("ray:auto", o)))
-        for option in options
-    ]
+    threads = [threading.Thread(target=connect, args=(option,)) for option in options]
     for thread in threads:
         thread.start()
     for thread in threads:
