@@ -72,10 +72,10 @@ def test_an_option_is_an_address_of_ray(ray: FakeRay, farm: str, address: str) -
 
 
 def test_what_compiles_and_what_measures_at_once_are_connected_once(ray: FakeRay) -> None:
-    connections: list[Connection] = []
+    made: list[Connection] = []
 
     def connect(option: str) -> None:
-        connections.append(Connection("ray:auto", option))
+        made.append(Connection("ray:auto", option))
 
     options = ("compile_farm", "bench_farm")
     threads = [threading.Thread(target=connect, args=(option,)) for option in options]
@@ -83,7 +83,7 @@ def test_what_compiles_and_what_measures_at_once_are_connected_once(ray: FakeRay
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert (len(connections), ray.calls) == (2, ["auto"])
+    assert (len(made), ray.calls) == (2, ["auto"])
 
 
 def test_the_connection_of_the_users_program_stays(ray: FakeRay) -> None:
