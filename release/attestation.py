@@ -229,10 +229,15 @@ def _of_sdist(root: Path) -> Source:
 
 
 def _git(root: Path, *words: str) -> str | None:
-    """Return what git says; None where there is no git, or where it fails."""
+    """Return what git says of a folder; None where there is no git, or where it fails.
+
+    GIT_DIR, GIT_INDEX_FILE ... are what git sets for its hooks: with them it would speak of the repository of the hook.
+    """
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", *words]
     try:
         done = subprocess.run(
-            ["git", *words], cwd=root, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=root, env=own, capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

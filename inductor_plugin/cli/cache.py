@@ -15,7 +15,7 @@ from inductor_plugin.cache.key import ABSENT
 from inductor_plugin.cache.lookup.find import Match, find
 from inductor_plugin.cache.record import to_fields
 from inductor_plugin.cache.records import parse_environment, parse_record
-from inductor_plugin.cli import misses
+from inductor_plugin.cli.explain import misses
 from inductor_plugin.cli.source import is_source, read_source, row_of, rows_text
 from inductor_plugin.cli.verb import Verb, find_record, open_cache, read_record, say, undamaged
 from inductor_plugin.errors import CacheError

@@ -3,7 +3,8 @@
     range_K = inductor_plugin.ops.ranges.KernelRange(globals(), "K", "inductor_plugin ENVIRONMENT/PROBLEM CANDIDATE ...")
 
 The kernel is replaced in the generated module when a profiler starts, and put back when it stops: while none runs, a call
-costs what it costs without this line. Inductor's own range of a Triton kernel has the kernel's name
+costs what it costs without this line. The line is the module's last: before it the kernel may be a future, which Inductor
+would not find under another object, and a profiler that runs already when the module is loaded has ranges, too. Inductor's own range of a Triton kernel has the kernel's name
 (``inductor_meta["kernel_name"]``), which AOTInductor uses as a key and which therefore cannot have another value. A C++
 kernel has no range of its own. The calls that a replayed CUDA graph contains have no range, ours as little as Inductor's.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from torch._C._profiler import _RecordFunctionFast
@@ -24,24 +24,32 @@ from torch.autograd import profiler
 _RANGES: weakref.WeakSet[KernelRange] = weakref.WeakSet()
 """Of all generated modules that are alive."""
 _LISTING = threading.Lock()
-"""Held while ranges are added or listed: a thread may load code while another starts a profiler."""
+"""Held while ranges are added, listed, begun and ended: a thread may load code while another starts a profiler."""
 
 
 class KernelRange:
     """The range of one kernel of a generated module, which holds it."""
 
     def __init__(self, module: dict[str, Any], kernel: str, label: str) -> None:
-        """Put a range around a kernel whenever a profiler starts.
+        """Put a range around a kernel whenever a profiler starts, and now if there is a profiler.
 
         Args:
-            module: The globals of the generated module; the kernel may be defined later.
+            module: The globals of the generated module.
             kernel: The global's name: a Triton kernel, a function, or a call site.
             label: Name of the range.
         """
         self._module, self._kernel, self._label = module, kernel, label
+        _follow_profiler()
         with _LISTING:
             _RANGES.add(self)
-        _follow_profiler()
+            self.follow()
+
+    def follow(self) -> None:
+        """Begin if a profiler runs, else end."""
+        if getattr(profiler, "_is_profiler_enabled", False):
+            self.begin()
+        else:
+            self.end()
 
     def begin(self) -> None:
         """Replace the kernel by one that is called in a range."""
@@ -78,11 +86,11 @@ class _Ranged:
 @functools.cache
 def _follow_profiler() -> None:
     """Begin and end all ranges with each profiler, by the two functions that every profiler of torch 2.11 to 2.15 calls."""
-    _call_after("_run_on_profiler_start", KernelRange.begin)
-    _call_after("_run_on_profiler_stop", KernelRange.end)
+    _follow_after("_run_on_profiler_start")
+    _follow_after("_run_on_profiler_stop")
 
 
-def _call_after(name: str, change: Callable[[KernelRange], None]) -> None:
+def _follow_after(name: str) -> None:
     function = getattr(profiler, name, None)
     if function is None:  # a later torch: no ranges
         return
@@ -90,9 +98,10 @@ def _call_after(name: str, change: Callable[[KernelRange], None]) -> None:
     @functools.wraps(function)
     def changed() -> None:
         function()
-        with _LISTING:
-            ranges = list(_RANGES)
-        for each in ranges:
-            change(each)
+        with (
+            _LISTING
+        ):  # what holds by now: another thread may have stopped what this one has started
+            for each in list(_RANGES):
+                each.follow()
 
     setattr(profiler, name, changed)

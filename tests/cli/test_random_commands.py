@@ -90,6 +90,7 @@ FLAGS: tuple[tuple[str, ...], ...] = (
     *(("--target", text) for text in ("H999", "", ODD)),
     *(("--max-candidates", text) for text in ("-1", "x")),
     ("--last",),
+    *(("--profile", text) for text in ("pins", "folder", "none", "")),
     *(("--version", text) for text in ("1", "one", "1\n2")),
     ("--reverse",),
     ("--trust",),

@@ -7,7 +7,8 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from types import ModuleType
 from typing import Any
 
@@ -40,16 +41,17 @@ def function(a: int, *, out: int) -> int:
     return a + out
 
 
-def a_module(kernel: Any) -> ModuleType:
-    """Return a generated module whose kernel is defined after its range."""
+def a_module(kernel: Any, wait: Callable[[dict[str, Any]], None] | None = None) -> ModuleType:
+    """Return a generated module: it defines its kernel, waits until that is compiled, and has its range last."""
     module = ModuleType("generated")
+    vars(module).update(kernel=kernel, wait=wait)
     exec(
         f"import inductor_plugin.ops.ranges\n"
-        f"range_kernel = inductor_plugin.ops.ranges.KernelRange(globals(), 'kernel', {LABEL!r})\n"
-        "def call():\n    return kernel\n",
+        "if wait: wait(globals())\n"
+        "def call():\n    return kernel\n"
+        f"range_kernel = inductor_plugin.ops.ranges.KernelRange(globals(), 'kernel', {LABEL!r})\n",
         vars(module),
     )
-    vars(module)["kernel"] = kernel
     return module
 
 
@@ -97,6 +99,60 @@ def test_without_a_profiler_the_kernel_itself_is_called() -> None:
     assert module.call() is function
 
 
+def test_code_that_is_loaded_while_a_profiler_runs_has_its_ranges() -> None:
+    with profile_of_the_host() as run:
+        module = a_module(function)
+        assert module.call()(1, out=2) == 3
+    assert names_in(run).count(LABEL) == 1
+    assert module.call() is function
+
+
+def test_a_profiler_that_starts_while_a_kernel_is_compiled_has_its_calls() -> None:
+    run = profile_of_the_host()
+    earlier = a_module(function)
+
+    def wait(scope: dict[str, Any]) -> None:
+        """Resolve the kernel's future; meanwhile another thread starts a profiler."""
+        pending = scope["kernel"]
+        run.start()
+        assert scope["kernel"] is pending  # Inductor looks for futures
+        scope["kernel"] = pending.result()
+
+    future: Future[Any] = Future()
+    future.set_result(function)
+    module = a_module(future, wait)
+    for each in (module, earlier):
+        assert each.call()(1, out=2) == 3
+    run.stop()
+    assert names_in(run).count(LABEL) == 2
+    assert (module.call(), earlier.call()) == (function, function)
+
+
+def test_a_profiler_that_starts_during_a_first_call_has_the_next() -> None:
+    run = profile_of_the_host()
+
+    def first(a: int, *, out: int) -> int:
+        if a == 1:
+            run.start()
+        return a + out
+
+    module = a_module(first)
+    assert [module.call()(a, out=2) for a in (1, 2, 3)] == [3, 4, 5]
+    run.stop()
+    assert names_in(run).count(LABEL) == 2
+    assert module.call() is first
+
+
+def test_a_profiler_that_another_thread_has_stopped_by_now_leaves_no_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = a_module(function)
+    monkeypatch.setattr(profiler, "_starts_and_is_stopped", lambda: None, raising=False)
+    ranges._follow_after("_starts_and_is_stopped")
+    vars(profiler)["_starts_and_is_stopped"]()
+    assert module.call() is function
+
+
 def test_a_module_that_lacks_its_kernel_is_left_alone() -> None:
     module = a_module(None)
     with profile_of_the_host():
@@ -137,5 +193,5 @@ def test_code_may_be_loaded_while_a_profiler_starts(monkeypatch: pytest.MonkeyPa
 
 def test_a_torch_without_these_functions_has_no_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(profiler, "_run_on_profiler_start")
-    ranges._call_after("_run_on_profiler_start", KernelRange.begin)
+    ranges._follow_after("_run_on_profiler_start")
     assert not hasattr(profiler, "_run_on_profiler_start")

@@ -160,6 +160,25 @@ def test_bill_and_provenance_say_of_a_checkout_what_git_says(
     assert stated["resolvedDependencies"] == of_commit(commit, changed=True)
 
 
+def test_a_hook_of_another_repository_does_not_lend_its_commit(
+    attestation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    own, other = tmp_path / "own", tmp_path / "other"
+    for folder in (own, other):
+        folder.mkdir()
+        (folder / "x").write_text(folder.name)
+    commit, others = committed(own), committed(other)
+    assert commit != others
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
+    known = attestation.source(own)
+    assert (known.commit, known.changed) == (commit, False)
+    monkeypatch.setenv("GIT_WORK_TREE", str(own))  # an index that lacks the files of this tree
+    assert attestation.source(own) == known
+
+
 def definition(attestation: Any, folder: Path, metadata: Message, known: Any) -> dict[str, Any]:
     return attestation.statement(folder, metadata, known)["predicate"]["buildDefinition"]
 

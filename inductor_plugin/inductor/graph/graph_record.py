@@ -9,15 +9,13 @@ from statistics import median, quantiles
 from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record
-from inductor_plugin.cache.document import is_object
+from inductor_plugin.cache.graph import TUNED, choices_in
 from inductor_plugin.cache.record import DISTURBED_FIELD, GRAPH
 
 LIBRARY = "library"
-TUNED = "tuned"
 PLAIN = "no autotuning"
 """The graph without any autotuning, which changes layouts and fusions around templates, too."""
 _LESS = "tuned, less "
-_CHOICES = "choices"
 _SHORT = 12
 
 
@@ -57,13 +55,6 @@ def held_by(winner: str | None) -> HeldProblems:
     if winner == LIBRARY:
         return HeldProblems(everything=True)
     return held(winner.removeprefix(_LESS).split()) if winner.startswith(_LESS) else HeldProblems()
-
-
-def choices_in(record: Record) -> Mapping[str, str]:
-    """Return the winner of each problem, by the problem's digest, that the record's graph was compared with."""
-    tuned = record.candidates.get(TUNED)
-    choices: object = tuned.provenance.get(_CHOICES) if tuned is not None else None
-    return choices if is_object(choices) else {}
 
 
 def is_settled(record: Record | None, choices: Mapping[str, str]) -> bool:

@@ -35,7 +35,8 @@ class RangeWriter:
                 return
             self._written.add(kernel)
             wrapper.add_import_once(f"import {_MODULE}")
-            wrapper.add_import_once(
+            # Behind the functions of the module: by then its kernels are compiled and loaded.
+            _outermost(wrapper).suffix.writeline(
                 f"range_{kernel} = {_MODULE}.{ranges.KernelRange.__name__}(globals(), {kernel!r}, {label(chosen)!r})"
             )
 
@@ -45,6 +46,13 @@ class RangeWriter:
 def label(chosen: Chosen) -> str:
     """Return the name of a candidate's range."""
     return f"inductor_plugin {chosen.key} {chosen.candidate} {chosen.problem}"
+
+
+def _outermost(wrapper: Any) -> Any:
+    """Return what writes the module; a partition or a subgraph is a function of it."""
+    while (parent := getattr(wrapper, "parent_wrapper", None)) is not None:
+        wrapper = parent
+    return wrapper
 
 
 def _kernel_of(line: Any) -> str | None:

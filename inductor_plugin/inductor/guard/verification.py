@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from inductor_plugin.cache import Decision
+from inductor_plugin.cache.graph import CHOICES, TUNED
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph.graph_record import (
     LIBRARY,
     PLAIN,
-    TUNED,
     HeldProblems,
     held,
     record_of,
@@ -117,7 +117,7 @@ def _keep(
     """Write the graph's record, and log it."""
     facts = dict(provenance(graph.trial.tickets[0].problem.output.device))
     rows = [
-        row(TUNED, whole.tuned_ms, {**facts, "choices": dict(choices)}, disturbed=whole.disturbed),
+        row(TUNED, whole.tuned_ms, {**facts, CHOICES: dict(choices)}, disturbed=whole.disturbed),
         row(LIBRARY, whole.library_ms, facts, disturbed=whole.disturbed),
     ]
     if whole.plain_ms:

@@ -26,7 +26,7 @@ from inductor_plugin.cli.verb import Verb
 from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 from tests.support.cli.command import OTHER, filled
 from tests.support.cli.committed import FOLDER, hold_answer, schema_name
-from tests.support.cli.scenarios import ELSEWHERE, OLD_MISS
+from tests.support.cli.scenarios import ELSEWHERE, OLD_MISS, PROFILE
 
 Slot = Sequence[Sequence[str]]
 """Alternatives: words that are not written together."""
@@ -49,7 +49,7 @@ WALKS: Mapping[str, Sequence[Slot]] = {
         (*OP, ("--environment", HERE)),
     ],
     "show": [((PLACE,), (NEWER,), (KERNEL,), (OTHER_KERNEL,), (HERE,))],
-    "explain": [((PLACE,), (NEWER,), ("--last",))],
+    "explain": [((PLACE,), (NEWER,), ("--last",), ("--profile", "profile"))],
     "diff": [
         (
             *((PLACE, NEWER), (NEWER, PLACE), (KERNEL, OTHER_KERNEL), (OTHER_KERNEL, KERNEL)),
@@ -154,6 +154,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import_bytes(store, parcel.of_kernel(artifact), f"kernel/{artifact.digest}")
     (root / "folder").mkdir()
     span = {"ph": "X", "ts": 0, "dur": 5000, "name": "a", "cat": "compile", "pid": 1, "tid": 1}
+    (root / "profile").write_text(json.dumps(PROFILE))
     (root / "trace").write_text(json.dumps({"traceEvents": [span]}))
     new_key(root / "key")
     export_archive(store, root / "pack", pack=store.packs()[0])

@@ -128,12 +128,13 @@ def test_a_profile_of_a_model_names_record_and_candidate(cache_dir: Path) -> Non
     x = torch.randn(192, 256)
     with torch.no_grad(), inductor_config.patch(freezing=True):
         run = torch.compile(model, options=inductor_plugin.options(cache_dir=str(cache_dir)))
-        with Lab(only(r"cpp_\w+"), cache_dir).open():
+        with Lab(only(r"cpp_\w+"), cache_dir).open(), profile_of_the_host() as first:
             _, (code,) = run_and_get_code(run, x)
-        with profile_of_the_host() as profile:
+        with profile_of_the_host() as later:
             run(x)
     ((kernel, label),) = ranges_in(code).items()
     assert kernel.startswith("cpp_")
-    assert names_in(profile).count(label) == 1
+    assert code.index("async_compile.wait(globals())") < code.index(".KernelRange(")
+    assert [names_in(profile).count(label) for profile in (first, later)] == [1, 1]
     records = [json.loads(path.read_text()) for path in cache_dir.glob("records/*/*/*.json")]
     assert any(label.startswith(expected(record)) for record in records)

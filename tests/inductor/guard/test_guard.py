@@ -22,8 +22,9 @@ from torch.compiler._cache import CacheArtifactManager
 import inductor_plugin
 from inductor_plugin import cli
 from inductor_plugin.cache import Record, document, open_store
+from inductor_plugin.cache.graph import TUNED
 from inductor_plugin.cache.record import GRAPH, to_fields
-from inductor_plugin.inductor.graph.graph_record import LIBRARY, PLAIN, TUNED
+from inductor_plugin.inductor.graph.graph_record import LIBRARY, PLAIN
 from inductor_plugin.inductor.guard import guard
 from inductor_plugin.inductor.guard.allowance import Allowance
 from inductor_plugin.inductor.guard.bench import CompiledGraph, GraphBench

@@ -19,7 +19,7 @@ BY_OPTION: Mapping[str, Mapping[str, str]] = {
         "--quarantine": "ls_quarantine",
         "--environments": "ls_environments",
     },
-    "explain": {"--last": "explain_last"},
+    "explain": {"--last": "explain_last", "--profile": "explain_profile"},
     "bench": {"--regret": "bench_regret"},
 }
 """Options that change the fields of a verb's JSON, and the schema that it then has."""

@@ -50,6 +50,7 @@ SCENARIOS: Mapping[str, Sequence[Sequence[str]]] = {
         ["explain", "--last"],
         ["explain", "--last", "--cache-dir", "{shared}"],
     ),
+    "explain_profile": (["explain", "--profile", "{profile}"],),
     "diff_keys": (
         ["diff", PLACE, SECOND],
         ["diff", SECOND, PLACE],
@@ -101,6 +102,12 @@ ELSEWHERE: Mapping[str, str] = {
     "wheel": "cache/transfer/test_wheel.py",
 }
 """Calls that need torch or a remote: the test which holds what they say against the committed schema (`schemas.follow`)."""
+PROFILE: Mapping[str, Any] = {
+    "traceEvents": [
+        {"name": f"inductor_plugin {'a' * 12}/{'b' * 12} fast mm(2x3, 3x4)", "ts": 1, "dur": 2}
+    ]
+}
+"""A trace of ``torch.profiler`` with one call of a kernel."""
 OLD_MISS: Mapping[str, Any] = {
     "pid": 7,
     "time": 1.0,

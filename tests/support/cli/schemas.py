@@ -22,7 +22,7 @@ from inductor_plugin.cli import listing, main
 from tests.support.cache.records import decision, measured, record
 from tests.support.cli.command import filled
 from tests.support.cli.committed import FOLDER, hold
-from tests.support.cli.scenarios import OLD_MISS, PLACE, SCENARIOS, damaged, shared, signed
+from tests.support.cli.scenarios import OLD_MISS, PLACE, PROFILE, SCENARIOS, damaged, shared, signed
 from tests.support.cli.typed import TYPES, records_of, schema_of_type
 from tests.support.trust.payload import FRIEND
 
@@ -149,7 +149,9 @@ def outputs(folder: Path) -> dict[str, list[Any]]:
         "cache": store.root,
         "other": other.root,
         "pins": folder / "pins.json",
+        "profile": folder / "profile.json",
     }
+    names["profile"].write_text(json.dumps(PROFILE), encoding="utf-8")
     _said(store.root, ["pin", str(folder / "pins.json")])
     (folder / "merged").mkdir()
     with pytest.MonkeyPatch.context() as patch:

@@ -19,6 +19,7 @@ from inductor_plugin.cache.trust.listing import Vouchers
 from inductor_plugin.cache.verify import Damage
 from inductor_plugin.cli.finding import Finding
 from inductor_plugin.tuning.report.miss import Miss
+from inductor_plugin.tuning.report.profile import ProfiledKernel
 
 _NAMES: Mapping[Any, str] = {
     str: "string",
@@ -72,6 +73,7 @@ TYPES: Mapping[str, Mapping[str, Any]] = {
         "program": str | None,
         "policy": str | None,
     },
+    "explain_profile": {"kernels[]": ProfiledKernel},
     "verify": {"damaged[]": Damage, "left": int, "vouchers": Vouchers},
     "prune": {"": Pruned},
     "import": {"": Imported, "packs[]": Pack},

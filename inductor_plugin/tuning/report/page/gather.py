@@ -15,6 +15,7 @@ from inductor_plugin.cache.document import is_object
 from inductor_plugin.device import BUILT_IN, DEVICES
 from inductor_plugin.errors import CacheError, DeviceError, warn_once
 from inductor_plugin.tuning.pins.document import read_file
+from inductor_plugin.tuning.report.page.groups import groups_of
 from inductor_plugin.tuning.report.page.source import (
     BenchSource,
     CacheSource,
@@ -41,7 +42,8 @@ def cache_source(
         graphs: The graphs of the process that the report is of.
     """
     # The rest of a large cache takes seconds to read, and is not what a process is asked about.
-    held = holdings(store) if records is None else []
+    is_whole = records is None
+    held = holdings(store) if is_whole else []
     records = list(store.iter_records()) if records is None else list(records)
     digests = dict.fromkeys(record.environment for record in records)
     return CacheSource(
@@ -54,6 +56,7 @@ def cache_source(
             (entry.candidate, entry.status, entry.reason) for entry in store.iter_quarantine()
         ],
         graphs=graphs,
+        groups=groups_of(records, store.packs(), store.misses()) if is_whole else (),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from inductor_plugin.cache import Record, report
+from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.tuning.pins.pin import environment_name
 from inductor_plugin.tuning.report.page.bench import bench, compared
 from inductor_plugin.tuning.report.page.candidates import CANDIDATE, Detail, detail_of
@@ -17,6 +18,7 @@ from inductor_plugin.tuning.report.page.source import (
     CacheSource,
     CompiledGraphRow,
     PinSource,
+    ProblemGroup,
     Source,
 )
 from inductor_plugin.tuning.report.page.summary import summary_of_pins, summary_of_records
@@ -129,6 +131,7 @@ def _source(
         "counters": dict(source.counters),
         "quarantined": [[texts.place(text) for text in row] for row in source.quarantined],
         "graphs": [_graph(graph, at, texts) for graph in source.graphs],
+        "groups": [_group(group, at, texts) for group in source.groups],
     }
 
 
@@ -139,6 +142,18 @@ def _graph(graph: CompiledGraphRow, at: Mapping[str, int], texts: Texts) -> dict
         "known": graph.known,
         "spent": {name: round(value, 3) for name, value in graph.spent.items() if value},
         "at": int(graph.at_s),
+    }
+
+
+def _group(group: ProblemGroup, at: Mapping[str, int], texts: Texts) -> dict[str, Any]:
+    return {
+        "kind": group.kind,
+        "key": report.printable(group.key[:_KEY] if group.kind == GRAPH else group.key),
+        "name": texts.place(group.name),
+        "records": [at[place] for place in group.places if place in at],
+        "record": at.get(group.record, -1),
+        "total": len(group.places),
+        "at": int(group.at_s),
     }
 
 

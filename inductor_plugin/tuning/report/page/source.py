@@ -47,6 +47,27 @@ class CompiledGraphRow:
 
 
 @dataclass(frozen=True)
+class ProblemGroup:
+    """Problems of a cache that belong together.
+
+    Attributes:
+        kind: What they are of: ``model``, ``graph`` or ``process``.
+        key: Tells it from the other groups of its kind.
+        name: Its name for people.
+        places: Its problems, as of `Record.place`, whether they have a record or not.
+        record: The record of the graph itself, as of `Record.place`; empty if there is none.
+        at_s: Time of what the group was read from, in seconds since 1970.
+    """
+
+    kind: str
+    key: str
+    name: str
+    places: tuple[str, ...]
+    record: str = ""
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class CacheSource:
     """The content of a cache, or what one process used of it.
 
@@ -58,6 +79,7 @@ class CacheSource:
         counters: Hits, misses ... of all processes.
         quarantined: Candidates that are not tried again: name, status, reason.
         graphs: The graphs of a process, where the report is one of a process.
+        groups: What the cache knows of models, graphs and the last process, where the report is one of a cache.
     """
 
     name: str
@@ -67,6 +89,7 @@ class CacheSource:
     counters: Mapping[str, int] = field(default_factory=dict[str, int])
     quarantined: Sequence[tuple[str, str, str]] = ()
     graphs: Sequence[CompiledGraphRow] = ()
+    groups: Sequence[ProblemGroup] = ()
 
 
 @dataclass(frozen=True)

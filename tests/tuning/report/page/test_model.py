@@ -16,6 +16,7 @@ from inductor_plugin.tuning.report.page.source import (
     CompiledGraphRow,
     Holding,
     PinSource,
+    ProblemGroup,
 )
 from inductor_plugin.tuning.report.page.summary import Summary, summary_of_records
 from inductor_plugin.worker.jobs import Status
@@ -108,6 +109,20 @@ def test_graphs_name_their_problems_by_rows() -> None:
     shown = model["sources"][0]["graphs"][0]
     assert (shown["records"], shown["spent"]) == ([0], {"wall_s": 0.123})
     assert model["sources"][0]["holdings"][0][1:] == [1, 10]
+
+
+def test_groups_name_their_problems_by_rows_and_count_those_without() -> None:
+    known, whole = record(measured("a")), record(measured("tuned"), op="graph")
+    places = (known.place, "gone/mm/1")
+    graph = ProblemGroup("graph", "d" * 64, "graph of 2 nodes", places, whole.place, 5.5)
+    process = ProblemGroup("process", "last", "x.py\u202e", places[1:])
+    source = CacheSource("c", [known, whole], {}, groups=[graph, process])
+    model = page_model([source])
+    of_graph, of_process = model["sources"][0]["groups"]
+    assert model["texts"][of_graph.pop("name")] == "graph of 2 nodes"
+    assert of_graph == {"kind": "graph", "key": "d" * 16, "records": [0], "record": 1, "total": 2, "at": 5}  # fmt: skip
+    assert (of_process["records"], of_process["record"], of_process["total"]) == ([], -1, 1)
+    assert "\u202e" not in model["texts"][of_process["name"]]
 
 
 def test_the_peaks_of_a_known_device_are_with_its_environment() -> None:

@@ -108,11 +108,17 @@ const commonest = (numbers) => {
 };
 /** Times are shown in one unit in a table, so that their points are below each other. */
 const inMicro = (values) => (commonest(values) ?? 1) < 0.3;
-const graphsOf = new Map();
-for (const source of sources) {
-  for (const graph of source.graphs ?? []) {
-    for (const index of new Set(graph.records)) {
-      graphsOf.set(index, [...(graphsOf.get(index) ?? []), graph]);
-    }
-  }
+/** What problems belong to: models, graphs, a process. Only what a cache or a process has said. */
+const KINDS = { model: "Models", graph: "Graphs", process: "Last process with misses", own: "Graphs of this process" };
+const groups = sources.flatMap((source, index) => [
+  ...(source.graphs ?? []).map((graph) => ({ ...graph, kind: "own", key: text(graph.name), record: -1, total: graph.records.length })),
+  ...(source.groups ?? []),
+].map((group) => ({ ...group, source: index, own: new Set(group.records), id: `${index}.${group.kind}.${group.key}`, title: text(group.name) })));
+const groupById = new Map(groups.map((group) => [group.id, group]));
+const groupsOf = new Map();
+for (const group of groups) {
+  for (const index of group.own) groupsOf.set(index, [...(groupsOf.get(index) ?? []), group]);
 }
+const groupOfGraph = new Map(groups.filter((group) => group.record >= 0).map((group) => [group.record, group]));
+const groupAddress = (group) => `#g/${encodeURIComponent(group.id)}`;
+const groupSize = (group) => counted(group.own.size, "problem") + (group.total > group.records.length ? ` of ${count(group.total)}` : "");

@@ -5,10 +5,11 @@ const MOST_PRINTED = 500;
 /**
  * @param columns name, title, cell(row) and, to sort by, value(row); number: right-aligned; wide: not on a phone;
  *   first: biggest first when it is first sorted.
+ * @param choices what rows belong to: id, kind, label, keeps(row); chosen is called with the choice of the list, or null.
  * @param words what a row is searched by.
  */
-function grid({ name, label, columns, rows, words, sorted = null, rank = null, chips = [], empty, height = null }) {
-  const state = { rows, sort: sorted, down: false, text: "", chip: null, first: 0, last: 0, printed: false };
+function grid({ name, label, columns, rows, words, sorted = null, chips = [], choices = [], chosen = null, empty, height = null }) {
+  const state = { rows, sort: sorted, down: false, text: "", chip: null, choice: null, first: 0, last: 0, printed: false };
   const status = el("p", { class: "status", role: "status" });
   const printed = el("p", { class: "printed" });
   const body = el("tbody");
@@ -23,16 +24,27 @@ function grid({ name, label, columns, rows, words, sorted = null, rank = null, c
   });
   const buttons = chips.map((chip) => el("button", {
     type: "button", class: "chip", "aria-pressed": "false",
-    onclick: () => { state.chip = state.chip === chip ? null : chip; extra.replaceChildren(); renew(); },
+    onclick: () => { state.chip = state.chip === chip ? null : chip; renew(); },
   }, chip.label));
-  const extra = el("span", { class: "extra" });
+  const select = choices.length > 0 && chooser();
   const texts = new Map();
 
-  /** Keep the rows of a chip that the table itself does not have, until it is pressed. */
-  function only(chip) {
-    state.chip = chip;
-    const drop = () => { state.chip = null; extra.replaceChildren(); renew(); };
-    extra.replaceChildren(el("button", { type: "button", class: "chip", "aria-pressed": "true", onclick: drop }, `${chip.label} ×`));
+  /** A list of what rows belong to: all, or one of the choices. */
+  function chooser() {
+    const kinds = new Map();
+    choices.forEach((choice, at) => kinds.set(choice.kind, [...(kinds.get(choice.kind) ?? []), el("option", { value: at }, choice.label)]));
+    return el("select", {
+      class: "chooser", "aria-label": `${label} of`, id: `choose-${name}`,
+      onchange: () => { state.choice = choices[select.value] ?? null; renew(); chosen(state.choice); },
+    }, el("option", { value: "" }, `All ${label.toLowerCase()}`), [...kinds].map(([kind, options]) => el("optgroup", { label: kind }, options)));
+  }
+
+  /** Keep the rows of a choice, and drop what else was searched. */
+  function choose(id) {
+    const at = choices.findIndex((choice) => choice.id === id);
+    [state.choice, state.chip, state.text] = [choices[at] ?? null, null, ""];
+    select.value = at < 0 ? "" : at;
+    if (search) search.value = "";
     renew();
   }
 
@@ -57,7 +69,8 @@ function grid({ name, label, columns, rows, words, sorted = null, rank = null, c
 
   function renew() {
     const wanted = state.text.toLowerCase().split(/\s+/).filter(Boolean);
-    let kept = state.chip ? rows.filter(state.chip.keeps) : rows;
+    let kept = state.choice ? rows.filter(state.choice.keeps) : rows;
+    if (state.chip) kept = kept.filter(state.chip.keeps);
     if (wanted.length) kept = kept.filter((row) => wanted.every((word) => wordsOf(row).includes(word)));
     const column = columns.find((each) => each.name === state.sort);
     state.rows = column ? order(kept, column.value, state.down) : kept;
@@ -68,7 +81,8 @@ function grid({ name, label, columns, rows, words, sorted = null, rank = null, c
     });
     buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(state.chip === chips[index])));
     const part = state.rows.length === rows.length ? counted(rows.length, "row") : `${count(state.rows.length)} of ${counted(rows.length, "row")}`;
-    status.textContent = state.rows.length ? part : empty ?? "No row has these words.";
+    const of = state.choice ? `: ${state.choice.label}` : "";
+    status.textContent = state.rows.length ? part + of : rows.length ? `No row${state.text ? " has these words" : ""}${of}.` : empty;
     printed.textContent = state.rows.length > MOST_PRINTED ? `The first ${MOST_PRINTED} of ${counted(state.rows.length, "row")}.` : "";
     table.setAttribute("aria-rowcount", state.rows.length + 1);
     pane.scrollTop = 0;
@@ -86,13 +100,12 @@ function grid({ name, label, columns, rows, words, sorted = null, rank = null, c
     const first = all ? 0 : Math.max(0, top - AROUND);
     const last = all ? Math.min(state.rows.length, MOST_PRINTED) : Math.min(state.rows.length, top + inSight + AROUND);
     if (!force && !all && first === state.first && last === state.last) return;
-    const held = document.activeElement?.closest?.("tr")?.dataset.row;
+    const focused = body.contains(document.activeElement) ? document.activeElement : null;
+    const held = focused?.closest("tr").dataset.row, nth = focused ? stops(focused.closest("tr")).indexOf(focused) : 0;
     [state.first, state.last] = [first, last];
     const lines = state.rows.slice(first, last).map((row, index) => line(row, first + index));
     body.replaceChildren(gap(first * tall), ...lines, gap((state.rows.length - last) * tall));
-    if (held !== undefined && pane.contains(document.activeElement) === false) {
-      body.querySelector(`tr[data-row="${held}"] a`)?.focus({ preventScroll: true });
-    }
+    if (focused && !enter(held, nth)) pane.focus({ preventScroll: true }); // its row is out of sight
   }
 
   function gap(tall) {
@@ -110,28 +123,58 @@ function grid({ name, label, columns, rows, words, sorted = null, rank = null, c
     return el("tr", { "data-row": at, "aria-rowindex": at + 2 }, cells);
   }
 
-  function focus(at) {
+  /** What of a row takes the focus: its links and buttons, or the row where it has none. */
+  function stops(row) {
+    const inside = [...row.querySelectorAll("a[href], button")];
+    return inside.length ? inside : [row];
+  }
+
+  function enter(at, nth = 0) {
+    const row = body.querySelector(`tr[data-row="${at}"]`);
+    if (!row) return false;
+    const inside = stops(row);
+    const stop = inside[Math.max(0, Math.min(nth, inside.length - 1))];
+    if (stop === row) row.tabIndex = -1;
+    stop.focus({ preventScroll: true });
+    return true;
+  }
+
+  function focus(at, nth = 0) {
     const place = Math.max(0, Math.min(state.rows.length - 1, at));
     const tall = rowHeight();
     const top = place * tall, seen = pane.clientHeight - table.tHead.offsetHeight;
     if (top < pane.scrollTop) pane.scrollTop = top;
     if (top + tall > pane.scrollTop + seen) pane.scrollTop = top + tall - seen;
     draw();
-    body.querySelector(`tr[data-row="${place}"] a`)?.focus({ preventScroll: true });
+    enter(place, nth);
+  }
+
+  /** Focus a row, wherever it is; false if the table does not show it now. */
+  function reveal(row) {
+    const at = state.rows.indexOf(row);
+    if (at >= 0) focus(at);
+    return at >= 0;
   }
 
   pane.addEventListener("keydown", (event) => {
-    const at = event.target.closest?.("tr")?.dataset.row;
-    if (at === undefined) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || !state.rows.length) return;
+    const row = event.target.closest("tr"), at = row?.dataset.row;
+    if (at === undefined) { // the pane itself, or a head
+      if (event.key !== "ArrowDown") return;
+      event.preventDefault();
+      focus(row ? 0 : Math.ceil(Math.max(0, pane.scrollTop) / rowHeight()));
+      return;
+    }
+    if (event.key === "Enter" && event.target === row) row.click();
     const page = Math.floor(pane.clientHeight / rowHeight()) - 1;
     const step = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key];
     if (step === undefined) return;
     event.preventDefault();
-    focus(Number(at) + step);
+    focus(Number(at) + step, stops(row).indexOf(event.target));
   });
   pane.addEventListener("click", (event) => {
     if (event.target.closest("a, button") || getSelection().toString()) return;
-    event.target.closest("tr")?.querySelector("a")?.click();
+    event.target.closest("tr")?.querySelector("a[href]")?.click();
   });
   let waiting = false;
   pane.addEventListener("scroll", () => {
@@ -143,13 +186,12 @@ function grid({ name, label, columns, rows, words, sorted = null, rank = null, c
   addEventListener("beforeprint", () => { state.printed = true; draw(true); });
   addEventListener("afterprint", () => { state.printed = false; draw(true); });
   renew();
-  const bar = (search || buttons.length) && el("div", { class: "bar" }, search, buttons, extra, status);
+  const bar = (search || select || buttons.length) && el("div", { class: "bar" }, search, select, buttons, status);
   const element = el("div", { class: "gridholder", id: `grid-${name}` }, bar || null, rows.length ? [pane, printed] : el("p", { class: "empty" }, empty));
   return {
     element, sort: (column, down) => sort(columns.find((each) => each.name === column), down),
-    search: (words_) => { search.value = words_; state.text = words_; renew(); },
     rows: () => state.rows,
-    only,
+    choose, reveal,
   };
 }
 

@@ -6,7 +6,7 @@ document.getElementById("about").textContent = [
 document.getElementById("made").textContent = `inductor-plugin ${raw.plugin}. Sorted by its heads; / searches, arrows move between rows, Enter opens one, Esc closes it.`;
 
 const TITLES = {
-  summary: null, problems: "Problems", compare: "Side by side", gains: "Gains", roofline: "Roofline", graphs: "Graphs",
+  summary: null, problems: "Problems", compare: "Side by side", gains: "Gains", roofline: "Roofline", graphs: "Graphs", groups: "Models and graphs",
   timeline: "Timeline", warm: "Warm start", refused: "Refused", cache: "Cache", environments: "Environments",
 };
 const main = document.getElementById("main");
@@ -28,6 +28,12 @@ function follow() {
   const record = id.startsWith("r/") ? byId.get(id.slice(2)) : null;
   if (record) return openDialog(record, problems?.rows().includes(record) ? problems.rows() : records);
   if (dialog.open) dialog.close();
+  if (id.startsWith("g/") && groupById.has(id.slice(2))) {
+    problems.choose(id.slice(2));
+    document.getElementById("problems").scrollIntoView();
+    document.getElementById("choose-problems").focus({ preventScroll: true });
+    return;
+  }
   if (id && !id.startsWith("r/")) document.getElementById(id)?.scrollIntoView();
 }
 

@@ -3,6 +3,8 @@ const dialog = document.getElementById("record");
 let opened = null;
 /** Width of the drawing of a candidate's samples. */
 const WIDE = 340;
+/** Problems of a graph that its record lists; the table has all. */
+const MOST_MEMBERS = 50;
 
 function figure(value, label, about = null) {
   return el("div", { class: "figure" }, el("dt", {}, label), el("dd", {}, value), about && el("dd", { class: "about" }, about));
@@ -76,15 +78,38 @@ function refusedPart(record) {
   return [el("h3", {}, "Not offered, and why"), el("dl", { class: "reasons" }, refused.map(([name, why]) => [el("dt", {}, code(name)), el("dd", {}, why)]))];
 }
 
+/** A link to the problems of a group, and one to the record of the graph. */
+function groupLinks(group) {
+  const whole = records[group.record];
+  return el("span", { class: "part" }, el("a", { href: groupAddress(group) }, group.title), ` (${groupSize(group)})`, whole && [", ", el("a", { href: `#r/${whole.id}` }, "its record")]);
+}
+
+/** The problems of a graph that has a record. */
+function problemsPart(record) {
+  const group = groupOfGraph.get(record.index);
+  if (!group) return null;
+  const own = [...group.own].map((index) => records[index]);
+  const absent = group.total - group.records.length;
+  const line = (each) => el("li", {}, el("a", { href: `#r/${each.id}` }, each.text), each.gain && !each.stays && ` ${times(each.gain)}`);
+  return [
+    el("h3", {}, "Problems whose kernel is not the library's"),
+    own.length > 0 && el("ul", { class: "members" }, own.slice(0, MOST_MEMBERS).map(line)),
+    el("p", { class: "note" }, own.length > 0 && el("a", { href: groupAddress(group) }, `All ${count(own.length)} in the table`), absent > 0 && ` ${counted(absent, "problem")} without a record in this cache.`),
+  ];
+}
+
 function beyondPart(record) {
-  const graphs = graphsOf.get(record.index) ?? [];
+  const groupsHere = groupsOf.get(record.index) ?? [];
   const environment = raw.environments[record.environment];
   const isCache = sources[record.source].kind === "cache";
   const facts = [
     ["Key", code(record.key)],
     ["Environment", el("a", { href: `#environments` }, environment.name)],
     isBeside && ["Source", sourceName(record.source)],
-    graphs.length && ["Graphs", graphs.map((graph) => text(graph.name)).join(", ")],
+    ...Object.entries(KINDS).map(([kind, title]) => {
+      const own = groupsHere.filter((group) => group.kind === kind);
+      return own.length && [title, own.map((group) => groupLinks(group))];
+    }),
     record.updated && ["Updated", when(record.updated)],
     isCache && !isGraph(record) && ["On the command line", ["explain", "repro", "bench"].map((verb) => code(`inductor-plugin ${verb} ${record.key.slice(0, 12)}`, "command"))],
   ].filter(Boolean);
@@ -109,7 +134,7 @@ function openDialog(record, around) {
       record.winner && el("p", { class: "runs" }, badge(record.family), " ", code(record.winner)),
       el("p", { class: "why" }, record.why),
       record.noisy && el("p", { class: "warning" }, "Other work on the machine has disturbed this comparison; a later compile measures again."),
-      verdict(record), el("h3", {}, counted(record.total, "candidate")), candidateTable(record), refusedPart(record), callPart(record), beyondPart(record)));
+      verdict(record), el("h3", {}, counted(record.total, "candidate")), candidateTable(record), problemsPart(record), refusedPart(record), callPart(record), beyondPart(record)));
   hideTip();
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
@@ -117,10 +142,12 @@ function openDialog(record, around) {
 }
 
 dialog.addEventListener("close", () => {
-  const id = opened?.record.id;
+  const record = opened?.record;
   opened = null;
   if (location.hash.startsWith("#r/")) history.replaceState(null, "", location.pathname + location.search);
-  document.querySelector(`a[href="#r/${CSS.escape(id ?? "")}"]`)?.focus({ preventScroll: true });
+  const address = `#r/${record?.id}`;
+  if (!record || document.activeElement?.getAttribute("href") === address) return; // the browser has gone back to its link
+  if (!problems?.reveal(record) && !location.hash) document.querySelector(`a[href="${CSS.escape(address)}"]`)?.focus({ preventScroll: true });
 });
 dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
 dialog.addEventListener("keydown", (event) => {

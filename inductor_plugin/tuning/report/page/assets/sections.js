@@ -56,6 +56,10 @@ function problemsSection() {
   ].filter(Boolean);
   problems = grid({
     name: "problems", label: "Problems", columns, rows: records, chips: chips.length > 1 ? chips : [], empty, height: "min(70vh, 44rem)",
+    choices: groups.map((group) => ({
+      id: group.id, kind: KINDS[group.kind], label: `${group.title} (${groupSize(group)})`, keeps: (r) => group.own.has(r.index), address: groupAddress(group),
+    })),
+    chosen: (choice) => history.replaceState(null, "", choice?.address ?? location.pathname + location.search),
     words: (r) => [r.text, r.op, r.winner, r.family, FAMILIES[r.family], r.key, r.noisy && "noisy", r.pinned && "pinned", raw.environments[r.environment].name].filter(Boolean).join(" "),
   });
   if (records.length) problems.sort("ms", true);
@@ -125,13 +129,13 @@ function rooflineSection() {
 }
 
 function graphsSection() {
-  const graphs = sources.flatMap((source) => source.graphs ?? []);
-  if (!graphs.length) return null;
+  const graphs = groups.filter((group) => group.kind === "own");
+  if (!graphs.length) return groupsSection();
   const seconds = (graph, name) => graph.spent[name] ?? 0;
   const table = grid({
     name: "graphs", label: "Graphs", rows: graphs, height: "24rem", words: null, empty: "",
     columns: [
-      { name: "graph", title: "Graph", value: (g) => text(g.name), cell: (g) => el("button", { type: "button", class: "link", onclick: () => showGraph(g) }, text(g.name)) },
+      { name: "graph", title: "Graph", value: (g) => g.title, cell: (g) => el("a", { href: groupAddress(g) }, g.title) },
       { name: "calls", title: "Problems", number: true, first: true, value: (g) => g.records.length, cell: (g) => count(g.records.length) },
       { name: "known", title: "Known", number: true, first: true, value: (g) => g.known, cell: (g) => count(g.known) },
       { name: "measured", title: "Measured", number: true, first: true, value: (g) => seconds(g, "benchmarked"), cell: (g) => count(seconds(g, "benchmarked")) },
@@ -143,12 +147,26 @@ function graphsSection() {
   return section("graphs", "Graphs of this process", table.element);
 }
 
-function showGraph(graph) {
-  const own = new Set(graph.records);
-  problems.search("");
-  problems.only({ label: text(graph.name), keeps: (record) => own.has(record.index) });
-  document.getElementById("problems").scrollIntoView();
+/** What the cache knows of models, graphs and the last process; a problem may be in many. */
+function groupsSection() {
+  if (!groups.length) return null;
+  const without = calls.filter((record) => !groupsOf.has(record.index)).length;
+  const table = grid({
+    name: "groups", label: "Models and graphs", rows: groups, height: "24rem", words: groups.length > 8 ? (g) => `${g.title} ${KINDS[g.kind]}` : null, empty: "",
+    columns: [
+      { name: "group", title: "Name", value: (g) => g.title, cell: (g) => el("a", { href: groupAddress(g), title: g.title }, g.title) },
+      { name: "of", title: "What", wide: true, value: (g) => KINDS[g.kind], cell: (g) => KINDS[g.kind] },
+      isBeside && { name: "side", title: "Source", wide: true, value: (g) => shortNames[g.source], cell: (g) => cut(shortNames[g.source]) },
+      { name: "calls", title: "Problems", number: true, first: true, value: (g) => g.own.size, cell: (g) => count(g.own.size) },
+      { name: "whole", title: "Whole graph", number: true, first: true, about: "Time with library kernels over that of the tuned graph", value: (g) => records[g.record]?.gain, cell: (g) => wholeCell(records[g.record]) },
+      { name: "updated", title: "Updated", wide: true, first: true, number: true, value: (g) => g.at, cell: (g) => el("span", { title: when(g.at) }, day(g.at)) },
+    ].filter(Boolean),
+  });
+  const rest = without > 0 && ` ${counted(without, "problem")} ${without === 1 ? "is" : "are"} in none of them.`;
+  return section("groups", "Models and graphs", el("p", { class: "lead" }, "A record does not name its model. What is here was said by packs, by the records of graphs (verify_graph) and by the last process that had misses.", rest), table.element);
 }
+
+const wholeCell = (record) => (record ? el("a", { href: `#r/${record.id}`, title: record.text }, record.stays ? "library" : times(record.gain)) : missing);
 
 function timelineSection() {
   const spans = raw.timeline;

@@ -14,7 +14,7 @@ import pytest
 
 from inductor_plugin.tuning.report.page.candidates import CANDIDATE
 from inductor_plugin.tuning.report.page.rows import RECORD
-from inductor_plugin.tuning.report.page.source import CompiledGraphRow
+from inductor_plugin.tuning.report.page.source import CompiledGraphRow, ProblemGroup
 from tests.support.browser import Page
 from tests.support.report_pages import WrittenPage, opened, written
 
@@ -231,6 +231,36 @@ def test_a_graph_leads_to_its_problems(demo: WrittenPage, page: Page, tmp_path: 
     graph = CompiledGraphRow("1 forward", places, 1, {"wall_s": 0.5}, 5.0)
     opened(page, written(tmp_path, "a process", replace(demo.source, graphs=[graph])).file)
     assert "graphs" in ids(page)
-    page.run("document.querySelector('#graphs td.c-graph button').click()")
+    page.run("document.querySelector('#graphs td.c-graph a').click()")
+    page.wait("document.activeElement.id === 'choose-problems'")
     (said,) = texts(page, "#problems .status")
-    assert said == f"2 of {len(demo.source.records)} rows"
+    assert said == f"2 of {len(demo.source.records)} rows: 1 forward (2 problems)"
+
+
+def test_a_cache_is_grouped_by_what_it_knows_and_problems_lead_to_their_groups(
+    demo: WrittenPage, page: Page, tmp_path: Path
+) -> None:
+    records = demo.source.records
+    groups = [
+        ProblemGroup("graph", "a" * 64, "graph of 3 nodes", (records[0].place, "gone/mm/1")),
+        ProblemGroup("process", "last", "train.py, process 7", (records[1].place,)),
+    ]
+    opened(page, written(tmp_path, "a cache", replace(demo.source, groups=groups)).file)
+    assert "groups" in ids(page)
+    assert texts(page, "#grid-groups td.c-group") == ["graph of 3 nodes", "train.py, process 7"]
+    assert texts(page, "#groups .lead")[0].endswith(f"{len(records) - 2} problems are in none of them.")  # fmt: skip
+    names = ["All problems", "graph of 3 nodes (1 problem of 2)", "train.py, process 7 (1 problem)"]
+    assert texts(page, "#choose-problems option") == names
+    page.run(
+        "(list => { list.value = '1'; list.dispatchEvent(new Event('change')); })"
+        "(document.getElementById('choose-problems'))"
+    )
+    assert texts(page, "#problems .status") == [f"1 of {len(records)} rows: {names[2]}"]
+    assert page.run("location.hash") == "#g/0.process.last"
+    page.run("document.querySelector('#grid-problems tbody a').click()")
+    page.wait("document.getElementById('record').open")
+    assert texts(page, "#record .part a") == ["train.py, process 7"]
+    page.run("document.querySelector('#record .part a').click()")
+    page.wait("!document.getElementById('record').open")
+    page.wait("document.activeElement.closest('#grid-problems tbody tr') !== null")
+    assert texts(page, "#problems .status") == [f"1 of {len(records)} rows: {names[2]}"]

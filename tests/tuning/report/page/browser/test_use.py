@@ -120,6 +120,40 @@ def test_everything_is_reached_by_keys(page: Page, many: WrittenPage) -> None:
     assert page.run("document.activeElement.getAttribute('href')") == first
 
 
+def test_arrows_move_between_rows_from_wherever_the_focus_is(page: Page, many: WrittenPage) -> None:
+    opened(page, many.file)
+    row = "Number(document.activeElement.closest('tr')?.dataset.row)"
+    page.run("document.querySelector('#grid-problems .pane').focus()")
+    page.press("ArrowDown")
+    assert page.run(row) == 0
+    page.run("document.querySelector('#grid-problems th.c-ms button').focus()")
+    page.press("ArrowDown")
+    assert page.run(row) == 0
+    page.run(
+        "document.querySelector('#grid-refused .pane').focus()"
+    )  # a link, but not in the first column
+    page.press("ArrowDown")
+    page.press("ArrowDown")
+    assert page.run(row) == 1
+    assert page.run("document.activeElement.closest('.gridholder').id") == "grid-refused"
+    assert page.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_a_record_that_was_reached_by_arrows_is_focused_after_it(
+    page: Page, many: WrittenPage
+) -> None:
+    opened(page, many.file)
+    page.run(f"{SHOWN}[0].querySelector('a').focus()")
+    page.press("Enter")
+    page.wait("document.getElementById('record').open")
+    for _ in range(100):  # its row was not in the document when the first was opened
+        page.run("document.querySelector('#record [aria-label=\"Next problem\"]').click()")
+        page.run("new Promise(done => setTimeout(done, 5))")
+    page.press("Escape")
+    page.wait("!document.getElementById('record').open")
+    page.wait("document.activeElement.closest('tr')?.dataset.row === '100'")
+
+
 def test_texts_of_a_record_are_shown_and_not_run(page: Page, tmp_path: Path) -> None:
     text = '</script><img src=x onerror="window.owned=1"><script>window.owned=1</script>{{data}}'
     odd = record(measured(text, name=text, reason=text, description=text), rejected={text: text})

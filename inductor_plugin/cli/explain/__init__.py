@@ -1,0 +1,1 @@
+"""What ``explain`` takes instead of a key: the misses of the last process, a trace of a profiler."""

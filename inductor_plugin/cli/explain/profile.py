@@ -1,0 +1,72 @@
+"""``inductor-plugin explain --profile FILE``: of which records the kernels in a trace of ``torch.profiler`` are."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import report
+from inductor_plugin.cli.verb import open_cache, say
+from inductor_plugin.errors import CacheError
+from inductor_plugin.tuning.report.profile import profiled
+
+_MOST_BYTES = 2**30
+"""Size of a trace that is read; as JSON in memory it takes some times as much."""
+_NONE = (
+    "it has no range of a chosen kernel, and no aten product with the sizes of a record whose library kernel was chosen; "
+    "profile calls of a compiled model with record_shapes=True"
+)
+
+
+def explain_profile(arguments: Namespace) -> int:
+    """Say which kernels of a trace are of which records."""
+    file: Path = arguments.profile.expanduser()
+    store = open_cache(arguments)
+    try:
+        kernels = profiled(_content(file), store.iter_records())
+    except (OSError, EOFError, ValueError, RecursionError) as error:
+        raise CacheError(
+            f"{file} is no trace of torch.profiler: {error}; write it with export_chrome_trace"
+        ) from error
+    fields = {"file": str(file), "kernels": [asdict(kernel) for kernel in kernels]}
+    say(arguments, fields, _text(fields))
+    return 0
+
+
+def _content(file: Path) -> Any:
+    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
+        data = opened.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES} bytes; profile fewer steps")
+    return json.loads(data)
+
+
+def _text(fields: Mapping[str, Any]) -> str:
+    fields = report.shown(fields)
+    if not fields["kernels"]:
+        return f"{fields['file']}: {_NONE}"
+    return "\n".join(line for kernel in fields["kernels"] for line in _lines(kernel))
+
+
+def _lines(kernel: Mapping[str, Any]) -> list[str]:
+    keys = kernel["records"]
+    key = keys[0] if len(keys) == 1 else f"one of {', '.join(keys)}"
+    calls = f"{kernel['calls']} {'call' if kernel['calls'] == 1 else 'calls'}"
+    by = "" if kernel["by"] == "range" else ", known by its sizes alone"
+    lines = [
+        f"{kernel['problem']}   {key}",
+        f"  {kernel['candidate']}: {calls}, {kernel['host_ms']:.4g} ms on the host{by}",
+    ]
+    lines += [f"  {ms:.4g} ms on the GPU: {name}" for name, ms in kernel["device_ms"].items()]
+    if kernel["runs"] is False:
+        lines.append("  the cache has another decision by now")
+    elif kernel["reason"] is not None:
+        lines.append(f"  {kernel['reason']}")
+    elif kernel["by"] == "range":
+        lines.append("  this cache has no decision of it")
+    return lines

@@ -1,0 +1,207 @@
+"""Which record a kernel in a trace of ``torch.profiler`` is of, and why it runs. Pure.
+
+A chosen Triton, C++ or CUTLASS kernel is called in a range that names its record (`ops.ranges`). A kernel of a GPU is of the range
+in which it was launched. A library kernel has the range of its aten operator alone: it is of the record with its sizes, strides
+and types in which the library kernel was chosen, if the trace has them (``record_shapes=True``); of several such records it may be
+any. An operator that was called outside of compiled code has no mark either, so this is by sizes, and says so.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from inductor_plugin.cache import Record
+from inductor_plugin.repro.operand import operands
+
+_RANGE = re.compile(r"inductor_plugin ([0-9a-f]{12}/[0-9a-f]{12}) (\S+) (.+)", re.DOTALL)
+"""A range's name, as `inductor.graph.kernel_ranges` writes it."""
+_DIGITS = 12
+_LIBRARY: Mapping[str, tuple[str, int]] = {
+    "aten::mm": ("mm", 0),
+    "aten::bmm": ("bmm", 0),
+    "aten::_int_mm": ("int_mm", 0),
+    "aten::addmm": ("addmm", 1),
+    "aten::baddbmm": ("baddbmm", 1),
+}
+"""Operators of the profiler: the problem's, and the place of A. What is added may be expanded, and is not compared."""
+_DTYPES: Mapping[str, str] = {
+    "float": "float32",
+    "double": "float64",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "signed char": "int8",
+}
+
+_Call = tuple[str, tuple[Any, ...]]
+"""A problem's operator, and size, stride and type of A and B."""
+
+
+@dataclass
+class ProfiledKernel:
+    """The calls of one kernel in a trace.
+
+    Attributes:
+        records: Keys of the records that it may be of, ``ENVIRONMENT/KEY``; a range names one.
+        candidate: The candidate that ran.
+        problem: The problem in one line.
+        by: How it is known: ``range`` or ``sizes``.
+        runs: Whether the cache's decision is still this candidate; None if the cache has no such record.
+        reason: The reason of that decision, None where there is none.
+        calls: Number of calls.
+        host_ms: Milliseconds of the calls on the host.
+        device_ms: Milliseconds of the GPU's kernels that were launched in them, by their names.
+    """
+
+    records: list[str]
+    candidate: str
+    problem: str
+    by: str
+    runs: bool | None = None
+    reason: str | None = None
+    calls: int = 0
+    host_ms: float = 0.0
+    device_ms: dict[str, float] = field(default_factory=dict[str, float])
+
+
+def profiled(trace: Any, records: Iterable[Record]) -> list[ProfiledKernel]:
+    """Return the kernels of a trace that are of records, those that took the longest first.
+
+    Args:
+        trace: The content of a file of ``export_chrome_trace``.
+        records: The records of a cache.
+
+    Raises:
+        ValueError: It is no trace.
+    """
+    events: Any = trace.get("traceEvents") if isinstance(trace, dict) else None
+    if not isinstance(events, list):
+        raise ValueError("it has no list `traceEvents`")  # noqa: TRY004  one kind of error
+    spans = list(_spans(cast("list[Any]", events)))
+    by_key, by_call = _indexed(records)
+    kernels: dict[str, ProfiledKernel] = {}
+    calls: dict[Any, list[tuple[float, float, ProfiledKernel]]] = defaultdict(list)
+    for span in spans:
+        kernel = _kernel_of(span, kernels, by_key, by_call)
+        if kernel is not None:
+            kernel.calls += 1
+            kernel.host_ms += span["dur"] / 1e3
+            calls[_thread(span)].append((span["ts"], span["ts"] + span["dur"], kernel))
+    _add_device_times(spans, calls)
+    took = {
+        name: kernel.host_ms + sum(kernel.device_ms.values()) for name, kernel in kernels.items()
+    }
+    return [kernels[name] for name in sorted(took, key=lambda name: -took[name])]
+
+
+def _spans(events: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events with a beginning and a duration, in microseconds, each with its arguments."""
+    for event in events:
+        is_span = isinstance(event, dict) and isinstance(cast("Any", event).get("name"), str)
+        if is_span and all(isinstance(event.get(name), int | float) for name in ("ts", "dur")):
+            arguments: Any = event.get("args")
+            yield {**event, "args": arguments if isinstance(arguments, dict) else {}}
+
+
+def _indexed(records: Iterable[Record]) -> tuple[dict[str, Record], dict[_Call, list[Record]]]:
+    """Return records by the key of a range, and those in which a library kernel was chosen by their call."""
+    by_key: dict[str, Record] = {}
+    by_call: dict[_Call, list[Record]] = defaultdict(list)
+    places = dict(_LIBRARY.values())
+    for record in records:
+        by_key[_key(record)] = record
+        decision = record.valid_decision
+        if decision is None or decision.winner != decision.library or record.op not in places:
+            continue
+        try:
+            inputs = operands(record.problem, record.describe)[places[record.op] :][:2]
+        except (ValueError, KeyError, TypeError):  # another version's
+            continue
+        operand_facts = tuple((each.size, each.stride, each.dtype) for each in inputs)
+        by_call[record.op, operand_facts].append(record)
+    return by_key, by_call
+
+
+def _key(record: Record) -> str:
+    return f"{record.environment[:_DIGITS]}/{record.digest[:_DIGITS]}"
+
+
+def _kernel_of(
+    span: Mapping[str, Any],
+    kernels: dict[str, ProfiledKernel],
+    by_key: Mapping[str, Record],
+    by_call: Mapping[_Call, Sequence[Record]],
+) -> ProfiledKernel | None:
+    """Return the kernel whose call a span is, a new one at its first call; None for other spans."""
+    name: str = span["name"]
+    if named := _RANGE.fullmatch(name):
+        key, candidate, problem = named.groups()
+        record = by_key.get(key)
+        decision = record.valid_decision if record else None
+        runs = decision.winner == candidate if decision else None
+        reason = decision.reason if decision else None
+        kernel = ProfiledKernel([key], candidate, problem, "range", runs, reason)
+        return kernels.setdefault(name, kernel)
+    call = _call_of(name, span["args"])
+    chosen = by_call.get(call, ()) if call is not None else ()
+    if not chosen:
+        return None
+    reasons = {record.valid_decision for record in chosen}
+    first = chosen[0].valid_decision
+    kernel = ProfiledKernel(
+        [_key(record) for record in chosen],
+        first.winner if first else name,
+        chosen[0].describe,
+        "sizes",
+        runs=True if len(chosen) == 1 else None,
+        reason=first.reason if first and len(reasons) == 1 else None,
+    )
+    return kernels.setdefault(f"{name} {call}", kernel)
+
+
+def _call_of(name: str, arguments: Mapping[str, Any]) -> _Call | None:
+    """Return the call of an aten operator; None for others, and where the trace lacks sizes or types."""
+    if name not in _LIBRARY:
+        return None
+    op, first = _LIBRARY[name]
+    try:
+        facts = [arguments[f"Input {what}"][first:][:2] for what in ("Dims", "Strides", "type")]
+        sizes, strides, types = facts
+        return op, tuple(
+            (tuple(size), tuple(stride), _DTYPES[dtype])
+            for size, stride, dtype in zip(sizes, strides, types, strict=True)
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _thread(span: Mapping[str, Any]) -> str:
+    return f"{span.get('pid')}/{span.get('tid')}"
+
+
+def _add_device_times(
+    spans: Sequence[Mapping[str, Any]],
+    calls: Mapping[Any, list[tuple[float, float, ProfiledKernel]]],
+) -> None:
+    """Add the GPU's kernels to the calls in which they were launched: both have one correlation."""
+    begins: dict[Any, list[float]] = {}
+    for thread, own in calls.items():
+        own.sort(key=lambda call: call[0])
+        begins[thread] = [begin for begin, _, _ in own]
+    launched: dict[str, ProfiledKernel] = {}
+    for span in spans:
+        thread = _thread(span)
+        if span.get("cat") not in ("cuda_runtime", "cuda_driver") or thread not in calls:
+            continue
+        at = bisect_right(begins[thread], span["ts"]) - 1
+        if at >= 0 and span["ts"] <= calls[thread][at][1]:
+            launched[str(span["args"].get("correlation"))] = calls[thread][at][2]
+    for span in spans:
+        kernel = launched.get(str(span["args"].get("correlation")))
+        if kernel is not None and span.get("cat") == "kernel":
+            name: str = span["name"]
+            kernel.device_ms[name] = kernel.device_ms.get(name, 0.0) + span["dur"] / 1e3

@@ -1,0 +1,172 @@
+"""A trace of torch.profiler names the records of its kernels: by the ranges of chosen kernels, and by sizes."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import record_function
+
+from inductor_plugin.cache import Record, open_store
+from inductor_plugin.cli import main
+from inductor_plugin.tuning.report.profile import profiled
+from tests.support.cache.records import decision, measured, record
+from tests.support.cli.committed import hold
+
+WHY = "1.873x faster than the library kernel"
+
+
+def operand(*size: int, dtype: str = "float32") -> dict[str, Any]:
+    stride = [size[1], 1]
+    return {"size": [*size], "stride": stride, "offset": 0, "dtype": dtype, "device": "cpu", "constant": False, "layout": "strided"}  # fmt: skip
+
+
+def product(winner: str, rows: int, environment: str = "e" * 64) -> Record:
+    """Return the record of a product of fp32 matrices; its library kernel is ``lib``."""
+    chosen = replace(decision(winner), library="lib", reason=WHY)
+    problem = {"op": "mm", "inputs": [operand(rows, 4), operand(4, 5)]}
+    known = record(measured("fast"), measured("lib"), problem=rows, decision=chosen)
+    describe = f"mm({rows}x4, 4x5) fp32"
+    return replace(known, environment=environment, problem=problem, describe=describe)
+
+
+def key(known: Record) -> str:
+    return f"{known.environment[:12]}/{known.digest[:12]}"
+
+
+def label(known: Record, candidate: str) -> str:
+    return f"inductor_plugin {key(known)} {candidate} {known.describe}"
+
+
+def trace_of(folder: Path, *labels: str, rows: int = 3, shapes: bool = True) -> Any:
+    """Return the trace of ranges with these names, and of a product of the library."""
+    a, b = torch.ones(rows, 4), torch.ones(4, 5)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(
+        activities=activities, record_shapes=shapes, acc_events=True
+    ) as run:
+        for name in labels:
+            with record_function(name):
+                torch.ones(2).sin_()
+        torch.mm(a, b, out=torch.empty(rows, 5))
+    file = folder / "trace.json"
+    run.export_chrome_trace(str(file))
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def test_a_range_leads_to_its_record_and_reason(tmp_path: Path) -> None:
+    known, gone = product("fast", 7), product("fast", 8)
+    trace = trace_of(tmp_path, *[label(known, "fast")] * 2, label(gone, "fast"))
+    kernels = {kernel.problem: kernel for kernel in profiled(trace, [known])}
+    one, other = kernels[known.describe], kernels[gone.describe]
+    assert (one.records, one.candidate, one.by, one.calls) == ([key(known)], "fast", "range", 2)
+    assert (one.runs, one.reason) == (True, WHY)
+    assert one.host_ms > 0.0
+    assert (other.records, other.runs, other.reason) == ([key(gone)], None, None)
+
+
+def test_a_candidate_that_the_cache_does_not_choose_any_more_is_said_to_be_old(
+    tmp_path: Path,
+) -> None:
+    known = product("lib", 7)
+    (kernel,) = profiled(trace_of(tmp_path, label(known, "fast")), [known])
+    assert (kernel.candidate, kernel.runs) == ("fast", False)
+
+
+def test_a_library_kernel_is_known_by_sizes_where_they_are_of_one_record(tmp_path: Path) -> None:
+    trace, own = trace_of(tmp_path), product("lib", 3)
+    (kernel,) = profiled(trace, [own, product("lib", 9)])
+    assert (kernel.records, kernel.candidate, kernel.by) == ([key(own)], "lib", "sizes")
+    assert (kernel.calls, kernel.runs, kernel.reason) == (1, True, WHY)
+    twin = replace(own, environment="f" * 64)
+    (either,) = profiled(trace, [own, twin])
+    assert (either.records, either.runs) == ([key(own), key(twin)], None)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        product("fast", 3),  # another kernel was chosen
+        product("lib", 4),
+        replace(product("lib", 3), problem={"op": "mm", "inputs": [operand(3, 4, dtype="float64"), operand(4, 5)]}),
+        replace(product("lib", 3), problem={"op": "mm"}),  # nothing that this version reads
+        replace(product("lib", 3), op="bmm"),
+    ],
+)  # fmt: skip
+def test_a_library_kernel_of_other_operands_is_not_taken_for_a_records(
+    other: Record, tmp_path: Path
+) -> None:
+    assert profiled(trace_of(tmp_path), [other]) == []
+
+
+def test_without_sizes_nothing_is_guessed(tmp_path: Path) -> None:
+    assert profiled(trace_of(tmp_path, shapes=False), [product("lib", 3)]) == []
+
+
+def test_a_kernel_of_a_gpu_is_of_the_range_that_launched_it() -> None:
+    known = product("fast", 7)
+
+    def event(name: str, cat: str, ts: float, dur: float, tid: int, **arguments: int) -> Any:
+        return {"ph": "X", "pid": 1, "tid": tid, "name": name, "cat": cat, "ts": ts, "dur": dur, "args": arguments}  # fmt: skip
+
+    events = [
+        event(label(known, "fast"), "cpu_op", 10.0, 5.0, 1),
+        event("cuLaunchKernel", "cuda_driver", 12.0, 1.0, 1, correlation=5),
+        event("cuLaunchKernel", "cuda_driver", 12.0, 1.0, 2, correlation=6),  # another thread
+        event("cuLaunchKernel", "cuda_driver", 16.0, 1.0, 1, correlation=7),  # behind it
+        event("triton_tem_fused_mm_0", "kernel", 30.0, 2000.0, 9, correlation=5),
+        event("other", "kernel", 30.0, 1.0, 9, correlation=6),
+        event("later", "kernel", 30.0, 1.0, 9, correlation=7),
+        {"name": 3, "ts": 1, "dur": 1},
+        {"name": "aten::mm", "ts": 1, "dur": 1, "args": {"Input Dims": 3}},
+        "no event",
+    ]
+    (kernel,) = profiled({"traceEvents": events}, [known])
+    assert kernel.device_ms == {"triton_tem_fused_mm_0": 2.0}
+    assert kernel.host_ms == pytest.approx(0.005)
+
+
+def test_the_verb_says_it_and_follows_its_schema(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, store = product("fast", 7), open_store(tmp_path / "cache")
+    store.put_record(known)
+    file = tmp_path / "trace.json.gz"
+    trace = trace_of(tmp_path, label(known, "fast"))
+    odd = label(product("fast", 8), "x\x1b[2J")  # as the profiler itself would not write it
+    trace["traceEvents"].append({"name": odd, "ts": 1, "dur": 2})
+    file.write_bytes(gzip.compress(json.dumps(trace).encode()))
+    words = ["explain", "--profile", str(file), "--cache-dir", str(store.root)]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert f"{known.describe}   {key(known)}\n  fast: 1 call, " in said
+    assert f"on the host\n  {WHY}\n" in said
+    assert "this cache has no decision of it" in said
+    assert "\x1b" not in said
+    assert main([*words, "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    hold("explain_profile", fields)
+    assert {kernel["problem"] for kernel in fields["kernels"]} >= {known.describe}
+
+
+def test_what_is_no_trace_is_an_error_and_an_empty_one_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, file = open_store(tmp_path / "cache"), tmp_path / "trace.json"
+    words = ["explain", "--profile", str(file), "--cache-dir", str(store.root)]
+    for text in (None, "{", "[]", '{"traceEvents": 3}'):
+        if text is not None:
+            file.write_text(text, encoding="utf-8")
+        assert main(words) == 2
+        assert "is no trace of torch.profiler" in capsys.readouterr().err
+    file.write_text('{"traceEvents": []}', encoding="utf-8")
+    assert main(words) == 0
+    assert "record_shapes=True" in capsys.readouterr().out
