@@ -48,6 +48,13 @@ def test_what_two_results_name_alike_is_compared() -> None:
     ]
 
 
+def test_a_ratio_that_is_no_number_is_left_out_of_a_comparison() -> None:
+    left, right = {"small": 1e-300, "whole": 3}, {"small": 1e300, "whole": 10**308}
+    rows = compared(left, right)
+    assert rows[0] == ["small", 1e-300, 1e300, None]
+    json.dumps(rows, allow_nan=False)
+
+
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
 def test_each_committed_result_is_shown(file: Path) -> None:
     content: Any = json.loads(file.read_text())
