@@ -87,7 +87,7 @@ function compareSection() {
   if (!raw.pairs) return null;
   const rows = raw.pairs.map(([left, right]) => {
     const [a, b] = [records[left] ?? null, records[right] ?? null];
-    return { a, b, any: a ?? b, ratio: a?.ms && b?.ms ? a.ms / b.ms : null, differs: Boolean(a && b && a.winner !== b.winner) };
+    return { a, b, any: a ?? b, ratio: a?.ms && b?.ms ? a.ms / b.ms : null, differs: Boolean(a && b && differs(a, b)) };
   });
   const differing = rows.filter((row) => row.differs).length;
   const alone = rows.filter((row) => !row.a || !row.b).length;
