@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.tuning.report.page.bench import bench, compared
+from inductor_plugin.tuning.report.page.bench import MOST_COLUMNS, MOST_ROWS, bench, compared
 from tests.support.repository import REPOSITORY
 
 RESULTS = sorted((REPOSITORY / "benchmarks" / "results").glob("*.json"))
@@ -25,8 +25,105 @@ def test_lists_of_objects_are_tables_and_numbers_are_figures() -> None:
             "columns": ["name", "ms", "extra"],
             "rows": [["a", 1, None], ["b", None, True]],
             "left_out": 0,
+            "columns_left_out": 0,
         }
     ]
+
+
+def test_what_is_within_rows_is_columns_and_tables() -> None:
+    rows = [
+        {"name": "a", "inner": {"ms": 1.5, "deep": {"n": 2}}, "times": [1, 2], "grid": [[1], [2]]},
+        {"name": "b", "arms": [{"arm": "x", "ms": 3}, {"arm": "y", "ms": 4}, 5]},
+        6,
+    ]
+    first, second = bench({"rows": rows})["tables"]
+    names = ["name", "inner.ms", "inner.deep.n", "times", "grid", "value"]
+    assert first["columns"] == names
+    assert first["rows"][0] == ["a", 1.5, 2, "1, 2", "1, 2", None]
+    assert first["rows"][2] == [*[None] * 5, 6]
+    assert second["name"] == "rows > arms"
+    assert second["columns"] == ["of", "arm", "ms", "value"]
+    assert second["rows"] == [["b", "x", 3, None], ["b", "y", 4, None], ["b", None, None, 5]]
+
+
+def test_an_object_of_objects_in_a_row_is_a_table_by_key() -> None:
+    rows = [{"shape": "a", "arms": {"ours": {"ms": 1}, "stock": {"ms": 2, "n": 3}}}]
+    _, second = bench({"rows": rows})["tables"]
+    assert second["columns"] == ["of", "key", "ms", "n"]
+    assert second["rows"] == [["a", "ours", 1, None], ["a", "stock", 2, 3]]
+
+
+def test_lists_of_values_are_figures_in_few_words() -> None:
+    content: dict[str, Any] = {
+        "few": [1.0, 2.5],
+        "many": list(range(101)),
+        "texts": ["t"] * 14,
+        "lists": [[1, 2], [3]],
+        "empty": [],
+    }
+    assert bench(content)["figures"] == [
+        ["few", "1, 2.5"],
+        ["many", "101 values from 0 to 100, median 50"],
+        ["texts", "14 values: " + ", ".join(["t"] * 12) + " ..."],
+        ["lists > 0", "1, 2"],
+        ["lists > 1", "3"],
+        ["empty", "none"],
+    ]
+
+
+def test_fields_beside_samples_are_figures() -> None:
+    arms = {"ours": {"samples_ms": [1.0], "flops": 7, "build": {"seconds": 2}}}
+    assert bench({"arms": arms})["figures"] == [
+        ["arms > ours > flops", 7],
+        ["arms > ours > build > seconds", 2],
+    ]
+
+
+def test_values_are_shown_however_deep_they_are() -> None:
+    content: dict[str, Any] = {"ms": 1}
+    for _ in range(3000):
+        content = {"in": content}
+    ((path, value),) = bench(content)["figures"]
+    assert (path.count(" > "), value) == (3000, 1)
+    assert len(compared(content, content)) == 1
+
+
+def test_what_is_left_out_is_counted() -> None:
+    rows = [{f"column {n}": n for n in range(MOST_COLUMNS + 3)}] * (MOST_ROWS + 2)
+    figures = {f"figure {n}": n for n in range(MOST_ROWS + 4)}
+    samples = {"a": {"samples_ms": [1.0, None, "x"]}, "b": {"samples_ms": [None]}}
+    known = bench({"rows": rows, "samples": samples, **figures})
+    (table,) = known["tables"]
+    assert (table["left_out"], table["columns_left_out"]) == (2, 3)
+    assert (len(table["rows"]), len(table["columns"])) == (MOST_ROWS, MOST_COLUMNS)
+    assert (len(known["figures"]), known["left_out"]) == (MOST_ROWS, 4 + 3)
+
+
+def leaves(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(leaves, value.values()))
+    return sum(map(leaves, value)) if isinstance(value, list) else 1
+
+
+def lists_of_values(value: Any) -> int:
+    """Return how many values are in lists, which the page may say in few words."""
+    if isinstance(value, dict):
+        return sum(map(lists_of_values, value.values()))
+    if not isinstance(value, list):
+        return 0
+    return sum(1 if not isinstance(each, (dict, list)) else lists_of_values(each) for each in value)
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
+def test_every_value_of_a_committed_result_is_in_the_page(file: Path) -> None:
+    content: Any = json.loads(file.read_text())
+    content = {"rows": content} if isinstance(content, list) else content
+    known = bench(content)
+    assert known["left_out"] == 0
+    assert all(not each["left_out"] and not each["columns_left_out"] for each in known["tables"])
+    cells = sum(len(each["rows"]) * len(each["columns"]) for each in known["tables"])
+    samples = sum(len(values) for each in known["samples"] for _, values in each["rows"])
+    assert len(known["figures"]) + cells + samples >= leaves(content) - lists_of_values(content)
 
 
 def test_arms_with_samples_are_drawn_together() -> None:

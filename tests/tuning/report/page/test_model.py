@@ -8,6 +8,7 @@ import pytest
 
 from inductor_plugin.cache import digest_of
 from inductor_plugin.tuning.pins.pin import Pin, PinFile, pin_file, pin_of_record
+from inductor_plugin.tuning.report.page.bench import MOST_ROWS
 from inductor_plugin.tuning.report.page.document import document
 from inductor_plugin.tuning.report.page.model import page_model
 from inductor_plugin.tuning.report.page.rows import RECORD
@@ -161,3 +162,9 @@ def test_figures_of_extreme_times_are_finite(times: tuple[float, float]) -> None
     ]
     pinned = PinSource("pins", PinFile({pin.place: pin for pin in pins}))
     json.dumps(page_model([CacheSource("cache", rows, {}), pinned]), allow_nan=False)
+
+
+def test_what_a_comparison_leaves_out_is_counted() -> None:
+    content = {f"figure {n}": n for n in range(MOST_ROWS + 3)}
+    model = page_model([BenchSource("a", content), BenchSource("b", content)])
+    assert (len(model["compared"]), model["compared_left_out"]) == (MOST_ROWS, 3)
