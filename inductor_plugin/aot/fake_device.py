@@ -98,13 +98,14 @@ def as_target(
         facts: Properties to override, by the names of ``torch.cuda.get_device_properties``.
 
     Raises:
-        TargetError: The name is not known, it is no NVIDIA GPU, or this torch is built without CUDA.
+        TargetError: The name is not known, it is no GPU of this torch's kind, or this torch is built without CUDA.
     """
     gpu = targets.named(named) if isinstance(named, str) else named
-    if not gpu.arch.startswith("sm_"):
+    kind = "gfx" if torch.version.hip else "sm_"
+    if not gpu.arch.startswith(kind):
         raise TargetError(
-            f"{gpu.name} is of architecture {gpu.arch!r}, and torch lowers for NVIDIA's (sm_90a ...) where there is no "
-            "device; tune on the machine that has it"
+            f"{gpu.name} is of architecture {gpu.arch!r}, and this torch lowers for {kind}... where there is no device; "
+            "tune on the machine that has it"
         )
     if torch.version.cuda is None:
         raise TargetError(
