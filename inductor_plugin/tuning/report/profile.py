@@ -13,9 +13,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from inductor_plugin.cache import Record
+from inductor_plugin.cache.document import is_array, is_object
 from inductor_plugin.repro.operand import operands
 
 _RANGE = re.compile(r"inductor_plugin ([0-9a-f]{12}/[0-9a-f]{12}) (\S+) (.+)", re.DOTALL)
@@ -78,10 +79,10 @@ def profiled(trace: Any, records: Iterable[Record]) -> list[ProfiledKernel]:
     Raises:
         ValueError: It is no trace.
     """
-    events: Any = trace.get("traceEvents") if isinstance(trace, dict) else None
-    if not isinstance(events, list):
-        raise ValueError("it has no list `traceEvents`")  # noqa: TRY004  one kind of error
-    spans = list(_spans(cast("list[Any]", events)))
+    events: Any = trace.get("traceEvents") if is_object(trace) else None
+    if not is_array(events):
+        raise ValueError("it has no list `traceEvents`")
+    spans = list(_spans(events))
     by_key, by_call = _indexed(records)
     kernels: dict[str, ProfiledKernel] = {}
     calls: dict[Any, list[tuple[float, float, ProfiledKernel]]] = defaultdict(list)
@@ -101,10 +102,11 @@ def profiled(trace: Any, records: Iterable[Record]) -> list[ProfiledKernel]:
 def _spans(events: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Yield the events with a beginning and a duration, in microseconds, each with its arguments."""
     for event in events:
-        is_span = isinstance(event, dict) and isinstance(cast("Any", event).get("name"), str)
-        if is_span and all(isinstance(event.get(name), int | float) for name in ("ts", "dur")):
-            arguments: Any = event.get("args")
-            yield {**event, "args": arguments if isinstance(arguments, dict) else {}}
+        if not is_object(event) or not isinstance(event.get("name"), str):
+            continue
+        if all(isinstance(event.get(name), int | float) for name in ("ts", "dur")):
+            arguments: object = event.get("args")
+            yield {**event, "args": arguments if is_object(arguments) else {}}
 
 
 def _indexed(records: Iterable[Record]) -> tuple[dict[str, Record], dict[_Call, list[Record]]]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -19,8 +20,10 @@ import torch._dynamo
 import torch._inductor.config as inductor_config
 from torch._inductor.exc import InductorError
 from torch._inductor.utils import run_and_get_code
+from torch._inductor.virtualized import V
 
 import inductor_plugin
+from inductor_plugin.inductor.graph.chosen import Chosen
 from inductor_plugin.inductor.graph.kernel_ranges import RangeWriter
 from tests.support.attention.graphs import only
 from tests.support.lowering import Arg, Lab, cpp_wrapper, library_first, visited_first
@@ -120,6 +123,21 @@ def test_generated_cpp_has_none(
         lab.lower(product, A, B)
     assert lab.screens
     before.assert_not_called()
+
+
+def test_the_range_of_a_kernel_in_a_subgraph_is_at_the_end_of_the_module() -> None:
+    """A subgraph is a function before the line that waits for kernels."""
+    ends: list[str] = []
+    imports: list[str] = []
+    module = SimpleNamespace(suffix=SimpleNamespace(writeline=ends.append))
+    subgraph = SimpleNamespace(lines=[], add_import_once=imports.append, parent_wrapper=module)
+    graph: Any = SimpleNamespace(wrapper_code=subgraph)
+    with V.set_graph_handler(graph):
+        behind = RangeWriter().before(None, [], Chosen("c-1", "c", "mm(2x3, 3x4)", "e/d"))
+        subgraph.lines.append("launch_buf0(a, b, None, out=buf0)")
+        behind()
+    assert ranges_in("\n".join(ends)) == {"launch_buf0": "inductor_plugin e/d c-1 mm(2x3, 3x4)"}
+    assert imports == ["import inductor_plugin.ops.ranges"]
 
 
 def test_a_profile_of_a_model_names_record_and_candidate(cache_dir: Path) -> None:

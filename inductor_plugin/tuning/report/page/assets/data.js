@@ -130,6 +130,7 @@ const commonest = (numbers) => {
 const inMicro = (values) => (commonest(values) ?? 1) < 0.3;
 /** What problems belong to: models, graphs, a process. Only what a cache or a process has said. */
 const KINDS = { model: "Models", graph: "Graphs", process: "Last process with misses", own: "Graphs of this process" };
+const KIND = { model: "Model", graph: "Graph", process: "Last misses" };
 const groups = sources.flatMap((source, index) => [
   ...(source.graphs ?? []).map((graph) => ({ ...graph, kind: "own", key: text(graph.name), record: -1, total: graph.records.length })),
   ...(source.groups ?? []),

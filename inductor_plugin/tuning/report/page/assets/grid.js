@@ -32,7 +32,7 @@ function grid({ name, label, columns, rows, words, sorted = null, chips = [], ch
   /** A list of what rows belong to: all, or one of the choices. */
   function chooser() {
     const kinds = new Map();
-    choices.forEach((choice, at) => kinds.set(choice.kind, [...(kinds.get(choice.kind) ?? []), el("option", { value: at }, choice.label)]));
+    choices.forEach((choice, at) => kinds.set(choice.kind, [...(kinds.get(choice.kind) ?? []), el("option", { value: at, id: `g/${choice.id}` }, choice.label)]));
     return el("select", {
       class: "chooser", "aria-label": `${label} of`, id: `choose-${name}`,
       onchange: () => { state.choice = choices[select.value] ?? null; renew(); chosen(state.choice); },
@@ -110,7 +110,8 @@ function grid({ name, label, columns, rows, words, sorted = null, chips = [], ch
 
   function gap(tall) {
     if (!tall) return "";
-    const cell = el("td", { colspan: columns.length });
+    const inSight = heads.filter((head) => head.offsetWidth).length; // a phone has less, and would make room for all
+    const cell = el("td", { colspan: inSight || columns.length });
     const row = el("tr", { class: "gap", "aria-hidden": "true" }, cell);
     cell.style.height = `${tall}px`;
     return row;

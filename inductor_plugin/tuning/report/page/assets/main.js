@@ -6,12 +6,12 @@ document.getElementById("about").textContent = [
 document.getElementById("made").textContent = `inductor-plugin ${raw.plugin}. Sorted by its heads; / searches, arrows move between rows, Enter opens one, Esc closes it.`;
 
 const TITLES = {
-  summary: null, problems: "Problems", compare: "Side by side", gains: "Gains", roofline: "Roofline", graphs: "Graphs", groups: "Models and graphs",
+  summary: null, problems: "Problems", compare: "Side by side", groups: "Models and graphs", gains: "Gains", roofline: "Roofline", graphs: "Graphs",
   timeline: "Timeline", warm: "Warm start", refused: "Refused", cache: "Cache", environments: "Environments",
 };
 const main = document.getElementById("main");
 const parts = [
-  summarySection(), graphsSection, compareSection(), problemsSection(), gainsSection(), rooflineSection(), timelineSection(),
+  summarySection(), graphsSection, compareSection(), problemsSection(), groupsSection(), gainsSection(), rooflineSection(), timelineSection(),
   warmSection(), refusedSection(), cacheSection(), ...benchSections(), environmentsSection(),
 ].map((part) => (typeof part === "function" ? part() : part)).filter(Boolean);
 main.append(...parts);

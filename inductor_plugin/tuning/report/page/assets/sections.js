@@ -130,7 +130,7 @@ function rooflineSection() {
 
 function graphsSection() {
   const graphs = groups.filter((group) => group.kind === "own");
-  if (!graphs.length) return groupsSection();
+  if (!graphs.length) return null;
   const seconds = (graph, name) => graph.spent[name] ?? 0;
   const table = grid({
     name: "graphs", label: "Graphs", rows: graphs, height: "24rem", words: null, empty: "",
@@ -149,13 +149,14 @@ function graphsSection() {
 
 /** What the cache knows of models, graphs and the last process; a problem may be in many. */
 function groupsSection() {
-  if (!groups.length) return null;
+  const known = groups.filter((group) => group.kind !== "own");
+  if (!known.length) return null;
   const without = calls.filter((record) => !groupsOf.has(record.index)).length;
   const table = grid({
-    name: "groups", label: "Models and graphs", rows: groups, height: "24rem", words: groups.length > 8 ? (g) => `${g.title} ${KINDS[g.kind]}` : null, empty: "",
+    name: "groups", label: "Models and graphs", rows: known, height: "24rem", words: known.length > 8 ? (g) => `${g.title} ${KIND[g.kind]}` : null, empty: "",
     columns: [
       { name: "group", title: "Name", value: (g) => g.title, cell: (g) => el("a", { href: groupAddress(g), title: g.title }, g.title) },
-      { name: "of", title: "What", wide: true, value: (g) => KINDS[g.kind], cell: (g) => KINDS[g.kind] },
+      { name: "of", title: "What", wide: true, value: (g) => KIND[g.kind], cell: (g) => KIND[g.kind] },
       isBeside && { name: "side", title: "Source", wide: true, value: (g) => shortNames[g.source], cell: (g) => cut(shortNames[g.source]) },
       { name: "calls", title: "Problems", number: true, first: true, value: (g) => g.own.size, cell: (g) => count(g.own.size) },
       { name: "whole", title: "Whole graph", number: true, first: true, about: "Time with library kernels over that of the tuned graph", value: (g) => records[g.record]?.gain, cell: (g) => wholeCell(records[g.record]) },

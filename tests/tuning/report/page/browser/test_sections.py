@@ -16,17 +16,19 @@ from inductor_plugin.tuning.report.page.candidates import CANDIDATE
 from inductor_plugin.tuning.report.page.rows import RECORD
 from inductor_plugin.tuning.report.page.source import CompiledGraphRow, ProblemGroup
 from tests.support.browser import Page
-from tests.support.report_pages import WrittenPage, opened, written
+from tests.support.report_pages import WrittenPage, invented, opened, written
 
 pytestmark = pytest.mark.slow
 
 CACHE = ("summary", "problems", "gains", "roofline", "warm", "refused", "cache", "environments")
-TRACED = (*CACHE[:4], "timeline", *CACHE[4:])
+TUNED = (*CACHE[:2], "groups", *CACHE[2:])
+"""Of a cache that a process has filled: its misses are a group."""
+TRACED = (*TUNED[:5], "timeline", *TUNED[5:])
 SECTIONS = {
     "demo": TRACED,
     "training": TRACED,
     "many": CACHE,
-    "beside": ("summary", "compare", *CACHE[1:]),
+    "beside": ("summary", "compare", *TUNED[1:]),
     "pins": ("summary", "problems", "gains", "roofline", "refused", "environments"),
 }
 
@@ -235,6 +237,19 @@ def test_a_graph_leads_to_its_problems(demo: WrittenPage, page: Page, tmp_path: 
     page.wait("document.activeElement.id === 'choose-problems'")
     (said,) = texts(page, "#problems .status")
     assert said == f"2 of {len(demo.source.records)} rows: 1 forward (2 problems)"
+
+
+def test_the_names_of_groups_have_most_of_a_phone(page: Page, tmp_path: Path) -> None:
+    source = invented(300)
+    graphs = [
+        ProblemGroup("graph", f"{n}" * 16, f"graph {n}", (each.place,))
+        for n, each in enumerate(source.records)
+    ]
+    page.size(390, 844, phone=True)
+    opened(page, written(tmp_path, "graphs", replace(source, groups=graphs)).file)
+    width = "document.querySelector('#grid-groups {}').getBoundingClientRect().width"
+    assert page.run(width.format("td.c-group")) > 0.4 * page.run(width.format("table"))
+    assert page.run(width.format("tbody tr:not(.gap)")) > 0.98 * page.run(width.format("table"))
 
 
 def test_a_cache_is_grouped_by_what_it_knows_and_problems_lead_to_their_groups(
