@@ -23,8 +23,16 @@ def _driverless(_device: str) -> Target:
     raise OSError("no driver")
 
 
-NEW_DEVICE: Device = replace(NPU, target=lambda _: NEW)
-TOY_DEVICE: Device = replace(NPU, target=lambda _: TOY)
+def _new(_device: str) -> Target:
+    return NEW
+
+
+def _toy(_device: str) -> Target:
+    return TOY
+
+
+NEW_DEVICE: Device = replace(NPU, target=_new)
+TOY_DEVICE: Device = replace(NPU, target=_toy)
 BROKEN_DEVICE: Device = replace(NPU, target=_driverless)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeGuard
 
 from inductor_plugin.cache.document import is_array, is_object
 from inductor_plugin.cache.report import number, printable
@@ -84,7 +84,7 @@ def _within(
                 yield _joined(at, field), each
 
 
-def _is_table(value: Any) -> bool:
+def _is_table(value: Any) -> TypeGuard[list[Any]]:
     return is_array(value) and any(map(is_object, value))
 
 
