@@ -17,6 +17,7 @@ from docs.tables import TABLES
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.pages import Page
+    from mkdocs.utils.templates import TemplateContext
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OUTSIDE = {"architecture.md": "ARCHITECTURE.md", "changelog.md": "CHANGELOG.md"}
@@ -37,6 +38,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Return a page's text with its generated parts."""
     del config, files
     return filled(markdown, page.file.src_uri)
+
+
+def on_template_context(
+    context: TemplateContext, template_name: str, config: MkDocsConfig
+) -> TemplateContext:
+    """Return what the page for wrong addresses is made of: with relative links where nobody says what is published where.
+
+    All pages lie in one folder, so that they lead somewhere from every wrong name in it; links from the root of a host, mkdocs'
+    own, do so only where the site is the whole host.
+    """
+    if template_name == "404.html" and not config.site_url:
+        context["base_url"] = "."
+    return context
 
 
 def filled(markdown: str, name: str) -> str:

@@ -19,14 +19,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from inductor_plugin.errors import DeviceError, RegistrationError, warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.target import Target
 from inductor_plugin.template import Json, Template
 
-__all__ = ["DEVICES", "Device", "Devices", "Json", "Problem", "Target", "Timer", "register"]
+if TYPE_CHECKING:
+    from inductor_plugin.worker.event_timer import EventTimer
+
+__all__ = [
+    "DEVICES", "Device", "Devices", "EventTimer", "Json", "Problem", "Target", "Timer", "register",
+]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +120,7 @@ class Device:
             devices of that name (cores, memory, clock limits). Part of every key.
         versions: Returns the versions of the software besides torch that timings depend on: driver, kernel libraries,
             compilers. Part of every key.
-        timer: Returns the timer of a device, in the benchmark worker. `worker.event_timer.EventTimer` serves any device
+        timer: Returns the timer of a device, in the benchmark worker. `EventTimer` serves any device
             that has a `DeviceInterface`, and may be derived from.
         target: Returns the figures by which candidates are ranked, and from which the report draws the roofline of environments
             whose device has their ``device_name``; None if there are none.
@@ -385,3 +390,10 @@ DEVICES = Devices(entry_points)
 def register(name: str, reference: str) -> Device:
     """Register a device in this process by hand; see `Devices.register`."""
     return DEVICES.register(name, reference)
+
+
+def __getattr__(name: str) -> Any:
+    """Return `EventTimer`, which needs torch: it is imported when it is asked for."""
+    if name == "EventTimer":
+        return referred("inductor_plugin.worker.event_timer:EventTimer")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -93,7 +93,7 @@ class Candidate:
             self.fused.registers,
             self.fused.spilled_bytes,
             self.fused.shared_bytes,
-            self.kernel.block_threads,
+            self.kernel.block_threads(),
         )
 
 

@@ -19,9 +19,10 @@ from typing import Any, cast
 
 import torch
 
+from inductor_plugin.aot import targets
 from inductor_plugin.config import process_environment, set_environment
 from inductor_plugin.errors import TargetError
-from inductor_plugin.problem.target import Target, target
+from inductor_plugin.problem.target import Target
 from inductor_plugin.worker.child.inductor import TargetDriver
 from inductor_plugin.worker.jobs import TritonTarget
 
@@ -97,9 +98,15 @@ def as_target(
         facts: Properties to override, by the names of ``torch.cuda.get_device_properties``.
 
     Raises:
-        TargetError: The name is not known, or this torch is built without CUDA.
+        TargetError: The name is not known, it is no GPU of this torch's kind, or this torch is built without CUDA.
     """
-    gpu = target(named) if isinstance(named, str) else named
+    gpu = targets.named(named) if isinstance(named, str) else named
+    kind = "gfx" if torch.version.hip else "sm_"
+    if not gpu.arch.startswith(kind):
+        raise TargetError(
+            f"{gpu.name} is of architecture {gpu.arch!r}, and this torch lowers for {kind}... where there is no device; "
+            "tune on the machine that has it"
+        )
     if torch.version.cuda is None:
         raise TargetError(
             f"torch {torch.__version__} is built without CUDA and cannot lower for {gpu.name}; "

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from inductor_plugin.aot import models, standard
+from inductor_plugin.aot import models, standard, targets
 from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.aot.lack import nothing_compiled, warnings_of
 from inductor_plugin.aot.lower import Lowered, ModelAndInputs, lower_model
@@ -48,7 +48,7 @@ from inductor_plugin.kernels.unit import CppSource, namespace, unique_symbol
 from inductor_plugin.ops.gemm_abi import load
 from inductor_plugin.ops.native import source as sites
 from inductor_plugin.ops.native.library import reason as library_reason
-from inductor_plugin.problem.target import Target, names, target
+from inductor_plugin.problem.target import Target, names
 from inductor_plugin.tuning.counters import COUNTERS, Stats
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.version import __version__
@@ -223,7 +223,7 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
 def _gpu(name: str) -> Target:
     """Return the named GPU, or this machine's."""
     if name != HERE:
-        return target(name)
+        return targets.named(name)
     here = target_of(torch.device("cuda")) if torch.cuda.is_available() else None
     if here is None:
         raise TargetError(

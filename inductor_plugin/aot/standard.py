@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from inductor_plugin.aot import targets
 from inductor_plugin.aot.models import Inputs
 from inductor_plugin.errors import TargetError
-from inductor_plugin.problem.target import Target, names, target
+from inductor_plugin.problem.target import Target
 
 ROWS = (16, 64, 256, 1024, 4096)
 """Tokens of one call: decoding in batches to prefill."""
@@ -53,17 +54,17 @@ class Products(nn.Module):
 
 
 def for_arch(arch: str) -> Target:
-    """Return the first known GPU of an architecture; its kernels run on all of them.
+    """Return the first target of an architecture; its kernels run on all of them.
 
     Raises:
-        TargetError: No known GPU has this architecture.
+        TargetError: No target has this architecture.
     """
-    gpus = [target(name) for name in names()]
-    for gpu in gpus:
+    known: set[str] = set()
+    for gpu in targets.every():
         if gpu.arch == arch:
             return gpu
-    listed = ", ".join(sorted({gpu.arch for gpu in gpus}))
-    raise TargetError(f"unknown architecture {arch!r}; known are: {listed}")
+        known.add(gpu.arch)
+    raise TargetError(f"unknown architecture {arch!r}; known are: {', '.join(sorted(known))}")
 
 
 def products(arch: str) -> tuple[Products, list[Inputs]]:

@@ -25,7 +25,7 @@ from inductor_plugin.cost.flex_table import (
     Tile,
 )
 from inductor_plugin.cost.tile import BYTES
-from inductor_plugin.problem.target import Target
+from inductor_plugin.problem.target import WARP_SIZE, Target
 
 SPILLS_TAKEN = 500
 """Bytes of spill stores and loads a thread below which a configuration is still measured.
@@ -269,12 +269,12 @@ def _sure(call: FlexCall, tile: Tile, target: Target | None) -> bool:
     """Return True if a configuration runs without spills with any score_mod."""
     sums = BACKWARD_SUMS_AT_EASE if call.direction == "backward" else SUMS_AT_EASE
     sums = EXACT_SUMS_AT_EASE if call.exact else sums
-    return _starts(call, tile, target) and _sums(call, tile) <= sums
+    return _starts(call, tile, target) and _sums(call, tile, target) <= sums
 
 
-def _sums(call: FlexCall, tile: Tile) -> float:
+def _sums(call: FlexCall, tile: Tile, target: Target | None) -> float:
     """Return the float32 accumulators of a thread."""
-    threads = 32 * tile.warps
+    threads = (target.warp_size if target else WARP_SIZE) * tile.warps
     qk, v = _padded(call.head_dim), _padded(call.value_dim)
     if call.direction == "backward":
         m1, n1, m2, n2 = tile.blocks

@@ -121,7 +121,9 @@ def _as_compiled(compiled: Resources, guess: Needs, kernel: Kernel, target: Targ
         registers=registers,
         spilled_bytes=guess.spilled_bytes if compiled.spills is None else compiled.spills,
         shared_bytes=shared,
-        blocks=target.blocks(compiled.threads or kernel.block_threads, registers, shared),
+        blocks=target.blocks(
+            compiled.threads or kernel.block_threads(target.warp_size), registers, shared
+        ),
     )
 
 

@@ -16,7 +16,7 @@ from inductor_plugin.cost.liveness import asked_ahead, live_values, longest_chai
 from inductor_plugin.cost.tile import REGISTERS_BESIDE_SUMS, ceil_div
 from inductor_plugin.problem.definition import item_bytes
 from inductor_plugin.problem.epilogue import Epilogue
-from inductor_plugin.problem.target import Target
+from inductor_plugin.problem.target import WARP_SIZE, Target
 
 MOST_REGISTERS = 255
 """Registers a thread can have."""
@@ -68,15 +68,13 @@ class Kernel:
     persistent: bool = False
     reduces: bool = False
 
-    @property
-    def block_threads(self) -> int:
-        """Threads of a block."""
-        return self.threads or 32 * self.warps
+    def block_threads(self, warp_size: int = WARP_SIZE) -> int:
+        """Return the threads of a block."""
+        return self.threads or warp_size * self.warps
 
-    @property
-    def sums(self) -> int:
-        """Elements of the tile in one thread."""
-        return ceil_div(self.tile[0] * self.tile[1], 32 * max(self.warps, 1))
+    def sums(self, warp_size: int = WARP_SIZE) -> int:
+        """Return the elements of the tile in one thread."""
+        return ceil_div(self.tile[0] * self.tile[1], warp_size * max(self.warps, 1))
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,9 @@ class Needs:
 def unfused_needs(kernel: Kernel, target: Target) -> Needs:
     """Return the resources of a kernel without epilogue: as compiled, or estimated from its tile."""
     limit = register_limit(kernel, target)
-    estimate = limit if kernel.kind == "cutlass" else kernel.sums + REGISTERS_BESIDE_SUMS
+    estimate = (
+        limit if kernel.kind == "cutlass" else kernel.sums(target.warp_size) + REGISTERS_BESIDE_SUMS
+    )
     registers = kernel.registers or estimate
     spilled = kernel.spilled_bytes
     if spilled is None:
@@ -139,7 +139,7 @@ def fused_needs(kernel: Kernel, epilogue: Epilogue, target: Target, alone: Needs
 
 def register_limit(kernel: Kernel, target: Target) -> int:
     """Return the most registers of a thread with which one block fits a multiprocessor."""
-    each = target.registers_per_multiprocessor // max(kernel.block_threads, 1)
+    each = target.registers_per_multiprocessor // max(kernel.block_threads(target.warp_size), 1)
     return min(MOST_REGISTERS, each // 8 * 8)
 
 
@@ -158,7 +158,7 @@ def main_registers(kernel: Kernel, epilogue: Epilogue, target: Target, alone: in
     """
     if "split_k" not in kernel.template or epilogue.readers or target.capability[0] < 9:
         return alone
-    return min(alone, kernel.sums + REGISTERS_BESIDE_SUMS)
+    return min(alone, kernel.sums(target.warp_size) + REGISTERS_BESIDE_SUMS)
 
 
 def epilogue_registers(kernel: Kernel, epilogue: Epilogue, target: Target, main: int) -> int:
@@ -177,8 +177,9 @@ def epilogue_registers(kernel: Kernel, epilogue: Epilogue, target: Target, main:
     most = border(kernel, target, main)
     live = live_values(epilogue, persistent=kernel.persistent, chained=CHAINED[generation])
     plenty = RELAXED[generation] if main == most else 0.0
-    needed = math.ceil(live * kernel.sums) + fixed
-    optional = math.ceil(asked_ahead(epilogue, plenty) * kernel.sums) + fixed
+    sums = kernel.sums(target.warp_size)
+    needed = math.ceil(live * sums) + fixed
+    optional = math.ceil(asked_ahead(epilogue, plenty) * sums) + fixed
     if generation in CHAIN and longest_chain(epilogue) >= CHAIN[generation]:
         optional = max(optional, most)
     return max(needed, min(optional, register_limit(kernel, target)))
@@ -186,8 +187,8 @@ def epilogue_registers(kernel: Kernel, epilogue: Epilogue, target: Target, main:
 
 def border(kernel: Kernel, target: Target, main: int) -> int:
     """Return the most registers of a thread with the same number of resident blocks."""
-    blocks = max(target.blocks(kernel.block_threads, main, 0), 1)
-    each = target.registers_per_multiprocessor // (blocks * kernel.block_threads)
+    blocks = max(target.blocks(kernel.block_threads(target.warp_size), main, 0), 1)
+    each = target.registers_per_multiprocessor // (blocks * kernel.block_threads(target.warp_size))
     return min(each // 8 * 8, MOST_REGISTERS)
 
 
@@ -203,5 +204,5 @@ def scratch_bytes(kernel: Kernel, epilogue: Epilogue) -> int:
 
 def _needs(kernel: Kernel, target: Target, demand: int, spilled: int, shared: int) -> Needs:
     registers = min(demand, register_limit(kernel, target))
-    blocks = target.blocks(kernel.block_threads, registers, shared)
+    blocks = target.blocks(kernel.block_threads(target.warp_size), registers, shared)
     return Needs(registers, spilled, shared, blocks)

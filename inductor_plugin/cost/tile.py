@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inductor_plugin.problem.definition import item_bytes
-from inductor_plugin.problem.target import Target
+from inductor_plugin.problem.target import WARP_SIZE, Target
 
 BYTES = {
     dtype: item_bytes(dtype)
@@ -110,10 +110,9 @@ class TileConfig:
         """True if two warp groups compute a tile each, one storing while the other multiplies."""
         return "pingpong" in self.schedule.lower()
 
-    @property
-    def threads(self) -> int:
-        """Threads of a block, with the producer's."""
-        return 32 * (self.warps + (4 if self.specialized else 0))
+    def threads(self, warp_size: int = WARP_SIZE) -> int:
+        """Return the threads of a block, with the producer's."""
+        return warp_size * (self.warps + (4 if self.specialized else 0))
 
     def stage_bytes(self, shape: GemmShape) -> int:
         """Return the shared memory of one step along K."""
@@ -164,7 +163,7 @@ def _why_not_resident(target: Target, shape: GemmShape, config: TileConfig) -> s
     if sums + REGISTERS_BESIDE_SUMS > 255:
         return f"each thread would hold {sums} sums of its tile, which spill"
     if occupancy_of(target, shape, config) == 0:
-        return f"{config.threads} threads with {sums} sums each do not fit into a multiprocessor"
+        return f"{config.threads(target.warp_size)} threads with {sums} sums each do not fit into a multiprocessor"
     return None
 
 
@@ -180,7 +179,7 @@ def _sums(target: Target, config: TileConfig) -> int:
     """Return the registers of a thread that hold sums; compute capability 10 has tensor memory for them."""
     if target.capability[0] == 10:
         return 0
-    threads = 32 * config.warps // (2 if config.pingpong else 1)
+    threads = target.warp_size * config.warps // (2 if config.pingpong else 1)
     return ceil_div(config.m * config.n, max(threads, 1))
 
 
@@ -191,7 +190,7 @@ def occupancy_of(target: Target, shape: GemmShape, config: TileConfig) -> int:
     if config.specialized:
         # The producer warps release registers to the consumer warps.
         registers = max(24, registers * config.warps // (config.warps + 4))
-    return target.blocks(config.threads, registers, held)
+    return target.blocks(config.threads(target.warp_size), registers, held)
 
 
 def ceil_div(whole: int, part: int) -> int:

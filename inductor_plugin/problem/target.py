@@ -7,13 +7,15 @@ peaks: the clock is the boost clock, a rate is dense (no sparsity), and no kerne
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from inductor_plugin.errors import TargetError
 
 KIB, MIB = 1 << 10, 1 << 20
+WARP_SIZE = 32
+"""Threads of a warp of an NVIDIA GPU."""
 RESERVED_SHARED_BYTES = 1 << 10
 """Shared memory CUDA keeps for itself in each block since compute capability 8.0."""
 
@@ -44,6 +46,7 @@ class Target:
         rates: Dense tensor-core rates with float32 (int32) accumulation, as (dtype, operations/s)
             pairs; a dtype that is absent has no tensor core here.
         sources: Sources of the figures.
+        warp_size: Threads that execute together: 64 in a wavefront of some GPUs.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Target:
     blocks_per_multiprocessor: int
     rates: tuple[tuple[str, float], ...]
     sources: tuple[str, ...]
+    warp_size: int = WARP_SIZE
 
     def rate(self, dtype: str) -> float | None:
         """Return operations per second of a dtype on tensor cores, or None if there are none."""
@@ -81,12 +85,12 @@ class Target:
         """
         if threads > self.threads_per_block or shared_bytes > self.shared_per_block:
             return 0
-        warps = -(-threads // 32)
-        # A warp gets registers in units of 256, that is 8 for each of its threads.
-        used = warps * 32 * (-(-max(registers, 1) // 8) * 8)
+        warps = -(-threads // self.warp_size)
+        # A warp gets registers in units of 8 for each of its threads.
+        used = warps * self.warp_size * (-(-max(registers, 1) // 8) * 8)
         return min(
             self.blocks_per_multiprocessor,
-            self.threads_per_multiprocessor // (warps * 32),
+            self.threads_per_multiprocessor // (warps * self.warp_size),
             self.registers_per_multiprocessor // used,
             self.shared_per_multiprocessor // (shared_bytes + RESERVED_SHARED_BYTES),
         )
@@ -101,7 +105,7 @@ class Target:
             "regs_per_multiprocessor": self.registers_per_multiprocessor,
             "max_threads_per_multi_processor": self.threads_per_multiprocessor,
             "max_threads_per_block": self.threads_per_block,
-            "warp_size": 32,
+            "warp_size": self.warp_size,
             "total_memory": self.memory_bytes,
             "shared_memory_per_block": 48 * KIB,
             "shared_memory_per_block_optin": self.shared_per_block,
@@ -280,19 +284,24 @@ def names() -> tuple[str, ...]:
     return tuple(gpu.name for gpu in _KNOWN)
 
 
-def target(name: str) -> Target:
+def target(name: str, described: Sequence[Target] = ()) -> Target:
     """Return a known target; case, spaces, ``-`` and ``_`` in its name do not matter.
+
+    Args:
+        name: Its name, or CUDA's.
+        described: Further targets, as of packages.
 
     Raises:
         TargetError: No target has that name.
     """
-    for gpu in _KNOWN:
+    every = (*_KNOWN, *described)
+    for gpu in every:
         if _plain(name) in (_plain(gpu.name), _plain(gpu.device_name)):
             return gpu
-    plain = {_plain(known): known for known in names()}
+    plain = {_plain(gpu.name): gpu.name for gpu in every}
     close = difflib.get_close_matches(_plain(name), plain, n=1)
     hint = f"did you mean {plain[close[0]]!r}? " if close else ""
-    raise TargetError(f"unknown target {name!r}; {hint}known are: {', '.join(names())}")
+    raise TargetError(f"unknown target {name!r}; {hint}known are: {', '.join(plain.values())}")
 
 
 def from_properties(facts: Mapping[str, Any]) -> Target:
@@ -373,6 +382,7 @@ def _measured(base: Target, like: Target, facts: Mapping[str, Any]) -> Target:
             "max_threads_per_multi_processor", like.threads_per_multiprocessor
         ),
         rates=tuple((dtype, value * scale) for dtype, value in base.rates),
+        warp_size=fact("warp_size", like.warp_size),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from inductor_plugin.cost.tile import BYTES
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import NARROW, Attention, attention_of
+from inductor_plugin.problem.target import WARP_SIZE
 from inductor_plugin.templates.triton.order import room_of
 from inductor_plugin.templates.triton_attention.facts import padded, pieces_of
 
@@ -125,14 +126,18 @@ def sums_of_thread(block: ForwardBlock, problem: Problem) -> int:
     """Return how many accumulators and scores a thread holds."""
     columns = padded(attention_of(problem).value_dim) + block.n
     groups = 2 if block.specialize and _is_hopper(problem) else 1
-    return -(-block.m * columns // (32 * block.warps * groups))
+    return -(-block.m * columns // (_warp_size(problem) * block.warps * groups))
+
+
+def _warp_size(problem: Problem) -> int:
+    return problem.target.warp_size if problem.target is not None else WARP_SIZE
 
 
 def _widens(block: ForwardBlock, problem: Problem, *, ragged: bool) -> bool:
     """Return True if threads can widen 8-bit operands together with a window, lengths or a bias."""
     attention = attention_of(problem)
     columns = pieces_of(attention.head_dim).whole + padded(attention.value_dim)
-    widened = -(-block.n * columns // (32 * block.warps))
+    widened = -(-block.n * columns // (_warp_size(problem) * block.warps))
     sums = sums_of_thread(block, problem)
     if is_blackwell(problem):
         if block.m < _SHARED_ROWS:

@@ -12,7 +12,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.cost.fusion_time import HOST_LAUNCH_US
 from inductor_plugin.cost.limits import Limits, guard, guard_registers, limits_of
 from inductor_plugin.cost.prune import PREDICTED_SPILLS_BYTES, predict
-from inductor_plugin.cost.registers import Kernel
+from inductor_plugin.cost.registers import Kernel, unfused_needs
 from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES
 from inductor_plugin.problem.epilogue import Epilogue
@@ -286,3 +286,10 @@ def test_limits_are_those_of_the_device_type() -> None:
     config = Config.load({"max_fusion_buffers": "cuda=24,64", "max_fusion_registers": 128}, {})
     assert limits_of(config, "cuda") == Limits(24, 0, 128)
     assert limits_of(config, "cpu") == Limits(64, 0, 128)
+
+
+def test_threads_and_sums_of_a_kernel_are_those_of_the_targets_warps() -> None:
+    assert (TILE.block_threads(64), TILE.sums(64)) == (2 * TILE.block_threads(), TILE.sums() // 2)
+    bare, wide = replace(TILE, registers=None), replace(H200, warp_size=64)
+    assert unfused_needs(bare, wide).registers < unfused_needs(bare, H200).registers
+    assert unfused_needs(TILE, wide).blocks < unfused_needs(TILE, H200).blocks

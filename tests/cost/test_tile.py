@@ -21,11 +21,11 @@ def test_operations_and_bytes_are_those_of_the_product():
 
 
 def test_schedules_tell_who_loads_and_who_computes():
-    assert TILE.threads == 256
+    assert TILE.threads() == 256
     pingpong = replace(TILE, schedule="KernelTmaWarpSpecializedPingpong")
-    assert (pingpong.threads, pingpong.pingpong, pingpong.specialized) == (384, True, True)
+    assert (pingpong.threads(), pingpong.pingpong, pingpong.specialized) == (384, True, True)
     two = replace(TILE, warps=4, schedule="two_sm")
-    assert (two.threads, two.pingpong, two.specialized) == (256, False, True)
+    assert (two.threads(), two.pingpong, two.specialized) == (256, False, True)
 
 
 def test_as_many_stages_as_fit():
@@ -83,3 +83,11 @@ def test_sums_of_blackwell_take_no_registers():
     wide = TileConfig(128, 256, 64, warps=4, stages=4)
     assert why_not(B200, SHAPE, wide) is None
     assert why_not(H100, SHAPE, wide) is not None
+
+
+def test_threads_and_sums_are_those_of_the_targets_warps():
+    wide = replace(H100, warp_size=64)
+    assert TILE.threads(64) == 512
+    tile = TileConfig(256, 256, 64, warps=8, stages=2)
+    assert "256 sums" in str(why_not(H100, SHAPE, tile))
+    assert "512 threads with 128 sums each" in str(why_not(wide, SHAPE, tile))

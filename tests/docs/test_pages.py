@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import get_args
 
@@ -19,6 +20,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.worker.jobs import Status
 from tests.support import pages
+from tests.support.remote.s3_server import s3_server
 from tests.support.repository import REPOSITORY
 
 SAMPLE = REPOSITORY / "tests" / "fixtures" / "old_cache" / "cache"
@@ -38,8 +40,8 @@ NOT_RUN: dict[str, list[str]] = {
     "examples.md": ["tests/examples runs each of them"],
     "explain.md": ["this page's records are another machine's; own-kernel.md runs it"],
     "fleet.md": [
-        "it needs an S3 store",
-        "it needs a Ray cluster",
+        "it installs packages",
+        "a cluster takes minutes to start and to compile on two cores; tests/worker/farm runs some",
         "the pins are a deployment's; ship.md checks some",
     ],
     "index.md": ["it installs packages; tests/docs/test_own_kernel.py does"],
@@ -88,16 +90,19 @@ def test_the_snippets_of_a_page_run_as_a_reader_would_run_them(
         given = ("--given", str(Path(__file__).with_name("readme_names.py")))
     variables = pages.shell(tmp_path / "home", inductor_folder)
     variables["PYTHONPATH"] = os.pathsep.join((str(pages.CALM), str(REPOSITORY)))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.pages", page, *given],
-        cwd=tmp_path,
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    with ExitStack() as stack:
+        server = stack.enter_context(s3_server()) if page == "fleet.md" else None
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.support.pages", page, *given],
+            cwd=tmp_path,
+            env=variables | (server.environment if server else {}),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=900,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+        assert server is None or server.objects()
 
 
 def put_sample(home: Path) -> None:

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.slow
 SOURCES = ("mkdocs.yml", "ARCHITECTURE.md", "CHANGELOG.md")
 LOADED = re.compile(r"<(?:script|img|iframe|source)[^>]* src=\"?(https?:)?//|<link[^>]* href=\"?(https?:)?//")  # fmt: skip
 
+LINK = r'<(?:a|link|script)[^>]* (?:href|src)="?([^" >]+)'
+
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
@@ -29,13 +31,13 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def build(folder: Path) -> subprocess.CompletedProcess[str]:
+def build(folder: Path, site_url: str = "") -> subprocess.CompletedProcess[str]:
     """Build a copy as `make site` does; what it includes and reads from code is this checkout's."""
     command = ["-m", "mkdocs", "build", "--strict", "-f", str(folder / "mkdocs.yml")]
     return subprocess.run(
         [sys.executable, *command],
         cwd=REPOSITORY,
-        env={**pages.environment(), "NO_MKDOCS_2_WARNING": "1"},
+        env={**pages.environment(), "NO_MKDOCS_2_WARNING": "1", "SITE_URL": site_url},
         capture_output=True,
         text=True,
         check=False,
@@ -52,6 +54,23 @@ def test_the_site_is_built_and_loads_nothing_from_another_host(copy: Path) -> No
     assert "<!-- generated" not in "".join(built.values())
     assert "verify_graph_share" in built["options.html"]
     assert "[].rejected_speedup" in built["verbs.html"]
+
+
+@pytest.mark.parametrize(
+    ("site_url", "start"), [("", r"\."), ("https://example.org/below/", "/below/")]
+)
+def test_the_page_for_wrong_addresses_leads_to_the_site_wherever_that_is(
+    site_url: str, start: str, copy: Path
+) -> None:
+    done = build(copy, site_url)
+    assert done.returncode == 0, done.stderr
+    page = (copy / "build/site/404.html").read_text()
+    inside = [link for link in re.findall(LINK, page) if not link.startswith(("https:", "#"))]
+    assert len(inside) > 20
+    assert [link for link in inside if not re.match(start, link)] == []
+    folder = copy / "build/site"
+    targets = [link.partition("#")[0].removeprefix("/below/") for link in inside]
+    assert [link for link in targets if not (folder / link).exists()] == []
 
 
 @pytest.mark.parametrize(

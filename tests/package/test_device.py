@@ -12,9 +12,10 @@ from unittest import mock
 
 import pytest
 
-from inductor_plugin import registry
+from inductor_plugin import device, registry
 from inductor_plugin.device import GROUP, Device, Devices, DeviceSource, entry_points
 from inductor_plugin.errors import DeviceError, RegistrationError
+from inductor_plugin.worker.event_timer import EventTimer
 from tests.support.fakes.devices import HERE, NPU
 from tests.support.own_device import describe
 from tests.support.warned import forget
@@ -167,3 +168,10 @@ def test_the_contract_is_imported_without_torch() -> None:
     code = "import sys, inductor_plugin.device; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_the_timer_to_derive_from_is_public() -> None:
+    assert device.EventTimer is EventTimer
+    assert set(device.__all__) <= {*dir(device), "EventTimer"}
+    with pytest.raises(AttributeError, match="has no attribute 'Timer2'"):
+        device.Timer2  # noqa: B018

@@ -188,3 +188,20 @@ def test_blocks_are_bound_by_the_scarcest_resource():
     assert h100.blocks(128, 32, h100.shared_per_block + 1) == 0
     assert h100.blocks(1025, 32, 0) == 0
     assert h100.blocks(384, 168, 0) == 1
+
+
+@by_name
+def test_a_warp_of_nvidia_has_32_threads(gpu: Target) -> None:
+    assert gpu.warp_size == gpu.properties()["warp_size"] == 32
+    assert from_properties(gpu.properties()).warp_size == 32
+
+
+def test_registers_and_threads_are_counted_by_warps_of_the_target() -> None:
+    wide = replace(target("H100"), warp_size=64)
+    # 32 threads are a whole warp of 64: 64 KiB of registers are 65536 / (64 * 128) = 8 of them.
+    assert wide.blocks(32, 128, 0) == 8
+    assert target("H100").blocks(32, 128, 0) == 16
+    assert replace(wide, threads_per_multiprocessor=256).blocks(32, 8, 0) == 4
+    assert wide.properties()["warp_size"] == 64
+    part = wide.properties() | {"multi_processor_count": 66}
+    assert from_properties(part).warp_size == 64

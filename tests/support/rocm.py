@@ -44,10 +44,11 @@ MI300X = Target(
         "https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html",
         "https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html",
     ),
+    warp_size=64,
 )
 """The vector registers of a compute unit are 512 KiB, and those of its matrix cores 512 KiB more; each XCD has its own L2."""
 
-FACTS = {"gcnArchName": "gfx942:sramecc+:xnack-", "warp_size": 64}
+FACTS = {"gcnArchName": "gfx942:sramecc+:xnack-"}
 """What torch's properties of it have besides the figures of the target."""
 
 DEVICE = Device(

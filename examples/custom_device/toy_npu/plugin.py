@@ -6,9 +6,8 @@ import platform
 import torch
 
 import toy_npu.backend  # noqa: F401  makes the device known to torch and Inductor, in the benchmark worker, too
-from inductor_plugin.device import Device, Target
+from inductor_plugin.device import Device, EventTimer, Target
 from inductor_plugin.template import Candidate, OpKernel
-from inductor_plugin.worker.event_timer import EventTimer
 
 TARGET = Target(
     name="Toy NPU",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ MOST_SAMPLES = 150_000
 MOST_CANDIDATES = 120_000
 """Candidates of a page; with more, of each record the fastest `FASTEST` are in it, and what was compared."""
 FASTEST = 10
+_WHOLE = 2**53
+"""From here on a whole number has more digits than it says."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,13 @@ def _rank(measured: Measured) -> tuple[bool, float, str]:
 
 
 def digits(value: float | None, count: int = 5) -> float | None:
-    """Return a number with few significant digits; whole numbers without a point."""
-    if value is None:
+    """Return a number with few significant digits, whole numbers without a point; None for what is not finite."""
+    if value is None or not math.isfinite(value):
         return None
     short = float(f"{value:.{count}g}")
-    return int(short) if short.is_integer() else short
+    if not math.isfinite(short):  # rounded up, the greatest float is none
+        return value
+    return int(short) if short.is_integer() and abs(short) < _WHOLE else short
 
 
 def _spread(samples: Sequence[float], median: float | None) -> list[int]:
@@ -115,4 +120,5 @@ def _each(samples: Sequence[float], median: float | None) -> list[int] | int:
 
 
 def _away(value: float, median: float) -> int:
-    return max(-1000, min(round(1e3 * (value / median - 1)), 1_000_000))
+    share = 1e3 * (value / median - 1)
+    return 0 if math.isnan(share) else round(max(-1000.0, min(share, 1e6)))

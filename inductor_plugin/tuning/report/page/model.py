@@ -10,7 +10,7 @@ from typing import Any, cast
 from inductor_plugin.cache import Record, report
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.tuning.pins.pin import environment_name
-from inductor_plugin.tuning.report.page.bench import bench, compared
+from inductor_plugin.tuning.report.page.bench import MOST_ROWS, bench, compared
 from inductor_plugin.tuning.report.page.candidates import CANDIDATE, Detail, detail_of
 from inductor_plugin.tuning.report.page.rows import RECORD, Tables, pin_row, record_row
 from inductor_plugin.tuning.report.page.source import (
@@ -62,6 +62,7 @@ def page_model(
         listed.append(_source(source, named, len(rows), tables.texts))
         rows += own
         places.append(named)
+    alike = _compared(sources)
     model: dict[str, Any] = {
         "version": VERSION,
         "plugin": __version__,
@@ -71,7 +72,8 @@ def page_model(
         "detail": asdict(detail),
         "records": rows,
         "pairs": _pairs(places) if len(places) == 2 else None,
-        "compared": _compared(sources),
+        "compared": None if alike is None else alike[:MOST_ROWS],
+        "compared_left_out": max(0, len(alike or ()) - MOST_ROWS),
         "timeline": None if trace is None else timeline(trace, tables.texts),
         "environments": [
             _environment(digest, fields.get(digest, {}), peaks.get(digest))

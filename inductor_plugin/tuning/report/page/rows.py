@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ RECORD = (
 PINNED, NOISY, STAYS = 1, 2, 4
 """Flags: protected from eviction; the comparison is noisy; the library kernel runs."""
 _KEY = 16
+_DIGEST = re.compile(r"-[0-9a-f]{12}\Z")
+"""The digest at the end of a candidate's identity, which a pin knows a candidate by."""
 _ODD = (KeyError, ValueError, TypeError, AttributeError, IndexError, SyntaxError, RecursionError)
 
 
@@ -122,7 +125,12 @@ def pin_row(pin: Pin, source: int, tables: Tables) -> list[Any]:
         len(measured),
         [
             [
-                forms.form(name, name, template or ("extern" if name == pin.library else ""), ""),
+                forms.form(
+                    name,
+                    _DIGEST.sub("", name),
+                    template or ("extern" if name == pin.library else ""),
+                    "",
+                ),
                 forms.outcome("ok", ""),
                 digits(median),
                 *(0, 0, 0, 0),

@@ -85,7 +85,7 @@ class RunPage:
             self.write()
 
     def write(self) -> None:
-        """Write the page. Warns once if it cannot be written."""
+        """Write the page. Warns once if it cannot be written, whatever the reason."""
         with self._lock:
             # A process that was forked has its parent's graphs, and would write them over the parent's page.
             if not self._pending or os.getpid() != self._pid:
@@ -94,9 +94,12 @@ class RunPage:
             began = time.monotonic()
             try:
                 write_page(self._file, self._page())
-            except (OSError, ValueError) as error:
+            # A compile that is over, or a process that ends, does not fail because of its report.
+            except Exception as error:
+                logger.debug("the report cannot be written", exc_info=True)
+                reason = str(error) or type(error).__name__
                 warn_once(
-                    logger, f"the report cannot be written to {self._file}: {error}", "report"
+                    logger, f"the report cannot be written to {self._file}: {reason}", "report"
                 )
             self._next_s = time.monotonic() + _PAUSE * (time.monotonic() - began)
 

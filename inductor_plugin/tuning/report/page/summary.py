@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -68,15 +70,15 @@ def summary_of_records(records: Iterable[Record]) -> Summary:
         decided=len(decided),
         faster=sum(_is_faster(decision.winner, decision.library) for decision in decided),
         stays=sum(decision.winner == decision.library for decision in decided),
-        gain=_mean([library / winner for library, winner, stays in times if not stays]),
-        library_ms=sum(library for library, _, _ in times),
-        chosen_ms=sum(winner for _, winner, _ in times),
+        gain=_mean([pair for pair in times if not pair[2]]),
+        library_ms=total(library for library, _, _ in times),
+        chosen_ms=total(winner for _, winner, _ in times),
         candidates=len(rows),
         measured=sum(row.status == "ok" for row in rows),
         others=_others(rows),
         noisy=sum(record.noisy for record in calls),
-        compile_s=sum(row.compile_s or 0.0 for row in rows),
-        samples_s=sum(sum(row.samples_ms) for row in rows) / 1e3,
+        compile_s=total(row.compile_s or 0.0 for row in rows),
+        samples_s=total(total(row.samples_ms) for row in rows) / 1e3,
     )
 
 
@@ -102,9 +104,9 @@ def summary_of_pins(pins: Sequence[Pin]) -> Summary:
         decided=len(calls),
         faster=sum(_is_faster(pin.winner, pin.library) for pin in calls),
         stays=sum(pin.winner == pin.library for pin in calls),
-        gain=_mean([library / winner for library, winner, stays in known if not stays]),
-        library_ms=sum(library for library, _, _ in known),
-        chosen_ms=sum(winner for _, winner, _ in known),
+        gain=_mean([pair for pair in known if not pair[2]]),
+        library_ms=total(library for library, _, _ in known),
+        chosen_ms=total(winner for _, winner, _ in known),
     )
 
 
@@ -123,6 +125,16 @@ def _times(record: Record) -> _Times | None:
     return library.median_ms, winner.median_ms, library is winner
 
 
-def _mean(gains: Sequence[float]) -> float | None:
-    """Return the geometric mean."""
-    return math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
+def total(values: Iterable[float]) -> float:
+    """Return a sum, the greatest finite number if it is greater: a record may hold any finite numbers."""
+    return min(sum(values), sys.float_info.max)
+
+
+def _mean(pairs: Sequence[_Times]) -> float | None:
+    """Return the geometric mean of the gains, None where there is none or it is no number."""
+    if not pairs:
+        return None
+    logs = [math.log(library) - math.log(winner) for library, winner, _ in pairs]
+    with suppress(OverflowError):
+        return math.exp(sum(logs) / len(logs))
+    return None

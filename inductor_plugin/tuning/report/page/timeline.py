@@ -9,6 +9,7 @@ from typing import Any
 from inductor_plugin.cache.document import is_array, is_object
 from inductor_plugin.cache.report import number
 from inductor_plugin.errors import CacheError
+from inductor_plugin.tuning.report.page.summary import total
 from inductor_plugin.tuning.report.page.texts import Texts
 
 MOST_SPANS = 20_000
@@ -86,8 +87,8 @@ def _totals(spans: Sequence[_Span], kind: str) -> dict[str, float]:
     for start, end in intervals:
         open_ms += max(0.0, end - max(start, until))
         until = max(until, end)
-    total = sum(end - start for start, end in intervals)
-    return {"count": len(intervals), "sum_ms": round(total, 1), "open_ms": round(open_ms, 1)}
+    times = {"sum_ms": total(end - start for start, end in intervals), "open_ms": total([open_ms])}
+    return {"count": len(intervals), **{name: round(time, 1) for name, time in times.items()}}
 
 
 def _names(events: Iterable[Mapping[str, Any]]) -> dict[tuple[int, int], str]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from inductor_plugin.cache.transfer.draft import draft_of
 
 
 def write_page(file: Path, text: str) -> int:
-    """Write a page to a file, and return its bytes.
+    """Write a page to a file, and return its bytes. A link in the place of the file is replaced, not followed.
 
     Raises:
         OSError: It cannot be written.
     """
     data = text.encode()
-    private = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        private.write_bytes(data)
-        private.replace(file)
-    finally:
-        private.unlink(missing_ok=True)
+    with draft_of(file) as draft:
+        draft.write_bytes(data)
     return len(data)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.tuning.report.page.bench import bench, compared
+from inductor_plugin.cache.document import is_array, is_object
+from inductor_plugin.tuning.report.page.bench import MOST_COLUMNS, MOST_ROWS, bench, compared
 from tests.support.repository import REPOSITORY
 
 RESULTS = sorted((REPOSITORY / "benchmarks" / "results").glob("*.json"))
@@ -25,8 +26,106 @@ def test_lists_of_objects_are_tables_and_numbers_are_figures() -> None:
             "columns": ["name", "ms", "extra"],
             "rows": [["a", 1, None], ["b", None, True]],
             "left_out": 0,
+            "columns_left_out": 0,
         }
     ]
+
+
+def test_what_is_within_rows_is_columns_and_tables() -> None:
+    rows = [
+        {"name": "a", "inner": {"ms": 1.5, "deep": {"n": 2}}, "times": [1, 2], "grid": [[1], [2]]},
+        {"name": "b", "arms": [{"arm": "x", "ms": 3}, {"arm": "y", "ms": 4}, 5]},
+        6,
+    ]
+    first, second = bench({"rows": rows})["tables"]
+    names = ["name", "inner.ms", "inner.deep.n", "times", "grid", "value"]
+    assert first["columns"] == names
+    assert first["rows"][0] == ["a", 1.5, 2, "1, 2", "1, 2", None]
+    assert first["rows"][2] == [*[None] * 5, 6]
+    assert second["name"] == "rows > arms"
+    assert second["columns"] == ["of", "arm", "ms", "value"]
+    assert second["rows"] == [["b", "x", 3, None], ["b", "y", 4, None], ["b", None, None, 5]]
+
+
+def test_an_object_of_objects_in_a_row_is_a_table_by_key() -> None:
+    rows = [{"shape": "a", "arms": {"ours": {"ms": 1}, "stock": {"ms": 2, "n": 3}}}]
+    _, second = bench({"rows": rows})["tables"]
+    assert second["columns"] == ["of", "key", "ms", "n"]
+    assert second["rows"] == [["a", "ours", 1, None], ["a", "stock", 2, 3]]
+
+
+def test_lists_of_values_are_figures_in_few_words() -> None:
+    content: dict[str, Any] = {
+        "few": [1.0, 2.5],
+        "many": list(range(101)),
+        "texts": ["t"] * 14,
+        "lists": [[1, 2], [3]],
+        "empty": [],
+    }
+    assert bench(content)["figures"] == [
+        ["few", "1, 2.5"],
+        ["many", "101 values from 0 to 100, median 50"],
+        ["texts", "14 values: " + ", ".join(["t"] * 12) + " ..."],
+        ["lists > 0", "1, 2"],
+        ["lists > 1", "3"],
+        ["empty", "none"],
+    ]
+
+
+def test_fields_beside_samples_are_figures() -> None:
+    arms = {"ours": {"samples_ms": [1.0], "flops": 7, "build": {"seconds": 2}}}
+    assert bench({"arms": arms})["figures"] == [
+        ["arms > ours > flops", 7],
+        ["arms > ours > build > seconds", 2],
+    ]
+
+
+def test_values_are_shown_however_deep_they_are() -> None:
+    content: dict[str, Any] = {"ms": 1}
+    for _ in range(3000):
+        content = {"in": content}
+    ((path, value),) = bench(content)["figures"]
+    assert (path.count(" > "), value) == (3000, 1)
+    assert len(compared(content, content)) == 1
+
+
+def test_what_is_left_out_is_counted() -> None:
+    rows = [{f"column {n}": n for n in range(MOST_COLUMNS + 3)}] * (MOST_ROWS + 2)
+    figures = {f"figure {n}": n for n in range(MOST_ROWS + 4)}
+    samples = {"a": {"samples_ms": [1.0, None, "x"]}, "b": {"samples_ms": [None]}}
+    known = bench({"rows": rows, "samples": samples, **figures})
+    (table,) = known["tables"]
+    assert (table["left_out"], table["columns_left_out"]) == (2, 3)
+    assert (len(table["rows"]), len(table["columns"])) == (MOST_ROWS, MOST_COLUMNS)
+    assert (len(known["figures"]), known["left_out"]) == (MOST_ROWS, 4 + 3)
+
+
+def leaves(value: Any) -> int:
+    if is_object(value):
+        return sum(map(leaves, value.values()))
+    return sum(map(leaves, value)) if is_array(value) else 1
+
+
+def lists_of_values(value: Any) -> int:
+    """Return how many values are in lists, which the page may say in few words."""
+    if is_object(value):
+        return sum(map(lists_of_values, value.values()))
+    if not is_array(value):
+        return 0
+    inner = [each for each in value if is_object(each) or is_array(each)]
+    return len(value) - len(inner) + sum(map(lists_of_values, inner))
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
+def test_every_value_of_a_committed_result_is_in_the_page(file: Path) -> None:
+    content: Any = json.loads(file.read_text())
+    content = content if is_object(content) else {"rows": content}
+    known = bench(content)
+    assert known["left_out"] == 0
+    assert all(not each["left_out"] and not each["columns_left_out"] for each in known["tables"])
+    cells = sum(len(each["rows"]) * len(each["columns"]) for each in known["tables"])
+    samples = sum(len(values) for each in known["samples"] for _, values in each["rows"])
+    assert len(known["figures"]) + cells + samples >= leaves(content) - lists_of_values(content)
 
 
 def test_arms_with_samples_are_drawn_together() -> None:
@@ -46,6 +145,13 @@ def test_what_two_results_name_alike_is_compared() -> None:
         ["rows > b > ms", 1, 3, 3],
         ["none", 0, 0, None],
     ]
+
+
+def test_a_ratio_that_is_no_number_is_left_out_of_a_comparison() -> None:
+    left, right = {"small": 1e-300, "whole": 3}, {"small": 1e300, "whole": 10**308}
+    rows = compared(left, right)
+    assert rows[0] == ["small", 1e-300, 1e300, None]
+    json.dumps(rows, allow_nan=False)
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 
 from inductor_plugin.cache import digest_of
-from inductor_plugin.tuning.pins.pin import pin_file, pin_of_record
+from inductor_plugin.tuning.pins.pin import Pin, PinFile, pin_file, pin_of_record
+from inductor_plugin.tuning.report.page.bench import MOST_ROWS
 from inductor_plugin.tuning.report.page.document import document
 from inductor_plugin.tuning.report.page.model import page_model
 from inductor_plugin.tuning.report.page.rows import RECORD
@@ -140,3 +142,29 @@ def test_ten_thousand_records_of_twenty_candidates_have_less_than_ten_megabytes(
     assert len(model["records"]) == 10_000
     assert min(len(row[RECORD.index("candidates")]) for row in model["records"]) >= 10
     assert len(document(model, "c").encode()) < 10e6
+
+
+@pytest.mark.parametrize("times", [(1e-300, 1e308), (1e308, 1e308), (1.7e308, 1e-308)])
+def test_figures_of_extreme_times_are_finite(times: tuple[float, float]) -> None:
+    fast, slow = times
+    rows = [
+        record(
+            measured("w", fast, samples_ms=(fast, slow)),
+            measured("l", slow, compile_s=slow),
+            problem=problem,
+            decision=replace(decision("w"), library="l", speedup=1e308),
+        )
+        for problem in range(3)
+    ]
+    pins = [
+        Pin("e", "mm", str(n), "mm", "w", winner_ms=fast, library="l", library_ms=slow)
+        for n in range(3)
+    ]
+    pinned = PinSource("pins", PinFile({pin.place: pin for pin in pins}))
+    json.dumps(page_model([CacheSource("cache", rows, {}), pinned]), allow_nan=False)
+
+
+def test_what_a_comparison_leaves_out_is_counted() -> None:
+    content = {f"figure {n}": n for n in range(MOST_ROWS + 3)}
+    model = page_model([BenchSource("a", content), BenchSource("b", content)])
+    assert (len(model["compared"]), model["compared_left_out"]) == (MOST_ROWS, 3)

@@ -102,6 +102,38 @@ def test_a_page_that_cannot_be_written_is_one_warning(
     assert "the report cannot be written" in warning.message
 
 
+@pytest.mark.parametrize("error", [OverflowError("too large"), KeyError("x"), RecursionError()])
+def test_whatever_is_wrong_with_a_page_is_one_warning(
+    error: Exception,
+    cache_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def raising(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(run, "page_model", raising)
+    page = RunPage(tmp_path / "out.html")
+    with caplog.at_level(logging.WARNING):
+        page.add("forward", [decided(open_store(cache_dir), 1)], {})
+        page.add("forward", [decided(open_store(cache_dir), 2)], {})
+    (warning,) = caplog.records
+    assert str(error) in warning.message
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_a_record_with_extreme_times_is_in_the_page(cache_dir: Path, tmp_path: Path) -> None:
+    store = open_store(cache_dir)
+    odd = record(measured("a", 1e-300, samples_ms=(1e300, 1e308)), decision=decision("a"))
+    known = store.put_record(odd)
+    page = RunPage(tmp_path / "out.html")
+    page.add(
+        "forward", [DecidedProblem(store, known.environment, known.op, known.digest, hit=True)], {}
+    )
+    assert len(model_in(tmp_path / "out.html")["records"]) == 1
+
+
 @pytest.mark.slow
 def test_a_compile_with_the_option_report_writes_its_graphs(
     cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,9 @@ def test_events_that_are_none_are_left_out(event: Any) -> None:
 def test_another_file_is_no_trace(content: Any) -> None:
     with pytest.raises(CacheError, match="trace_path"):
         timeline(content, Texts())
+
+
+def test_times_of_a_trace_are_finite_whatever_it_says() -> None:
+    events = [{"ph": "X", "ts": 0, "dur": 1.7e308, "tid": index} for index in range(2000)]
+    totals = timeline({"traceEvents": events}, Texts())["totals"]
+    assert totals["compile"]["sum_ms"] == sys.float_info.max

@@ -63,7 +63,9 @@ function recordOf(row, index) {
     text: text(row[RECORD.text]),
     environment: row[RECORD.environment],
     source: row[RECORD.source],
+    identity: form ? form[0] : "",
     winner: form ? form[1] : "",
+    described: form ? form[3] : "",
     family: stays ? "library" : form ? family(form[2], form[1]) : "",
     ms,
     libraryMs: library ? library[CANDIDATE.median] : null,
@@ -86,7 +88,25 @@ function recordOf(row, index) {
 }
 
 const records = raw.records.map(recordOf);
-const byId = new Map(records.map((record) => [record.id, record]));
+const byId = new Map();
+for (const record of records) {
+  // Digests that begin alike, and texts that are no digests: their addresses are their places.
+  if (byId.has(record.id) || !/^[\w.]+$/.test(record.id)) record.id = `row.${record.index}`;
+  byId.set(record.id, record);
+}
+/** What an address names behind its #; as it is where it is no escaped text. */
+function addressed(hash) {
+  const name = hash.slice(1);
+  try { return decodeURIComponent(name); } catch { return name; }
+}
+/**
+ * Whether another kernel was chosen. Within an environment identities say so; in another one every identity is another,
+ * so that names and configurations have to.
+ */
+function differs(a, b) {
+  if (a.environment === b.environment) return a.identity !== b.identity;
+  return a.winner !== b.winner || Boolean(a.described && b.described && a.described !== b.described);
+}
 const isGraph = (record) => record.op === "graph";
 const calls = records.filter((record) => !isGraph(record));
 const sources = raw.sources;

@@ -24,7 +24,7 @@ else document.getElementById("nav").remove();
 if (!document.getElementById("problems")) document.querySelector(".skip").remove();
 
 function follow() {
-  const id = decodeURIComponent(location.hash.slice(1));
+  const id = addressed(location.hash);
   const record = id.startsWith("r/") ? byId.get(id.slice(2)) : null;
   if (record) return openDialog(record, problems?.rows().includes(record) ? problems.rows() : records);
   if (dialog.open) dialog.close();

@@ -12,6 +12,7 @@ const linear = (low, high, from, to) => {
 /** Round values within a scale's range, about as many as asked for. */
 function ticks(scale, most) {
   const { low, high } = scale;
+  if (!Number.isFinite(low) || !Number.isFinite(high) || (scale.isLog && !(low > 0))) return [];
   if (!scale.isLog || high / low < 4) {
     const rough = (high - low) / most || 1;
     const power = 10 ** Math.floor(Math.log10(rough));
@@ -19,7 +20,7 @@ function ticks(scale, most) {
     const first = Math.ceil(low / step - 1e-9);
     return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, n) => (first + n) * step);
   }
-  const decades = Math.log10(high / low);
+  const decades = Math.log10(high) - Math.log10(low);
   const multiples = decades > most ? [1] : decades > 1.6 ? [1, 3] : decades > 0.8 ? [1, 2, 5] : [1, 1.2, 1.5, 2, 3, 4, 5, 6, 8];
   const every = decades > most ? Math.ceil(decades / most) : 1;
   const values = [];
@@ -121,11 +122,15 @@ function drawn(label, draw, kind = "") {
 
 const sheet = (width, height) => svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
 
-/** A range of positive numbers with some room on both sides. */
+/** The range that is drawn: a record may hold any numbers. */
+const LEAST = 1e-300, MOST = 1e300;
+const drawable = (value) => Math.min(MOST, Math.max(LEAST, value));
+
+/** A range of positive numbers with some room on both sides; its ends are finite and not zero. */
 function room(values, share = 0.06) {
   let low = Infinity, high = -Infinity;
-  for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
-  if (low === high) return [low / 2, high * 2];
-  const pad = (high / low) ** share;
-  return [low / pad, high * pad];
+  for (const value of values) { low = Math.min(low, drawable(value)); high = Math.max(high, drawable(value)); }
+  if (low > high) return [1, 2];
+  const pad = low < high ? Math.exp((Math.log(high) - Math.log(low)) * share) : 2;
+  return [drawable(low / pad), drawable(high * pad)];
 }

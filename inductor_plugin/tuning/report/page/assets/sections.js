@@ -82,12 +82,12 @@ function compareSection() {
         { name: "ratio", title: "Ratio", number: true, first: true, about: "The second over the first", value: (r) => r[3], cell: (r) => times(r[3]) },
       ],
     });
-    return section("compare", "Side by side", table.element);
+    return section("compare", "Side by side", table.element, leftOut(raw.compared_left_out, "more figure"));
   }
   if (!raw.pairs) return null;
   const rows = raw.pairs.map(([left, right]) => {
     const [a, b] = [records[left] ?? null, records[right] ?? null];
-    return { a, b, any: a ?? b, ratio: a?.ms && b?.ms ? a.ms / b.ms : null, differs: Boolean(a && b && a.winner !== b.winner) };
+    return { a, b, any: a ?? b, ratio: a?.ms && b?.ms ? a.ms / b.ms : null, differs: Boolean(a && b && differs(a, b)) };
   });
   const differing = rows.filter((row) => row.differs).length;
   const alone = rows.filter((row) => !row.a || !row.b).length;
@@ -287,10 +287,12 @@ function benchSections() {
     return [
       section(`samples${index}`, `Samples${title}`, samples),
       section(`tables${index}`, `Results${title}`, tables),
-      section(`figures${index}`, `Figures${title}`, figures),
+      section(`figures${index}`, `Figures${title}`, figures, leftOut(source.left_out, "more value")),
     ];
   });
 }
+
+const leftOut = (number, noun) => number > 0 && el("p", { class: "note" }, `${counted(number, noun)} not in this page.`);
 
 const cellText = (value) => (value === null ? missing : typeof value === "number" ? short(value) : typeof value === "boolean" ? (value ? "yes" : "no") : cut(String(value)));
 
@@ -300,5 +302,5 @@ function benchTable(each, name, label) {
     return { name: `column${at}`, title, number: isNumber, first: isNumber, value: (row) => row[at], cell: (row) => cellText(row[at]) };
   });
   const table = grid({ name, label, columns, rows: each.rows, words: (row) => row.join(" "), height: "min(60vh, 32rem)", empty: "This table has no rows." });
-  return el("div", { class: "many" }, table.element, each.left_out > 0 && el("p", { class: "note" }, `${counted(each.left_out, "more row")} not in this page.`));
+  return el("div", { class: "many" }, table.element, leftOut(each.left_out, "more row"), leftOut(each.columns_left_out, "more column"));
 }

@@ -85,6 +85,16 @@ def test_a_link_leads_to_a_record_and_back(page: Page, many: WrittenPage) -> Non
     assert page.run("location.hash") == ""
 
 
+def test_an_address_that_nobody_wrote_leaves_the_page_as_it_is(
+    page: Page, many: WrittenPage
+) -> None:
+    opened(page, many.file)
+    for address in ("%", "r/%zz", "g/%", "none"):
+        page.run(f"location.hash = '{address}'")
+        page.run("new Promise((done) => setTimeout(done, 50))")
+    assert not page.run("document.getElementById('record').open")
+
+
 def test_two_quick_keys_move_by_two_records(page: Page, many: WrittenPage) -> None:
     """The second comes before the record of the first is shown."""
     opened(page, many.file)

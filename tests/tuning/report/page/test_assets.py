@@ -1,0 +1,126 @@
+"""Functions of the page's scripts, in node, and its colours; what the whole page does is in `browser`."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inductor_plugin.tuning.pins.pin import pin_file, pin_of_record
+from inductor_plugin.tuning.report.page.model import page_model
+from inductor_plugin.tuning.report.page.source import CacheSource, PinSource
+from tests.support.cache.records import decision, measured, record
+from tests.support.page_scripts import ASSETS, evaluated
+
+FAST, SLOW = "cpp_gemm-0123456789ab", "_mkl_linear-ba9876543210"
+CONTRAST = 4.5
+"""Of text, by WCAG 2 AA."""
+
+
+@pytest.mark.parametrize(
+    "values", [[1e-300, 1e300], [5e-324, 1.7e308], [1e308, 1e308], [0, 1], [], [2.0]]
+)
+def test_every_range_has_finite_ends_and_few_ticks(values: list[float]) -> None:
+    low, high, ticks = evaluated(
+        f"(() => {{ const [a, b] = room({json.dumps(values)}, 0.06);"
+        " return [a, b, ticks(logarithmic(a, b, 0, 100), 7)]; })()",
+        "plot.js",
+    )
+    assert 0 < low < high < float("inf")
+    assert len(ticks) < 20
+
+
+@pytest.mark.parametrize("ends", ["0, Infinity", "1, Infinity", "NaN, 1", "0, 1", "-1, 8"])
+@pytest.mark.parametrize("scale", ["logarithmic", "linear"])
+def test_ticks_end_for_every_scale(scale: str, ends: str) -> None:
+    assert len(evaluated(f"ticks({scale}({ends}, 0, 100), 7)", "plot.js")) < 20
+
+
+def differing(model: dict[str, Any]) -> list[bool]:
+    """Return of each pair of a page whether it says that another kernel was chosen."""
+    return evaluated("raw.pairs.map(([a, b]) => differs(records[a], records[b]))", model=model)
+
+
+def chosen(winner: str, description: str = "", **fields: Any) -> Any:
+    rows = [measured(FAST, 1.0, name="cpp_gemm", description=description)]
+    rows.append(measured(SLOW, 2.0, name="_mkl_linear", kind="extern", description=description))
+    return record(*rows, decision=replace(decision(winner), library=SLOW), **fields)
+
+
+def test_a_cache_differs_from_pins_where_another_kernel_was_chosen() -> None:
+    same, other = chosen(FAST), chosen(FAST, problem=2)
+    moved = replace(other, decision=replace(decision(SLOW), library=SLOW))
+    pins = [pin for each in (same, moved) if (pin := pin_of_record(each)) is not None]
+    cache = CacheSource("cache", [same, other], {})
+    model = page_model([cache, PinSource("pins", pin_file(pins, {}))])
+    assert differing(model) == [False, True]
+    assert evaluated("records.map((record) => record.winner)", model=model) == [
+        "cpp_gemm",
+        "cpp_gemm",
+        "cpp_gemm",
+        "_mkl_linear",
+    ]
+
+
+def test_two_kernels_of_a_name_differ_by_their_identity() -> None:
+    left = record(measured("cpp-000000000000", name="cpp"), decision=decision("cpp-000000000000"))
+    right = record(measured("cpp-111111111111", name="cpp"), decision=decision("cpp-111111111111"))
+    for environment, expected in ((left.environment, True), ("elsewhere", False)):
+        there = replace(right, environment=environment)
+        sources = [CacheSource("a", [left], {}), CacheSource("b", [there], {})]
+        assert differing(page_model(sources)) == [expected]
+
+
+def test_a_configuration_tells_kernels_of_two_environments_apart() -> None:
+    there = chosen(FAST, "block_m=64", environment="elsewhere")
+    sources = [CacheSource("a", [chosen(FAST, "block_m=32")], {}), CacheSource("b", [there], {})]
+    assert differing(page_model(sources)) == [True]
+
+
+def test_each_record_has_an_address_of_its_own() -> None:
+    digests = ["0123456789abcdef" + rest for rest in ("0", "1", "2")] + ["%41", "a b", "%"]
+    rows = [replace(chosen(FAST), digest=digest) for digest in digests]
+    model = page_model([CacheSource("cache", rows, {})])
+    opened = evaluated(
+        "records.map((record) => byId.get(addressed(`#${record.id}`)) === record)", model=model
+    )
+    assert opened == [True] * len(rows)
+
+
+@pytest.mark.parametrize(("hash_", "name"), [("#a%20b", "a b"), ("#%", "%"), ("#%zz", "%zz")])
+def test_an_address_that_is_no_escaped_text_is_taken_as_it_is(hash_: str, name: str) -> None:
+    assert evaluated(f"addressed({json.dumps(hash_)})") == name
+
+
+def colours() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the colours of the light and of the dark page, by name."""
+    style = (ASSETS / "style.css").read_text()
+    light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)[:2]
+    return dict(re.findall(r"--(\w+): (#\w{6})", light)), dict(re.findall(r"--(\w+): (#\w{6})", dark))  # fmt: skip
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(first: str, second: str) -> float:
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("back", ["page", "surface", "hover"])
+@pytest.mark.parametrize("text", ["ink", "soft", "library", "cpp", "triton", "cutlass", "other"])
+def test_texts_and_badges_are_read_on_every_ground(text: str, back: str) -> None:
+    for named in colours():
+        assert contrast(named[text], named[back]) >= CONTRAST
+
+
+def test_dark_colours_are_for_screens_alone() -> None:
+    style = (ASSETS / "style.css").read_text()
+    queries = re.findall(r"@media[^{]*prefers-color-scheme: dark[^{]*", style)
+    assert [query.strip() for query in queries] == ["@media screen and (prefers-color-scheme: dark)"]  # fmt: skip
