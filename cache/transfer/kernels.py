@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inductor_plugin.cache import KernelEntry, Store, document
-from inductor_plugin.cache.entry import ENTRY, Taken, Way, parse_entry
-from inductor_plugin.cache.guard import read
+from inductor_plugin.cache.entry import ENTRY, Taken, Way, damage_of_folder, parse_entry
+from inductor_plugin.cache.guard import MISSING, kernel_refusal, read
+from inductor_plugin.cache.kernels import kernel_folders
+from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.trust.keys import Signer
 from inductor_plugin.cache.trust.policy import vouched
 from inductor_plugin.errors import TrustError
+
+logger = logging.getLogger(__name__)
 
 WAY_OUT = (
     "add the signer's key to trusted_keys (INDUCTOR_PLUGIN_TRUSTED_KEYS), or, if you would run the author's code, "
@@ -36,6 +41,51 @@ class Copied:
     existing: int
     libraries: int
     signed: int
+
+
+def sound_kernels(layout: Layout, digests: Collection[str] | None = None) -> Iterator[KernelEntry]:
+    """Yield the kernels that may leave a cache directory: whole, and such as a process would load.
+
+    Those that others could have changed are left out, with one warning for all.
+
+    Args:
+        layout: The directory.
+        digests: Only these kernels; all if it is None.
+    """
+    refused: list[str] = []
+    for folder in kernel_folders(layout.kernels):
+        if digests is not None and folder.name not in digests:
+            continue
+        if damage_of_folder(folder) is not None:
+            continue
+        try:
+            entry = parse_entry(read(folder / ENTRY), folder)
+            refusal = kernel_refusal(layout.root, folder, (ENTRY, *entry.files))
+        except MISSING:  # it was evicted meanwhile
+            continue
+        if refusal is None:
+            yield entry
+        else:
+            refused.append(f"{folder.name[:12]}: {refusal}")
+    if refused:
+        logger.warning(
+            "inductor-plugin: %d kernels of %s are left out, for they are not trusted; the first is %s",
+            len(refused),
+            layout.root,
+            refused[0],
+        )
+
+
+def copied_from(root: Path, entries: Iterable[KernelEntry]) -> Iterator[KernelEntry]:
+    """Yield kernels of another cache directory with the reason why they are taken over.
+
+    The operator has named the directory. What a signature has brought there needs that key here, too, and nobody vouches
+    here either for what came with artifacts.
+    """
+    taken = Taken("directory", _source(str(root)))
+    for entry in entries:
+        keeps = entry.taken is not None and entry.taken.by in ("signature", "artifacts")
+        yield entry if keeps else replace(entry, taken=taken)
 
 
 def outgoing(path: Path, signer: Signer | None) -> Path | bytes:
@@ -82,8 +132,7 @@ def admitted(
     Raises:
         TrustError: A kernel may not run here.
     """
-    # A name of a file may have bytes that are no text; documents have none.
-    named = source.encode(errors="replace").decode()[:_LONGEST_SOURCE]
+    named = _source(source)
     taken: list[KernelEntry] = []
     refused: dict[str, list[KernelEntry]] = {}
     for entry in entries:
@@ -120,6 +169,11 @@ def copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> Copied:
         new += known is None
         signed += known is None and entry.taken is not None and entry.taken.by == "signature"
     return Copied(new, existing, len(libraries), signed)
+
+
+def _source(name: str) -> str:
+    """Return a file's name for a document: it may have bytes that are no text."""
+    return name.encode(errors="replace").decode()[:_LONGEST_SOURCE]
 
 
 def _refusal(refused: dict[str, list[KernelEntry]], source: str) -> str:
