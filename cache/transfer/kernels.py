@@ -14,6 +14,7 @@ from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.trust.keys import Signer
 from inductor_plugin.cache.trust.policy import vouched
+from inductor_plugin.cache.trust.signatures import joined, true_signatures
 from inductor_plugin.errors import TrustError
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,8 @@ def copied_from(root: Path, entries: Iterable[KernelEntry]) -> Iterator[KernelEn
     taken = Taken("directory", _source(str(root)))
     for entry in entries:
         keeps = entry.taken is not None and entry.taken.by in ("signature", "artifacts")
-        yield entry if keeps else replace(entry, taken=taken)
+        kept = replace(entry, signatures=true_signatures(entry))
+        yield kept if keeps else replace(kept, taken=taken)
 
 
 def outgoing(path: Path, signer: Signer | None) -> Path | bytes:
@@ -103,11 +105,13 @@ def outgoing_fields(
 ) -> dict[str, object]:
     """Return the fields of an ``entry.json`` as they leave the cache.
 
-    Only kernels that were built here are signed: nobody vouches for the code of others by passing it on.
+    Only kernels that were built here are signed: nobody vouches for the code of others by passing it on. False
+    signatures stay here then, so that there is room for a true one.
     """
     sent = {name: value for name, value in fields.items() if name != "taken"}
     if signer is not None and entry.taken is None:
-        sent["signatures"] = {**entry.signatures, signer.public: signer.sign(entry)}
+        own = {signer.public: signer.sign(entry)}
+        sent["signatures"] = joined(own, true_signatures(entry))
     return sent
 
 
@@ -119,7 +123,9 @@ def admitted(
     trusted: bool,
     unsigned: Way = "operator",
 ) -> list[KernelEntry]:
-    """Return kernels from outside with the reason why they are taken over; all or none.
+    """Return kernels from outside with the reason why they are taken over, and their true signatures; all or none.
+
+    Where nobody vouches for one that is here already, its signatures stay outside, too.
 
     Args:
         store: The cache. A kernel that it has already, with the same files, needs nobody's word.
@@ -138,11 +144,12 @@ def admitted(
     for entry in entries:
         verdict = vouched(entry, store.trust)
         if verdict.voucher is not None:
-            taken.append(replace(entry, taken=Taken("signature", named)))
+            taken.append(_taken(entry, "signature", named))
         elif verdict.is_forged or not (trusted or store.holds_kernel(entry)):
             refused.setdefault(verdict.reason, []).append(entry)
         else:
-            taken.append(replace(entry, taken=Taken(unsigned, named)))
+            kept = entry if trusted else replace(entry, signatures={})
+            taken.append(_taken(kept, unsigned, named))
     if refused:
         raise TrustError(_refusal(refused, source))
     return taken
@@ -157,7 +164,7 @@ def copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> Copied:
         folder = entry.folder
         libraries.update(sha256 for name, sha256 in entry.files.items() if name.endswith(".so"))
         known = store.kernel(entry.digest)
-        if known is not None and not entry.signatures.keys() - known.signatures.keys():
+        if known is not None and entry.signatures.items() <= known.signatures.items():
             existing += 1
             continue
         files: dict[str, Path | bytes] = {
@@ -169,6 +176,10 @@ def copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> Copied:
         new += known is None
         signed += known is None and entry.taken is not None and entry.taken.by == "signature"
     return Copied(new, existing, len(libraries), signed)
+
+
+def _taken(entry: KernelEntry, way: Way, source: str) -> KernelEntry:
+    return replace(entry, signatures=true_signatures(entry), taken=Taken(way, source))
 
 
 def _source(name: str) -> str:

@@ -134,6 +134,15 @@ def key_bytes(public: str) -> bytes:
     return _bytes(public.removeprefix(ALGORITHM), _KEY_BYTES)
 
 
+def is_key(public: str) -> bool:
+    """Return whether a text is a public key."""
+    try:
+        key_bytes(public)
+    except ValueError:
+        return False
+    return True
+
+
 def signer_of(private: Any) -> Signer:
     """Return an Ed25519PrivateKey of `cryptography` with its public key as text."""
     return Signer(ALGORITHM + _text(private.public_key().public_bytes_raw()), private)
