@@ -117,6 +117,16 @@ def ray_cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
+def measuring_cluster() -> Iterator[Any]:
+    """Start Ray with two nodes that are known to measure on this machine's CPU, and connect to it."""
+    from inductor_plugin.worker.devices.lookup import facts_of
+    from inductor_plugin.worker.farm.resource import resource_of
+
+    with cluster(2, {resource_of(str(facts_of("cpu")["name"])): 1.0}) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
 def ray_on_this_machine(ray_cluster: Any) -> str:
     """Return the option ``compile_farm`` for `ray_cluster`."""
     return f"ray:{ray_cluster.address}"

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from inductor_plugin.cache.remote.edition import MAX_BYTES, Edition, parse_edition, united
 from inductor_plugin.cache.remote.name import MOST_EDITIONS, Place, edition_name, unused_name
+
+_TOGETHER = 256
+"""Editions that are read at once."""
+_SMALL_BYTES = 256 << 10
+"""Size up to which they are; one that is larger is read alone. A usual one has 5 to 50 KB."""
+_MOST_CHAIN_BYTES = 4 * MAX_BYTES
+"""Bytes of one record's editions that are read; each has all that those before it have, and most have a hundredth."""
+_MOST_BYTES = 256 << 20
+"""Bytes of records that are asked for together, so that no store can fill this machine's memory."""
 
 ReadParts = Callable[[Sequence[str], Sequence[int]], Sequence[bytes | OSError]]
 """Returns objects by their names, each up to a limit of bytes."""
@@ -48,20 +57,34 @@ def read_chains(
     chains = {place: (begun or {}).get(place, Chain()) for place in places}
     unread, width = {place: chain.next for place, chain in chains.items()}, 2
     while unread:
-        windows = {
-            place: range(start, min(start + width, MOST_EDITIONS))
-            for place, start in unread.items()
-        }
-        names = [(place, edition_name(place, n)) for place in windows for n in windows[place]]
-        contents = read([name for _, name in names], [MAX_BYTES] * len(names))
-        by_name = {name: content for (_, name), content in zip(names, contents, strict=True)}
         goes_on: dict[Place, int] = {}
-        for place, window in windows.items():
-            chains[place], is_open = _extended(read, place, chains[place], window, by_name)
-            if is_open and window.stop < MOST_EDITIONS:
-                goes_on[place] = window.stop
+        for some in _parts([*unread], max(1, _TOGETHER // width)):
+            if sum(chain.bytes for chain in chains.values()) > _MOST_BYTES:
+                text = f"what was asked for has more than {_MOST_BYTES} bytes"
+                error = OSError(errno.ENOMEM, text)
+                chains |= {place: replace(chains[place], error=error) for place in some}
+                continue
+            windows = {
+                place: range(unread[place], min(unread[place] + width, MOST_EDITIONS))
+                for place in some
+            }
+            contents = _contents(read, windows)
+            for place, window in windows.items():
+                chains[place], is_open = _extended(read, place, chains[place], window, contents)
+                if is_open and window.stop < MOST_EDITIONS:
+                    goes_on[place] = window.stop
         unread, width = goes_on, width * 2
     return chains
+
+
+def _parts(places: Sequence[Place], size: int) -> Iterator[Sequence[Place]]:
+    return (places[start : start + size] for start in range(0, len(places), size))
+
+
+def _contents(read: ReadParts, windows: Mapping[Place, range]) -> dict[str, bytes | OSError]:
+    """Return small editions by their names, and EFBIG for those that are to be read alone."""
+    names = [edition_name(place, n) for place, window in windows.items() for n in window]
+    return dict(zip(names, read(names, [_SMALL_BYTES] * len(names)), strict=True))
 
 
 def _extended(
@@ -82,6 +105,8 @@ def _extended(
         is_open = not isinstance(content, FileNotFoundError)
         if isinstance(content, FileNotFoundError):
             continue
+        if isinstance(content, OSError) and content.errno == errno.EFBIG:
+            content = read([name], [MAX_BYTES])[0]
         if not isinstance(content, OSError):
             chain = _taken(read, place, chain, name, content)
         elif content.errno == errno.EFBIG:  # damage, too: it must not keep others from writing
@@ -102,6 +127,9 @@ def _taken(read: ReadParts, place: Place, chain: Chain, name: str, content: byte
         if isinstance(again, OSError):
             break
         chain = replace(chain, bytes=chain.bytes + len(again))
+        if chain.bytes > _MOST_CHAIN_BYTES:
+            reason = f"the record has more than {_MOST_CHAIN_BYTES} bytes, which none has"
+            break
         try:
             edition = parse_edition(again, place)
         except (ValueError, RecursionError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from inductor_plugin.cache.guard import MAX_DOCUMENT_BYTES, read
 from inductor_plugin.cache.merge import combine
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import environment_document, parse_environment
+from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.cache.remote.chain import Chain, read_chains
 from inductor_plugin.cache.remote.edition import MAX_BYTES, Edition, edition_of, is_news, united
 from inductor_plugin.cache.remote.files import Files
@@ -28,56 +30,15 @@ from inductor_plugin.cache.remote.name import (
 from inductor_plugin.cache.store import Store
 from inductor_plugin.cache.transfer.kernels import admitted, outgoing_fields
 from inductor_plugin.cache.trust.keys import Signer
-from inductor_plugin.errors import CacheError, TrustError
+from inductor_plugin.errors import CacheError, TrustError, warn_once
+
+logger = logging.getLogger(__name__)
 
 _RATE_BYTES_S = 1 << 20
 """A file may take a second more for each of these: it is uploaded, or fetched, behind a compile."""
 
 _MOST_SAVED_MS = 1e9
 """Time of one record up to which it counts as saved, 11 days: no true one has more, and counters are whole numbers."""
-
-
-@dataclass(frozen=True)
-class Amounts:
-    """What has gone over a remote's line; each field is a counter of the cache, with ``remote_`` before it.
-
-    Attributes:
-        asked: Records that were asked for.
-        hits: Those of which the remote knew more than the cache.
-        kernels: Kernels that were fetched.
-        refused: Kernels that were not fetched, since no trusted key has signed them.
-        sent: Editions that were written.
-        bytes_read: Bytes read.
-        bytes_written: Bytes written.
-        corrupt: Damaged objects.
-        failures: Requests, or groups of them, without an answer.
-        unsent: Records that were not written in time.
-        saved_ms: Milliseconds of compiling and of samples that other machines have spent on what was taken over.
-        waited_ms: Milliseconds that compiles waited for answers.
-    """
-
-    asked: int = 0
-    hits: int = 0
-    kernels: int = 0
-    refused: int = 0
-    sent: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    corrupt: int = 0
-    failures: int = 0
-    unsent: int = 0
-    saved_ms: float = 0.0
-    waited_ms: float = 0.0
-
-    def __add__(self, other: Amounts) -> Amounts:
-        """Return the sums."""
-        return Amounts(**{name: value + getattr(other, name) for name, value in vars(self).items()})
-
-    def counters(self) -> dict[str, int]:
-        """Return those that are not 0, as counters of a cache."""
-        return {
-            f"remote_{name}": round(value) for name, value in vars(self).items() if round(value)
-        }
 
 
 @dataclass(frozen=True)
@@ -178,16 +139,27 @@ class Exchange:
                 self._publish_files(record.environment, entry, timeout_s)
         while chain.next < MOST_EDITIONS:
             whole = united(chain.edition, mine)
+            if not is_news(chain.edition, whole, chain.next):
+                return chain
             data = whole.dump()
-            # One that nobody would read is not written.
-            if not is_news(chain.edition, whole, chain.next) or len(data) > MAX_BYTES:
+            if len(data) > MAX_BYTES:  # nobody would read it
                 break
             if self._created(edition_name(place, chain.next), data, timeout_s):
                 self._count(sent=1)
                 return replace(chain, edition=whole, next=chain.next + 1)
             taken, chain = chain.next, self._chain(place, chain, timeout_s)
             chain = replace(chain, next=max(chain.next, taken + 1))  # it may have expired meanwhile
+        if is_news(chain.edition, united(chain.edition, mine), chain.next):
+            self._say_full(record, chain)
         return chain
+
+    def _say_full(self, record: Record, chain: Chain) -> None:
+        """Count a record that takes no more, and warn of the first."""
+        self._count(full=1)
+        size = f"it would have more than {MAX_BYTES >> 20} MiB"
+        why = f"it has {chain.next} editions" if chain.next >= MOST_EDITIONS else size
+        text = f"{record.describe}: its record in {self._source} is full ({why}); what is new stays in this cache"
+        warn_once(logger, text, f"full {self._source}")
 
     def fetch_environment(self, digest: str, timeout_s: float) -> None:
         """Put the fields of an environment into the cache.

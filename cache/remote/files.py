@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from inductor_plugin.cache.remote.loop import client_loop
 from inductor_plugin.errors import CacheError
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure"}
@@ -72,9 +73,8 @@ def open_files(url: str) -> Files:
     # A second, with aiobotocore, and only where a remote is named.
     try:
         core: Any = importlib.import_module("fsspec.core")
-        system, root = core.url_to_fs(
-            url, skip_instance_cache=True, use_listings_cache=False, **_options(protocol)
-        )
+        options = {"skip_instance_cache": True, "use_listings_cache": False, **_options(protocol)}
+        system, root = core.url_to_fs(url, **options)
     except ImportError as error:
         raise CacheError(
             f"{shown(url)} needs a package that is not installed ({error}): {remedy(protocol)}"
@@ -108,8 +108,16 @@ def shown(url: str) -> str:
 
 
 def _options(protocol: str) -> dict[str, Any]:
-    """Return arguments of a file system's constructor beside those that fsspec's configuration names."""
-    return {} if protocol not in ("file", "local") else {"auto_mkdir": True}
+    """Return arguments of a file system's constructor beside those that fsspec's configuration names.
+
+    Raises:
+        ImportError, ValueError: There is no such file system here.
+    """
+    if protocol in ("file", "local"):
+        return {"auto_mkdir": True}
+    registry: Any = importlib.import_module("fsspec.registry")
+    known: Any = None if "::" in protocol else registry.get_filesystem_class(protocol)
+    return {"loop": client_loop()} if getattr(known, "async_impl", False) else {}
 
 
 class FsspecFiles:

@@ -9,12 +9,14 @@ import os
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.cache.remote.chain import Chain
 from inductor_plugin.cache.remote.ending import before_exit
-from inductor_plugin.cache.remote.exchange import Amounts, Exchange, is_worth_sending
+from inductor_plugin.cache.remote.exchange import Exchange, is_worth_sending
 from inductor_plugin.cache.remote.files import Opener, open_files, shown
 from inductor_plugin.cache.remote.health import LOCAL_ONLY_S, PAUSES_S, Health, answered, failed
 from inductor_plugin.cache.remote.lookup import Lookup
@@ -31,6 +33,10 @@ _READ_STEPS, _WRITE_STEPS = 3, 30
 """Requests one after the other, each up to its limit, after which the client of the store is taken for hung."""
 _KNOWN_S = 3600.0
 """Seconds after which what was read of a record's editions is read again before the next one is written: they may have expired."""
+_MOST_KNOWN = 256
+"""Records whose editions are kept from reading to writing; those that are asked for earlier are read again."""
+_TRIES = 3
+"""Failures after which a record is not written again, while others are."""
 _MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -82,6 +88,7 @@ class RemoteTier:
         self._asked: set[Place] = set()
         self._unsent: dict[Place, None] = {}
         self._chains: dict[Place, tuple[float, Chain]] = {}
+        self._tries: Counter[Place] = Counter()
         self._late_at = (
             math.inf
         )  # when what the thread does now has taken too long; infinite where it does nothing
@@ -124,11 +131,15 @@ class RemoteTier:
                 self._drained = False
                 self._wake()
 
-    def drain(self) -> None:
-        """Wait until all records are written, for the limit at most; what is left is counted, and stays in the cache."""
+    def drain(self, waited_s: float = 0.0) -> None:
+        """Wait until all records are written, for the limit at most; what is left is counted, and stays in the cache.
+
+        Args:
+            waited_s: Seconds of the limit that are over.
+        """
         if os.getpid() != self._pid:
             return
-        ends = time.monotonic() + self._options.timeout_s
+        ends = time.monotonic() + self._options.timeout_s - waited_s
         with self._changed:
             if self._closed or self._drained:
                 return
@@ -264,10 +275,10 @@ class RemoteTier:
             return
         answers = exchange.fetch([each.place for each in batch], self._options.timeout_s)
         errors = [answer.error for answer in answers.values() if answer.error is not None]
-        for text in (text for answer in answers.values() for text in answer.damage):
-            logger.warning(
-                "inductor-plugin: damaged object in the remote cache: %s; it is ignored", text
-            )
+        for damage in (text for answer in answers.values() for text in answer.damage):
+            logger.info("damaged object in the remote cache: %s", damage)
+            text = f"damaged object in the remote cache: {damage}; it is ignored, and `stats` counts further ones"
+            warn_once(logger, text, f"damaged {shown(self._options.url)}")
         for reason in filter(None, (answer.refused for answer in answers.values())):
             warn_once(logger, reason, f"refused kernels of {shown(self._options.url)}")
         with self._changed:
@@ -275,6 +286,8 @@ class RemoteTier:
                 self._questions.pop(each.place, None)
                 if self._writes:
                     self._chains[each.place] = time.monotonic(), answers[each.place].chain
+            while len(self._chains) > _MOST_KNOWN:
+                del self._chains[next(iter(self._chains))]
             if errors and len(errors) == len(batch):
                 self._fail(_text(errors[0]))
                 self._asked.difference_update(each.place for each in batch)
@@ -305,7 +318,11 @@ class RemoteTier:
                 self._opened().publish(record, self._options.timeout_s, known)
                 with self._changed:
                     self._health = answered()
-        except CacheError as error:
+        except (
+            CacheError,
+            ValueError,
+            RecursionError,
+        ) as error:  # the cache's own entry is damaged
             logger.debug("%s is not sent: %s", place, error)
         except OSError as error:
             self._refused(place, error)
@@ -333,9 +350,18 @@ class RemoteTier:
             warn_once(logger, text, f"remote {url}")
             return
         with self._changed:
+            self._tries[place] += self._health.failures == 0  # else the fault is not the record's
             self._fail(_text(error))
-            self._unsent[place] = None
             self._amounts += Amounts(failures=1)
+            is_left = self._tries[place] >= _TRIES
+            if is_left:
+                self._amounts += Amounts(unsent=1)
+            else:
+                self._unsent[place] = None
+        if is_left:
+            url = shown(self._options.url)
+            text = f"{url} takes other records, and not {place.op}/{place.digest[:12]} ({_text(error)}); it stays in the cache"
+            warn_once(logger, text, f"remote refuses a record {url}")
 
     def _fail(self, reason: str) -> None:
         """Note a failure, and warn once if only the local cache is used from now on; called with the lock held."""

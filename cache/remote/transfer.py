@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from inductor_plugin.cache.record import Record
-from inductor_plugin.cache.remote.exchange import Amounts, Answer, Exchange, is_worth_sending
+from inductor_plugin.cache.remote.amounts import Amounts
+from inductor_plugin.cache.remote.exchange import Answer, Exchange, is_worth_sending
 from inductor_plugin.cache.remote.files import Files
 from inductor_plugin.cache.remote.name import Place, environment_of, place_of, prefix
 from inductor_plugin.cache.store import Store
@@ -20,6 +22,10 @@ T = TypeVar("T")
 _THREADS = 16
 """Records that are written at once: an object store answers after 50 ms, and takes hundreds of requests a second."""
 _BATCH = 64
+_MOST_FAILURES = 2 * _BATCH
+"""Failures in a row after which a store is taken for gone: each may last `LIMIT_S`."""
+_FAULTS = (OSError, CacheError, ValueError, RecursionError)
+"""What goes wrong with one record: the store, or a damaged entry of the cache."""
 LIMIT_S = 60.0
 """Limit of one request; nobody's compile waits for it."""
 
@@ -43,6 +49,24 @@ class Transferred:
     reason: str = ""
     refused: str = ""
     amounts: Amounts = field(default_factory=Amounts)
+
+
+class _Streak:
+    """Failures in a row, counted by any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._count = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there were too many."""
+        return self._count >= _MOST_FAILURES
+
+    def add(self, *, failed: bool) -> None:
+        """Count one more, unless this one is well."""
+        with self._guard:
+            self._count = self._count + 1 if failed else 0
 
 
 @dataclass(frozen=True)
@@ -70,8 +94,11 @@ def push(
     part: TransferPart,
     limit_s: float = LIMIT_S,
     signer: Signer | None = None,
+    source: str = "a remote",
 ) -> Transferred:
     """Write the records of a cache to a remote, unless it knows what they say.
+
+    A record that fails does not keep the others; after `_MOST_FAILURES` in a row the rest is not tried.
 
     Args:
         store: The cache.
@@ -79,21 +106,31 @@ def push(
         part: Which of them.
         limit_s: Limit of one request.
         signer: Signs kernels that were built in this cache.
+        source: The remote's URL.
     """
-    exchange = Exchange(files, store, kernels=part.kernels, signer=signer)
+    exchange = Exchange(files, store, kernels=part.kernels, signer=signer, source=source)
+    streak = _Streak()
     chosen = (
         record for record in store.iter_records() if part.has(record) and is_worth_sending(record)
     )
 
     def write(record: Record) -> str:
+        if streak.is_over:
+            return f"{record.describe}: not tried, since {_MOST_FAILURES} failed before it"
+        reason = ""
         try:
             exchange.publish(record, limit_s)
-        except OSError as error:
-            return f"{record.describe}: {_text(error)}"
-        return ""
+        except _FAULTS as error:
+            reason = f"{record.describe}: {_text(error)}"
+        streak.add(failed=bool(reason))
+        return reason
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        reasons = list(pool.map(write, chosen))
+        try:
+            reasons = list(pool.map(write, chosen))
+        except BaseException:  # Ctrl-C: not after all others
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     amounts = exchange.take_amounts()
     return _transferred(reasons, amounts.sent, amounts)
 
@@ -130,9 +167,22 @@ def pull(
             _take_environment(exchange, digest, limit_s)
     places = dict.fromkeys(filter(None, map(place_of, names)))
     answers: list[Answer] = []
+    reasons: list[str] = []
+    streak = _Streak()
     for batch in _batches([place for place in places if part.has(place)]):
-        answers += exchange.fetch(batch, limit_s).values()
-    reasons = [_text(a.error) if a.error is not None else "; ".join(a.damage) for a in answers]
+        if streak.is_over:
+            reasons += [f"not tried, since {_MOST_FAILURES} failed before it"] * len(batch)
+            continue
+        try:
+            some = [*exchange.fetch(batch, limit_s).values()]
+        except _FAULTS as error:  # of this cache
+            reasons += [_text(error)] * len(batch)
+            some = []
+            streak.add(failed=True)
+        for answer in some:
+            streak.add(failed=answer.error is not None)
+        answers += some
+        reasons += [_text(a.error) if a.error is not None else "; ".join(a.damage) for a in some]
     amounts = exchange.take_amounts()
     refused = next((answer.refused for answer in answers if answer.refused), "")
     return replace(_transferred(reasons, amounts.hits, amounts), refused=refused)
@@ -156,5 +206,5 @@ def _batches(places: Sequence[T]) -> Iterator[Sequence[T]]:
     return (places[start : start + _BATCH] for start in range(0, len(places), _BATCH))
 
 
-def _text(error: OSError) -> str:
+def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -24,7 +24,9 @@ import torch
 
 from inductor_plugin.aot import models, standard
 from inductor_plugin.aot.fake_device import as_target
+from inductor_plugin.aot.lack import nothing_compiled, warnings_of
 from inductor_plugin.aot.lower import Lowered, ModelAndInputs, lower_model
+from inductor_plugin.aot.measure import as_node, node_of
 from inductor_plugin.cache import KernelEntry, Pack, Store, open_store
 from inductor_plugin.cache.report import printable
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive
@@ -50,6 +52,7 @@ from inductor_plugin.problem.target import Target, names, target
 from inductor_plugin.tuning.counters import COUNTERS, Stats
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.version import __version__
+from inductor_plugin.worker.bench_farm.fit import NodeFacts
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ class Request:
         dynamic: Mark all sizes as dynamic.
         standard: Add the products of common language models for this architecture, which must be
             the target's; empty for none.
+        measure: Also measure all problems, on a node that has the target (option ``bench_farm``), into the cache.
     """
 
     target: str
@@ -83,6 +87,7 @@ class Request:
     config: Config
     dynamic: bool = False
     standard: str = ""
+    measure: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,8 +165,9 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
         say: Called with each line of progress.
 
     Raises:
-        OptionError: A model is not found, or no model is named.
+        OptionError: A model is not found, or no model is named; or nodes are to measure, and none are named.
         TargetError: The GPU is not known, or this torch cannot compile for it.
+        WorkerError: No node has the GPU that is to be measured on.
         PackError: A model raises, nothing was compiled, or the written file is not sound.
         ArchiveError: The file cannot be written.
     """
@@ -179,14 +185,18 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
         )
     signer = open_signer(request.config.signing_key)  # before minutes of compiling
     config = replace(request.config, policy="build", compile_timeout_s=_TIMEOUT_S)
+    node = node_of(gpu, config) if request.measure else None
     lowered = _lower(request, gpu, config, say)
     store = RUNTIME.store(config)
     digests = sorted({digest for problem in lowered for digest in problem.kernels})
     if not digests:
-        raise PackError(_nothing_compiled(lowered))
+        raise PackError(nothing_compiled(lowered))
     called = any(LIBRARY_FILE in _entry(store, digest).files for digest in digests)
     library = native.provided(config) if called else None  # a machine without a compiler has it so
     digests += [library] if library else []
+    if node is not None:  # all kernels are in the cache now
+        say(printable(f"{node.host} measures"))
+        _lower(request, gpu, replace(config, policy="tune"), say, node)
     pack = Pack(
         target=gpu.name,
         arch=gpu.arch,
@@ -204,7 +214,7 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
         pack=pack,
         problems=tuple(lowered),
         kernels=kernels,
-        warnings=(*_warnings(lowered, kernels), *lacks),
+        warnings=(*warnings_of(lowered, kernels), *lacks),
         stats=COUNTERS.snapshot().since(before),
         seconds=round(time.perf_counter() - started, 3),
     )
@@ -258,8 +268,13 @@ def check(file: Path) -> tuple[PackedKernel, ...]:
 
 
 def _lower(
-    request: Request, gpu: Target, config: Config, say: Callable[[str], None]
+    request: Request,
+    gpu: Target,
+    config: Config,
+    say: Callable[[str], None],
+    node: NodeFacts | None = None,
 ) -> list[Lowered]:
+    """Lower all models for a GPU; for that of a node, where one measures."""
     makers: list[tuple[str, Callable[[], ModelAndInputs], Config]] = [
         (spec, lambda spec=spec: models.load_sets(spec), config) for spec in request.models
     ]
@@ -268,7 +283,7 @@ def _lower(
         general = replace(config, gemm_backends="ATEN,CUTLASS")
         makers.append(("standard", lambda: standard.products(gpu.arch), general))
     lowered: list[Lowered] = []
-    with as_target(gpu):
+    with as_target(gpu) if node is None else as_node(gpu, node):
         for name, make, options in makers:
             say(printable(f"{name} for {gpu.name} ({gpu.arch})"))
             with _reported(say):
@@ -370,27 +385,3 @@ def _packed_kernel(
     return PackedKernel(
         entry.digest, symbol, kind, resources.registers, resources.spills, tuple(sorted(names))
     )
-
-
-def _nothing_compiled(lowered: Sequence[Lowered]) -> str:
-    if not lowered:
-        return "the model has no product that is tuned for this GPU; nothing was compiled"
-    reasons = {reason for problem in lowered for _, reason in problem.failed}
-    reasons = reasons or {f"{n}: {why}" for it in lowered for n, why in it.rejected.items()}
-    return f"nothing was compiled: {'; '.join(sorted(reasons)) or 'no template is offered'}"
-
-
-def _warnings(lowered: Sequence[Lowered], kernels: Sequence[PackedKernel]) -> list[str]:
-    warnings: list[str] = []
-    if not any(kernel.kind == "cutlass" for kernel in kernels):
-        reasons = sorted({problem.rejected.get("cutlass", "not asked for") for problem in lowered})
-        warnings.append(f"no CUTLASS kernels: {'; '.join(reasons)}")
-    spilling = [kernel.name for kernel in kernels if kernel.kind == "cutlass" and kernel.spills]
-    warnings += [f"{name} spills registers" for name in spilling]
-    plain = [
-        kernel.name for kernel in kernels if kernel.kind == "cutlass" and not kernel.instructions
-    ]
-    warnings += [f"{name} shows no tensor core instruction" for name in plain]
-    failed = {name: reason for problem in lowered for name, reason in problem.failed}
-    warnings += [f"{name} is not in the pack: {reason}" for name, reason in sorted(failed.items())]
-    return warnings

@@ -65,6 +65,11 @@ def _precompile_arguments(parser: ArgumentParser) -> None:
         help="kernels of one problem; 0 for all",
     )
     parser.add_argument("--nvcc", default="", help="as the option of this name")
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="also measure all problems into the cache, on a node of the cluster bench_farm that has the GPU",
+    )
 
 
 def _precompile(arguments: Namespace) -> int:
@@ -94,6 +99,7 @@ def _precompile(arguments: Namespace) -> int:
         config=config,
         dynamic=arguments.dynamic,
         standard=arguments.standard or "",
+        measure=arguments.measure,
     )
     packed = precompile(request, say=lines_to(arguments))
     say(arguments, packed.to_dict(), _text(packed, signed=bool(config.signing_key)))

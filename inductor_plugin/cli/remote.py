@@ -73,7 +73,7 @@ def _push(arguments: Namespace) -> int:
     check_op(store, arguments.op)
     files, url = _files(arguments)
     signer = process_signer() if arguments.kernels else None
-    done = push(store, files, _part(arguments), signer=signer)
+    done = push(store, files, _part(arguments), signer=signer, source=url)
     text = (
         f"{url}: {done.records} records, {done.changed} written, {_known(done)} known there, "
         f"{size_text(done.amounts.bytes_written)}"
@@ -105,6 +105,8 @@ def _said(arguments: Namespace, done: Transferred, url: str, text: str) -> int:
         text += (
             f"\n{done.amounts.refused} kernels were refused, the first: {printable(done.refused)}"
         )
+    if done.amounts.full:
+        text += f"\n{done.amounts.full} records are full there: what is new in them stays here"
     if done.failed:
         text += f"\n{done.failed} records failed, the first: {printable(done.reason)}; run it again"
     say(arguments, {"url": url, **asdict(done)}, printable_lines(text))
@@ -132,7 +134,7 @@ def lines(fields: Mapping[str, int]) -> dict[str, str]:
         "Remote": f"hits {share}, {count('kernels')} kernels{refused}, {size_text(count('bytes_read'))} read; "
         f"{count('sent')} written, {size_text(count('bytes_written'))}",
         "": f"{count('saved_ms') / 1e3:.1f} s of compiling and measuring saved, {count('waited_ms') / 1e3:.1f} s waited; "
-        f"{count('failures')} failures, {count('corrupt')} damaged, {count('unsent')} not written",
+        f"{count('failures')} failures, {count('corrupt')} damaged, {count('unsent')} not written, {count('full')} full",
     }
 
 

@@ -1,12 +1,12 @@
 """The options of a compile, declared once, and the variables of this process."""
 
-from inductor_plugin.config.options import (
-    Config,
+from inductor_plugin.config.names import (
     option_names,
     split,
     unknown_variables,
     warn_of_unknown_variables,
 )
+from inductor_plugin.config.options import Config
 from inductor_plugin.config.variables import (
     ENABLE_VARIABLE,
     PREFIX,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inductor_plugin.config.value import (
+    check_farms,
     check_pins,
     how,
     parse,
@@ -22,7 +23,6 @@ from inductor_plugin.config.value import (
 from inductor_plugin.config.variables import (
     PREFIX,
     default_cache_dir,
-    unknown,
     warn_of_unknown,
 )
 from inductor_plugin.errors import OptionError
@@ -142,6 +142,13 @@ class Config:
         metadata=how(
             "farm",
             "Ray cluster that compiles: `ray://HOST:PORT`, `ray:auto`, `ray:local`; its nodes have the same software. Extra `ray`.",
+        ),
+    )
+    bench_farm: str = field(
+        default="",
+        metadata=how(
+            "farm",
+            "Ray cluster whose nodes measure, as `compile_farm`, on this process's kind of GPU; empty: measured here (docs/fleet.md).",
         ),
     )
     compile_timeout_s: float = field(
@@ -320,6 +327,7 @@ class Config:
 
     def __post_init__(self) -> None:
         check_pins(self.policy, self.pin_file, strict=self.strict)
+        check_farms(self.compile_farm, self.bench_farm)
 
     @staticmethod
     def load(
@@ -335,15 +343,15 @@ class Config:
             OptionError: An option does not exist, or a value is invalid.
         """
         variables = os.environ if environ is None else environ
-        warn_of_unknown_variables(variables)
+        warn_of_unknown(METADATA, variables)
         values: dict[str, Any] = {}
-        for name, facts in _METADATA.items():
+        for name, facts in METADATA.items():
             if text := variables.get(variable := PREFIX + name.upper()):
                 values[name] = parse(facts, text, f"variable {variable}")
         for name, value in options.items():
-            if name not in _METADATA:
-                raise OptionError(f"unknown option {name!r}; {suggestion(name, _METADATA)}")
-            values[name] = parse(_METADATA[name], value, f"option {name}")
+            if name not in METADATA:
+                raise OptionError(f"unknown option {name!r}; {suggestion(name, METADATA)}")
+            values[name] = parse(METADATA[name], value, f"option {name}")
         stated = frozenset(values)
         values.setdefault("cache_dir", default_cache_dir(variables))
         return Config(**values, stated=stated)
@@ -356,9 +364,7 @@ class Config:
 
     def to_dict(self) -> dict[str, str | int | float | bool]:
         """Return the options as plain JSON values."""
-        return {name: getattr(self, name) for name in _METADATA} | {
-            "cache_dir": str(self.cache_dir)
-        }
+        return {name: getattr(self, name) for name in METADATA} | {"cache_dir": str(self.cache_dir)}
 
     def code_key(self) -> tuple[tuple[str, str | int | float | bool], ...]:
         """Return the options a compiled graph depends on, as (name, value) pairs.
@@ -369,32 +375,12 @@ class Config:
             OptionError: The pin file cannot be read.
         """
         plain = self.to_dict()
-        pairs = [(name, plain[name]) for name, facts in _METADATA.items() if facts["code"]]
+        pairs = [(name, plain[name]) for name, facts in METADATA.items() if facts["code"]]
         return (
             *pairs,
             ("pin_file_sha256", pin_file_sha256(self.pin_file) if self.pin_file else ""),
         )
 
 
-_METADATA: dict[str, Mapping[str, Any]] = {o.name: o.metadata for o in fields(Config) if o.metadata}
-
-
-def option_names() -> tuple[str, ...]:
-    """Return the names of all options, in the order of their declaration."""
-    return tuple(_METADATA)
-
-
-def split(options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Return (options of the plugin, options of Inductor)."""
-    ours = {name: value for name, value in options.items() if name in _METADATA}
-    return ours, {name: value for name, value in options.items() if name not in _METADATA}
-
-
-def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return one sentence for each variable with the plugin's prefix that it does not know."""
-    return unknown(_METADATA, environ)
-
-
-def warn_of_unknown_variables(environ: Mapping[str, str] | None = None) -> None:
-    """Warn of variables with the plugin's prefix that it does not know, once a process."""
-    warn_of_unknown(_METADATA, environ)
+METADATA: dict[str, Mapping[str, Any]] = {o.name: o.metadata for o in fields(Config) if o.metadata}
+"""What is declared of each option, by its name, in the order of their declaration."""

@@ -292,3 +292,16 @@ def check_pins(policy: str, pin_file: str, *, strict: bool) -> None:
     if strict and policy != "pinned":
         words = "it is about pins; set policy='pinned'"
         raise OptionError(f"option strict is on, and policy is {policy!r}: {words}")
+
+
+def check_farms(compile_farm: str, bench_farm: str) -> None:
+    """Check the options about clusters together: a process is connected to one.
+
+    Raises:
+        OptionError: They name two.
+    """
+    if compile_farm and bench_farm and compile_farm != bench_farm:
+        raise OptionError(
+            f"option bench_farm is {bench_farm!r}, and compile_farm is {compile_farm!r}; a process is connected to one "
+            "cluster: name the same, or leave one out"
+        )

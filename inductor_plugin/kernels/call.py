@@ -94,10 +94,14 @@ class RequestKernel:
         payload: The pickled request. Its ``make_run_fn(*inputs, out=out)`` returns the launch.
         environment: The variables its `TritonCompileJob` was compiled under; under others Triton
             misses the kernel in its cache and compiles it again while it is timed.
+        module: Path of its Python module, if it is not the one that the request names.
+        kernel: Digest of the compiled kernel in the cache; empty if it is in none.
     """
 
     payload: bytes
     environment: tuple[tuple[str, str], ...] = ()
+    module: str = ""
+    kernel: str = ""
 
 
 @dataclass(frozen=True)

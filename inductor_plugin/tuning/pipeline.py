@@ -31,7 +31,8 @@ from inductor_plugin.worker.jobs import MAY_HAVE_CHANGED, OUT_OF_TIME, Outcome
 if TYPE_CHECKING:
     from inductor_plugin.tuning.builds.builder import Builder
     from inductor_plugin.tuning.holder import ProblemLocks
-    from inductor_plugin.worker.bench_worker import BenchWorker, MeasureInProcess
+    from inductor_plugin.worker.bench_farm.bench import Bench
+    from inductor_plugin.worker.bench_worker import MeasureInProcess
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Pipeline:
         self,
         device: str,
         build: Builder,
-        bench: BenchWorker,
+        bench: Bench,
         measure_in_process: MeasureInProcess,
         counters: Counters,
         trace: SpanTrace,

@@ -29,15 +29,16 @@ from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.environment import environment, float32_precision
 from inductor_plugin.tuning.holder import ProblemLocks, silence_s
 from inductor_plugin.tuning.pipeline import Pipeline
-from inductor_plugin.tuning.ranks.group import group_of
 from inductor_plugin.tuning.ranks.job import current
-from inductor_plugin.tuning.ranks.share import RankShare
+from inductor_plugin.tuning.ranks.share import RankShare, share_of
+from inductor_plugin.tuning.ranks.terms import Terms, terms_of
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.progress import Progress
 from inductor_plugin.tuning.report.trace import MAIN_TRACK, SpanTrace
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker import switches
+from inductor_plugin.worker.bench_farm.bench import Bench, not_here, on_nodes
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
 from inductor_plugin.worker.devices.cuda import convolution_tf32, reduced_precision
@@ -51,9 +52,8 @@ _CPP_JOB_BYTES = 1 << 30
 """Memory one C++ compile may take: g++ 12 needs 0.6 GB for a batch of eight GEMM kernels."""
 
 _NICE = 19
-"""Of compile workers while kernels are measured on a GPU: on busy cores the benchmark worker waits up to milliseconds for one
-between an event and the launch behind it. At nice 19 they take idle time alone, and give a core up at once. To stop them
-instead would leave them stopped if this process is killed."""
+"""Of compile workers while kernels are measured on a GPU: on busy cores the benchmark worker waits up to milliseconds for one between
+an event and the launch behind it. At nice 19 they take idle time alone. Stopped, they would stay so if this process is killed."""
 
 
 class DeviceContext:
@@ -81,14 +81,14 @@ class DeviceContext:
         """
         self.device = device
         self.store = runtime.store(config)
-        self.environment = self.store.put_environment(facts)
+        self.environment, self._facts = self.store.put_environment(facts), facts
         self.trace = runtime.trace(config.trace_path)
         what = "compiling" if config.policy == "build" else "tuning"
         self.progress = Progress(config.progress, what)
         self.started: Pipeline | None = None
         self._runtime = runtime
         self._config = config
-        self._worker: BenchWorker | None = None
+        self._worker: Bench | None = None
         self._is_examined = False
         self._shares: dict[tuple[str, str], RankShare] = {}
 
@@ -129,12 +129,12 @@ class DeviceContext:
     def _examine(self) -> None:
         """Leave a GPU that no worker gets to before anything is compiled for it: once a compile, and only if that is likely.
 
-        Elsewhere the first kernels are compiled while the worker starts, which takes 3 s.
+        Elsewhere the first kernels are compiled while the worker starts, which takes 3 s. Nodes are always asked first.
         """
         if self._is_examined:
             return
         self._is_examined = True
-        scarce = why_scarce(self.device)
+        scarce = self._config.bench_farm or why_scarce(self.device)
         obstacle = self.bench().obstacle() if scarce else ""
         if obstacle:
             self.pipeline.leave(f"{scarce}: {obstacle}")
@@ -161,20 +161,21 @@ class DeviceContext:
         job = current(self._config)
         if job is None:
             return None
-        group = self.group(host_counts=host_counts)
+        terms = self.terms(host_counts=host_counts)
         with self._runtime.lock:
-            share = self._shares.get((job.token, group))
+            share = self._shares.get((job.token, terms.group))
             if share is None:
                 _ = self.pipeline  # created first, so closed last: after problems were given back
-                share = RankShare(job, group, self, COUNTERS, self._config.ranks_timeout_s)
-                self._shares[job.token, group] = share
+                share = share_of(job, terms, self, COUNTERS, self._config)
+                self._shares[job.token, terms.group] = share
                 self._runtime.at_close(share.close)
             return share
 
-    def group(self, *, host_counts: bool) -> str:
-        """Return the name of the ranks that would decide together with this process."""
-        templates = default_registry().identity()
-        return group_of(self.environment, self._config, templates, host_counts=host_counts)
+    def terms(self, *, host_counts: bool) -> Terms:
+        """Return what the decisions of this process rest on; its group are the ranks with the same."""
+        fields = self.store.environment(self.environment) or {}
+        identity = default_registry().identity()
+        return terms_of(self.environment, fields, self._config, identity, host_counts=host_counts)
 
     def wait(self, ticket: TuningTicket, limit_s: float) -> None:
         """Wait until the race of a ticket, if any, has ended or the limit has passed."""
@@ -186,8 +187,8 @@ class DeviceContext:
             in_time = self.pipeline.wait(task, limit_s)
         ended = time.perf_counter_ns()
         problem, verdict = ticket.problem.describe(), ticket.verdict
-        decision = {"decision": verdict.winner, "reason": verdict.reason} if verdict else {}
-        self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended, problem=problem, **decision)
+        said = {"decision": verdict.winner, "reason": verdict.reason} if verdict else {}
+        self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended, problem=problem, **said)
         Journal(COUNTERS, self.trace).count(task, wall_s=(ended - started) / 1e9)
         if not in_time and task.error != self.pipeline.absence:  # which has been said once
             logger.warning(
@@ -196,11 +197,17 @@ class DeviceContext:
                 task.error,
             )
 
-    def bench(self) -> BenchWorker:
-        """Return the benchmark worker; its process starts with its first job."""
+    def bench(self) -> Bench:
+        """Return the benchmark worker, here or on nodes; its process starts with its first job."""
         with self._runtime.lock:
             if self._worker is None:
-                self._worker = BenchWorker(worker_settings(self._config, "bench", self.device))
+                settings = worker_settings(self._config, "bench", self.device)
+                farm = self._config.bench_farm
+                if farm:  # this machine's memory is no matter there
+                    there = replace(settings, memory_bytes=self._config.worker_memory_bytes)
+                    self._worker = on_nodes(farm, there, self._facts, self.store.kernel)
+                else:
+                    self._worker = BenchWorker(settings)
                 self._runtime.at_close(self._worker.close)
             return self._worker
 
@@ -211,7 +218,7 @@ class DeviceContext:
             self.device,
             Builder(self.store, pool, COUNTERS, self.trace, config.compile_timeout_s),
             bench,
-            measure_in_process,
+            not_here if config.bench_farm else measure_in_process,
             COUNTERS,
             self.trace,
             config.bench_timeout_s,
@@ -239,8 +246,7 @@ class Runtime:
     def store(self, config: Config) -> Store:
         """Return the opened cache of a configuration.
 
-        A directory that another user owns or may write to is not trusted: tuning then uses a cache in
-        memory only, after one warning with the reason.
+        Where another user owns the directory or may write to it, a cache in memory is used, after one warning with the reason.
         """
         with self.lock:
             path, second = Path(config.cache_dir), config.cache_read
@@ -248,10 +254,8 @@ class Runtime:
                 path, second = NOWHERE, ""
             name = path, second, config.trusted_keys
             if name not in self._stores:
-                options: dict[str, Any] = {
-                    "second": second,
-                    "trust": trust_or_nobody(config.trusted_keys),
-                }
+                trust = trust_or_nobody(config.trusted_keys)
+                options: dict[str, Any] = {"second": second, "trust": trust}
                 try:
                     limit, off = config.cache_limit_bytes, path == NOWHERE
                     opened = open_store(path, limit_bytes=limit, memory_only=off, **options)
@@ -385,9 +389,8 @@ def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
 def _memory_limit(config: Config, device: str) -> int:
     """Return the bytes of private memory a worker may use; 0 for no limit.
 
-    With a limit, an allocation of a greedy candidate fails; without, the kernel's out-of-memory killer
-    may choose the user's process. The CUDA driver maps far more address space than it uses, so a
-    worker on a GPU is limited only by the user's option.
+    With one an allocation of a greedy candidate fails; without, the out-of-memory killer may choose the user's process. The
+    CUDA driver maps far more address space than it uses, so a worker on a GPU is limited by the user's option alone.
     """
     if config.worker_memory_bytes or not on_host(device):
         return config.worker_memory_bytes

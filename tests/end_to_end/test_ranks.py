@@ -67,6 +67,56 @@ def test_a_rank_that_is_killed_one_that_is_stopped_and_one_that_skips_cost_a_tim
     assert 2 <= len(given_up) <= 2 * 3
 
 
+def test_a_rank_that_is_stopped_and_goes_on_takes_what_was_decided_without_it(
+    tmp_path: Path,
+) -> None:
+    said = run_ranks(2, tmp_path, continued={1}, graphs=2, products=2, timeout_s=8.0, stop=1)
+    decided = decisions(said)
+    assert len(decided) == 4
+    assert [len(same) for same in decided.values()] == [1] * 4
+    # It had measured, or was about to: what it held is the library kernel, on itself, too.
+    given_up = [by for same in decided.values() for _, by, why in same if "no sign of life" in why]
+    assert given_up
+    assert set(given_up) == {0}
+    assert max(each["error"] for each in said.values()) < 1e-5
+
+
+def test_a_process_group_that_is_initialized_again_begins_anew(tmp_path: Path) -> None:
+    said = run_ranks(2, tmp_path, graphs=2, products=2, again=True)
+    decided = decisions(said)
+    assert len(decided) == 4
+    assert [len(same) for same in decided.values()] == [1] * 4
+    assert tuned(said) == 8  # the caches of the second time are empty
+    assert not any("lost" in why for same in decided.values() for _, _, why in same)
+    assert max(each["error"] for each in said.values()) < 1e-5
+
+
+def test_ranks_with_other_options_are_warned_and_compared(tmp_path: Path) -> None:
+    options = {"never_slower_margin": 1.5}
+    said = run_ranks(2, tmp_path, graphs=1, products=2, verify=True, odd=1, odd_options=options)
+    assert tuned(said) == 4  # each side by itself
+    (text,) = {each["report"]["difference"] for each in said.values()}
+    fact = "option never_slower_margin is '1.5' on rank 1, '1.02' on rank 0"
+    assert fact in text
+    assert "decide apart" in text
+    warned = [text for each in said.values() for text in each["warnings"] if "apart" in text]
+    assert len(warned) == 1
+    assert "option never_slower_margin" in warned[0]
+    assert max(each["error"] for each in said.values()) < 1e-5
+
+
+def test_a_rank_that_may_not_measure_runs_what_the_other_tunes(tmp_path: Path) -> None:
+    options = {"policy": "cached"}
+    said = run_ranks(
+        2, tmp_path, graphs=2, products=2, verify=True, odd=1, odd_options=options, timeout_s=20.0
+    )
+    decided = decisions(said)
+    assert [len(same) for same in decided.values()] == [1] * 4
+    assert said[1]["stats"]["ranks_tuned"] == said[1]["stats"]["benchmarked"] == 0
+    assert [each["report"]["difference"] for each in said.values()] == ["", ""]
+    assert max(each["error"] for each in said.values()) < 1e-5
+
+
 @pytest.mark.parametrize("model", ["fsdp", "tensor"])
 def test_models_of_several_ranks_train_as_one_process(model: str, tmp_path: Path) -> None:
     said = run_ranks(2, tmp_path, model=model, verify=True)

@@ -294,6 +294,14 @@ def test_a_farm_that_is_none_is_an_error_when_the_option_is_read(farm: str) -> N
         Config.load({"compile_farm": farm}, environ={})
 
 
+def test_compiling_and_measuring_are_in_one_cluster() -> None:
+    both = {"compile_farm": "ray:auto", "bench_farm": "ray:auto"}
+    assert Config.load(both, environ={}).bench_farm == "ray:auto"
+    with pytest.raises(OptionError, match="a process is connected to one cluster"):
+        Config.load({**both, "bench_farm": "ray://other:10001"}, environ={})
+    assert "bench_farm" not in dict(Config().code_key())  # where it is measured changes no code
+
+
 def test_fsspec_is_imported_only_where_a_remote_is_named() -> None:
     code = (
         "import sys; from inductor_plugin.config import Config; import inductor_plugin.cache.remote.tier; "

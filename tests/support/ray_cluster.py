@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,25 @@ from typing import Any
 import pytest
 
 _STORE_BYTES = 100 << 20
+_START_S = 200
+"""How long Ray's core waits for a raylet on a machine that is busy."""
 
 
 @contextmanager
-def cluster(nodes: int) -> Generator[Any]:
-    """Start a cluster, and connect to it; skip the test where Ray is not installed."""
+def cluster(nodes: int, resources: Mapping[str, float] | None = None) -> Generator[Any]:
+    """Start a cluster, and connect to it; skip the test where Ray is not installed.
+
+    Args:
+        nodes: Its nodes.
+        resources: Custom resources of each.
+    """
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", str(_START_S))  # read when it is imported
     ray: Any = pytest.importorskip("ray")
     utilities: Any = importlib.import_module("ray.cluster_utils")
     started = utilities.Cluster()
     try:
         for _ in range(nodes):
-            add_node(started)
+            add_node(started, resources)
         ray.init(address=started.address, log_to_driver=False, configure_logging=False)
         yield started
     finally:
@@ -31,31 +39,40 @@ def cluster(nodes: int) -> Generator[Any]:
         started.shutdown()
 
 
-def add_node(started: Any, attempts: int = 3) -> Any:
+def add_node(started: Any, resources: Mapping[str, float] | None = None, attempts: int = 3) -> Any:
     """Add a node with one CPU, and return it.
 
     Ray gives a node up that has not started within 30 s, as on a machine with ten times as many processes as cores.
     """
     try:
         return started.add_node(
-            num_cpus=1, object_store_memory=_STORE_BYTES, include_dashboard=False
+            num_cpus=1,
+            object_store_memory=_STORE_BYTES,
+            include_dashboard=False,
+            resources=dict(resources or {}),
         )
     except Exception:  # what Ray raises has no class of its own
         if attempts == 1:
             raise
-        return add_node(started, attempts - 1)
+        return add_node(started, resources, attempts - 1)
 
 
 def compiling_processes(place: str) -> list[int]:
-    """Return the numbers of worker processes that run a compile now, on the nodes whose raylet was started with a text.
+    """Return the numbers of worker processes that run a compile now; see `ray_processes`."""
+    return ray_processes(place, b"ray::compile")
+
+
+def ray_processes(place: str, beginning: bytes) -> list[int]:
+    """Return the numbers of worker processes of a name, on the nodes whose raylet was started with a text.
 
     Args:
         place: A cluster's address, or the name of a node's socket (``raylet_socket_name``).
+        beginning: Of their names, which Ray makes of what they run: ``ray::BenchNode``.
     """
     pids: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if not (folder / "cmdline").read_bytes().startswith(b"ray::compile"):
+            if not (folder / "cmdline").read_bytes().startswith(beginning):
                 continue
             parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
             raylet = Path(f"/proc/{parent}/cmdline").read_text()

@@ -146,6 +146,33 @@ def test_a_farm_compiles_for_the_pipeline_and_gives_way_to_nothing(
     assert runtime.compile_pool(config(cache_dir), "cuda:0") is not local
 
 
+def test_nodes_measure_where_a_cluster_is_named_and_are_asked_before_anything_is_compiled(
+    runtime: Runtime, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, WorkerSettings, Any]] = []
+
+    def on_nodes(name: str, settings: WorkerSettings, facts: Any, _cached: Any) -> Any:
+        asked.append((name, settings, facts))
+        return Unreachable(settings)
+
+    pool = FakePool()
+    monkeypatch.setattr(runtime_module, "on_nodes", on_nodes)
+    monkeypatch.setattr(runtime, "compile_pool", lambda *_: pool)
+    nodes = config(cache_dir, bench_farm="ray:auto", worker_memory_bytes=1 << 30)
+    context = runtime.context(nodes, "cpu", {})
+    bench = context.bench()
+    assert context.bench() is bench
+    ((name, settings, facts),) = asked
+    assert (name, settings.kind, settings.memory_bytes) == ("ray:auto", "bench", 1 << 30)
+    assert context.store.environment(context.environment) == facts
+    build = entry("kernel", build=triton_job("kernel"))
+    pending = task([entry("library", library=True), build], digest="problem")
+    pending.measured = True
+    context.submit(cast("Any", SimpleNamespace(task=pending)))
+    assert Unreachable.reason in context.absence
+    assert pool.jobs == []
+
+
 class Unreachable(FakeBench):
     """A worker that may not get to its GPU."""
 

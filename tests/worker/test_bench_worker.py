@@ -23,10 +23,12 @@ from inductor_plugin.kernels.call import (
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.problem.tolerance import Tolerance
+from inductor_plugin.worker.bench_farm.bench import Bench, FarmBench, finder_of
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.child import inductor
 from inductor_plugin.worker.child.operands import GuardedOutput, build
 from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.devices.lookup import facts_of
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     CallJob,
@@ -39,12 +41,13 @@ from inductor_plugin.worker.jobs import (
     Status,
     WorkerSettings,
 )
-from inductor_plugin.worker.process import WorkerProcess
 from tests.support.candidates import faults
 from tests.support.candidates.operands import tensor
+from tests.support.fakes.nodes import FakeBenchCluster, bench_on
 from tests.support.fakes.waiting import wait_idle
 from tests.support.repository import REPOSITORY
 
+SLOW = pytest.mark.slow
 SETTINGS = WorkerSettings(
     sys_path=(str(REPOSITORY), *sys.path),
     kind="bench",
@@ -72,15 +75,24 @@ def job(competitor: BenchCandidate, library: BenchCandidate | None = LIBRARY) ->
     return ScreenJob("one problem", library, competitor, QUICK, CHECK if library else None)
 
 
-@pytest.fixture(name="worker", scope="module")
-def a_worker() -> Generator[BenchWorker, None, None]:
-    worker = BenchWorker(SETTINGS)
+@pytest.fixture(
+    name="worker", scope="module", params=["local", "farm", pytest.param("ray", marks=SLOW)]
+)
+def a_worker(request: pytest.FixtureRequest) -> Generator[Bench, None, None]:
+    """The local worker, and that of a farm: on a node in this process, and on one of Ray. What one passes, all pass."""
+    worker: Bench = BenchWorker(SETTINGS)
+    if request.param == "farm":
+        worker = bench_on(FakeBenchCluster("node"), SETTINGS)
+    if request.param == "ray":
+        address: str = request.getfixturevalue("measuring_cluster").address
+        device = str(facts_of("cpu")["name"])
+        worker = FarmBench(SETTINGS, finder_of(f"ray:{address}", SETTINGS, device, lambda node: ""))
     worker.prewarm()
     yield worker
     worker.close()
 
 
-def test_library_kernels_and_candidates_are_measured(worker: BenchWorker):
+def test_library_kernels_and_candidates_are_measured(worker: Bench):
     assert worker.obstacle() == ""
     outcome = worker.screen(job(LIBRARY))
     assert (outcome.status, len(outcome.samples_ms), outcome.error) == ("ok", 3, None)
@@ -107,7 +119,7 @@ def test_library_kernels_and_candidates_are_measured(worker: BenchWorker):
     ],
 )
 def test_a_fault_costs_that_candidate_alone(
-    worker: BenchWorker,
+    worker: Bench,
     caplog: pytest.LogCaptureFixture,
     fault: str,
     status: Status,
@@ -139,13 +151,13 @@ def test_who_runs_out_of_memory_that_others_hold_is_measured_another_time():
         worker.close()
 
 
-def test_a_candidate_that_dirties_its_operands_does_not_make_others_wrong(worker: BenchWorker):
+def test_a_candidate_that_dirties_its_operands_does_not_make_others_wrong(worker: Bench):
     assert worker.screen(job(candidate("good"))).status == "ok"
     worker.screen(job(candidate("dirty")))
     assert worker.screen(job(candidate("good"))).status == "ok"
 
 
-def test_a_library_kernel_that_fails_is_not_the_candidate_s_fault(worker: BenchWorker):
+def test_a_library_kernel_that_fails_is_not_the_candidate_s_fault(worker: Bench):
     library = candidate("raises")
     fresh = replace(job(candidate("good"), library), problem_id="another problem")
     outcome = worker.screen(fresh)
@@ -154,14 +166,14 @@ def test_a_library_kernel_that_fails_is_not_the_candidate_s_fault(worker: BenchW
     assert worker.screen(job(candidate("good"))).status == "ok"
 
 
-def test_operands_that_cannot_be_built_are_not_the_candidate_s_fault(worker: BenchWorker):
+def test_operands_that_cannot_be_built_are_not_the_candidate_s_fault(worker: Bench):
     huge = replace(LIBRARY, inputs=(tensor(1 << 20, 1 << 20), B))
     outcome = worker.screen(job(huge, None))
     assert outcome.status == "skipped"
     assert "operands" in outcome.reason
 
 
-def test_finals_go_on_without_the_one_that_breaks(worker: BenchWorker):
+def test_finals_go_on_without_the_one_that_breaks(worker: Bench):
     racers = (LIBRARY, candidate("breaks_later"), candidate("good"))
     outcomes = worker.final(FinalJob("one problem", racers, 12, QUICK))
     assert [outcome.candidate_id for outcome in outcomes] == ["library-mm", "breaks_later", "good"]
@@ -172,7 +184,7 @@ def test_finals_go_on_without_the_one_that_breaks(worker: BenchWorker):
     assert 0 < len(library.samples_ms) == len(good.samples_ms) <= 13
 
 
-def test_finals_stop_when_their_time_is_over(worker: BenchWorker):
+def test_finals_stop_when_their_time_is_over(worker: Bench):
     short = replace(QUICK, max_total_s=0.0)
     outcomes = worker.final(FinalJob("one problem", (LIBRARY, candidate("good")), 99999, short))
     assert all(0 < len(outcome.samples_ms) < 99999 for outcome in outcomes)
@@ -189,7 +201,7 @@ def test_finals_stop_when_their_time_is_over(worker: BenchWorker):
     ],
 )
 def test_library_kernels_of_other_products_run(
-    worker: BenchWorker, name: str, inputs: Any, output: Any, options: Any
+    worker: Bench, name: str, inputs: Any, output: Any, options: Any
 ):
     if name == "baddbmm":
         inputs = tensor(4, 16, 8), tensor(4, 16, 32), tensor(4, 32, 8)
@@ -207,7 +219,7 @@ def test_library_kernels_of_other_products_run(
 
 
 @pytest.mark.parametrize("packing", ["mkl_linear", "mkldnn_linear"])
-def test_packed_weights_are_packed_in_the_worker(worker: BenchWorker, packing: str):
+def test_packed_weights_are_packed_in_the_worker(worker: Bench, packing: str):
     available = torch.backends.mkl if packing == "mkl_linear" else torch.backends.mkldnn
     if not available.is_available():
         pytest.skip(f"this torch is built without {packing.partition('_')[0]}")
@@ -230,7 +242,7 @@ def test_packed_weights_are_packed_in_the_worker(worker: BenchWorker, packing: s
     assert outcome.error is not None
 
 
-def test_a_compiled_kernel_runs_with_weights_from_a_file(worker: BenchWorker, tmp_path: Path):
+def test_a_compiled_kernel_runs_with_weights_from_a_file(worker: Bench, tmp_path: Path):
     text = """
 #include <cstdint>
 extern "C" void gemm(const float* a, const float* bt, float* c, uint64_t m)
@@ -262,16 +274,15 @@ extern "C" void gemm(const float* a, const float* bt, float* c, uint64_t m)
     assert worker.screen(job(too_far)).status == "red_zone"
 
 
-def test_a_worker_computes_as_its_parent_does(worker: BenchWorker):
-    process: WorkerProcess = worker._process  # pyright: ignore[reportPrivateUsage]
-    assert process.run(CallJob("torch", "get_num_threads"), 60.0) == 3
-    assert process.run(CallJob("torch", "get_float32_matmul_precision"), 60.0) == "medium"
-    assert process.run(CallJob("torch", "are_deterministic_algorithms_enabled"), 60.0) is True
-    assert process.run(CallJob("torch", "is_grad_enabled"), 60.0) is False
+def test_a_worker_computes_as_its_parent_does(worker: Bench):
+    assert worker.call(CallJob("torch", "get_num_threads"), 60.0) == 3
+    assert worker.call(CallJob("torch", "get_float32_matmul_precision"), 60.0) == "medium"
+    assert worker.call(CallJob("torch", "are_deterministic_algorithms_enabled"), 60.0) is True
+    assert worker.call(CallJob("torch", "is_grad_enabled"), 60.0) is False
     code = "import torch; assert torch.backends.cuda.matmul.allow_tf32"
-    assert process.run(CallJob("builtins", "exec", (code,)), 60.0) is None
+    assert worker.call(CallJob("builtins", "exec", (code,)), 60.0) is None
     code = "assert 'torch._inductor.lowering' not in __import__('sys').modules"  # seconds saved
-    assert process.run(CallJob("builtins", "exec", (code,)), 60.0) is None
+    assert worker.call(CallJob("builtins", "exec", (code,)), 60.0) is None
 
 
 def test_a_worker_that_never_starts_is_an_error_after_two_attempts():
@@ -284,7 +295,7 @@ def test_a_worker_that_never_starts_is_an_error_after_two_attempts():
     worker.close()
 
 
-def test_a_pickled_request_makes_its_own_launch(worker: BenchWorker):
+def test_a_pickled_request_makes_its_own_launch(worker: Bench):
     kernel = RequestKernel(pickle.dumps(faults.Request()))
     competitor = BenchCandidate("request", kernel, (A, B), C, 60.0)
     assert worker.screen(job(competitor)).status == "ok"
@@ -309,7 +320,7 @@ def test_at_home_too_a_candidate_may_raise_or_hang():
     assert time.monotonic() - started < 2
 
 
-def test_a_limit_of_zero_is_none(worker: BenchWorker):
+def test_a_limit_of_zero_is_none(worker: Bench):
     assert worker.screen(job(candidate("good", timeout_s=0.0))).status == "ok"
     assert measure_in_process(lambda: None, "here", QUICK, 0.0).status == "ok"
 

@@ -281,8 +281,11 @@ def _triton_candidate(identity: CandidateId, choice: Any, call: AutotuneCall) ->
     request = choice.bmreq
     environment = lowering_toolchain.triton_variables(call.layout.device)
     target = lowering_toolchain.triton_target(call.layout.device)
-    kernel = RequestKernel(pickle.dumps(request), environment)
     inputs, output = call.operands.distinct_bases, call.operands.output
+    key = lowering_toolchain.triton_kernel_key(
+        identity.name, _triton_key(choice), request.kernel_name, target
+    )
+    kernel = RequestKernel(pickle.dumps(request), environment, request.module_path, key.digest)
     build = TritonCompileJob(
         key=request.module_cache_key,
         kernel_name=request.kernel_name,
@@ -290,9 +293,7 @@ def _triton_candidate(identity: CandidateId, choice: Any, call: AutotuneCall) ->
         environment=environment,
         timeout_s=call.compile_timeout_s,
         target=target,
-        kernel=lowering_toolchain.triton_kernel_key(
-            identity.name, _triton_key(choice), request.kernel_name, target
-        ),
+        kernel=key,
     )
     return TaskCandidate(
         identity,

@@ -48,6 +48,10 @@ class GraphShares:
             self._submitted.append(ticket)
         self.tuner(context).submit(ticket)
 
+    def is_open(self, context: DeviceContext, ticket: TuningTicket) -> bool:
+        """Return whether the job has not decided a ticket: this rank alone has measured what no graph needed."""
+        return context.device in self._shares and ticket.agreed is None
+
     def release_all(self) -> None:
         """Give back everything: the graph is not compiled."""
         self.release(self._submitted)

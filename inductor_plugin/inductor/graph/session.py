@@ -342,9 +342,13 @@ class Session:
             self._trial.tickets = tuple(tickets)
             self._trial.contexts = {text: each for text, (each, _) in self._contexts.items()}
         if not self._is_extra:
-            named = [(self._context_of(t).group(host_counts=host_counts()), t) for t in tickets]
+            terms = {
+                each: each.terms(host_counts=host_counts()) for each, _ in self._contexts.values()
+            }
+            placed = [(self._context_of(ticket), ticket) for ticket in tickets]
+            named = [(terms[c].group, t) for c, t in placed if not self._shares.is_open(c, t)]
             stored.remember_decisions(named)
-            LEDGER.add_decisions(named)
+            LEDGER.add_decisions(named, terms.values())
             self._carry(tickets)
             for observe in OBSERVERS:
                 observe(tickets)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch._inductor import codecache, output_code
 
+from inductor_plugin.cache.remote.exchange import is_worth_sending
 from inductor_plugin.config import Config
 from inductor_plugin.errors import DeviceError
 from inductor_plugin.inductor.facts.scope import active_config, host_counts
@@ -123,7 +124,12 @@ def _is_agreed(job: Job, config: Config, graph: Any) -> bool:
         op, _, digest = decision.problem.partition("/")
         verdict = Verdict(decision.winner, decision.library, "from Inductor's cache")
         # With the times, by which other ranks judge fusions as the earlier job did.
-        own = of_verdict(verdict, context.store.record(context.environment, op, digest), job.rank)
+        record = context.store.record(context.environment, op, digest)
+        if config.policy == "cached" and (record is None or not is_worth_sending(record)):
+            # It was compiled alone, from nothing: others are not to be kept from tuning by it.
+            logger.info("a graph in Inductor's cache rests on no measurement")
+            return False
+        own = of_verdict(verdict, record, job.rank)
         agreed = publish(job, decision.group, decision.problem, own)
         if agreed is None or agreed.winner != decision.winner:
             logger.info("a graph in Inductor's cache decides %s otherwise", decision.problem)
@@ -147,7 +153,7 @@ def _contexts(config: Config, graph: Any) -> dict[str, DeviceContext]:
     for device in devices:
         with suppress(DeviceError):  # nothing is tuned there
             context = RUNTIME.context(config, device, software_of(device))
-            contexts[context.group(host_counts=host_counts())] = context
+            contexts[context.terms(host_counts=host_counts()).group] = context
     return contexts
 
 

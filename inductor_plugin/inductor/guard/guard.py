@@ -42,6 +42,7 @@ from inductor_plugin.inductor.guard.fx_graph import copied, problem_of, uncounte
 from inductor_plugin.inductor.guard.verification import GuardedGraph, verified
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.pins.replay import read_pins
+from inductor_plugin.worker.bench_farm.bench import FarmBench
 
 logger = logging.getLogger(__name__)
 
@@ -254,6 +255,10 @@ def _of(
     assert source.original is not None
     is_asked = config.verify_graph == "on"
     worker = trial.context.bench()
+    if isinstance(worker, FarmBench):
+        raise NotComparedError(
+            "nodes of a farm measure (option bench_farm), which have neither its code nor its weights"
+        )
     bench = GraphBench(
         worker, Described(source.original, source.examples), load_settings(worker.settings.device)
     )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,6 +13,7 @@ from inductor_plugin.cache.record import from_fields, to_fields
 from inductor_plugin.errors import warn_once
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.measurement import NOT_FAILED
+from inductor_plugin.tuning.ranks.packing import packed, unpacked
 from inductor_plugin.tuning.ticket import TuningTicket
 
 logger = logging.getLogger(__name__)
@@ -84,8 +82,7 @@ def dump(agreed: Agreed) -> str:
     """Return a decision as the store has it: compressed JSON, in ASCII."""
     fields: dict[str, Any] = {name: getattr(agreed, name) for name in _READERS}
     fields["record"] = None if agreed.record is None else to_fields(agreed.record)
-    data = json.dumps(fields, separators=(",", ":")).encode()
-    return base64.b85encode(zlib.compress(data)).decode("ascii")
+    return packed(fields)
 
 
 def load(stored: str) -> Agreed:
@@ -95,8 +92,8 @@ def load(stored: str) -> Agreed:
         ValueError: It is none.
     """
     try:
-        fields: Any = json.loads(zlib.decompress(base64.b85decode(stored)))
-    except (zlib.error, UnicodeDecodeError) as error:
+        fields: Any = unpacked(stored)
+    except ValueError as error:
         raise ValueError(f"the decision of a rank is damaged: {error}") from error
     record: Any = cast("dict[str, Any]", fields).get("record") if isinstance(fields, dict) else None
     return Agreed(**typed(fields, _READERS), record=from_fields(record) if record else None)
@@ -122,6 +119,11 @@ def adopt(ticket: TuningTicket, agreed: Agreed) -> None:
         )
     ticket.measured = {name: row for name, row in agreed.rows.items() if name in offered}
     ticket.agreed, ticket.verdict = agreed, verdict
+
+
+def is_measured(ticket: TuningTicket) -> bool:
+    """Return whether a rank knows how long any candidate takes."""
+    return any(row.status == "ok" for row in ticket.measured.values())
 
 
 def refused(ticket: TuningTicket) -> list[str]:

@@ -3,6 +3,7 @@
 GROUP/claim/PROBLEM         the rank that tunes it: who has set the key first
 GROUP/decision/PROBLEM      what the job has decided: who has set the key first; it never changes
 GROUP/refused/PROBLEM/CANDIDATE     a rank on which the candidate has failed
+GROUP/tuners                counts those that measure, or did
 GROUP/absent                counts ranks whose device measures nothing now
 GROUP/decided               counts decisions, so that who waits asks for one number
 GROUP/beat/RANK             the rank's latest sign of life, while it tunes
@@ -61,6 +62,10 @@ class Board:
     def give_back(self, problem: str) -> None:
         """Let another rank claim a problem that this process has claimed."""
         self._store.exchange(self._key("claim", problem), self._own.text, FREE)
+
+    def tuners(self, change: int = 0) -> int:
+        """Return how many ranks have said that they measure; 1 counts this one in."""
+        return self._store.count(self._key("tuners"), change)
 
     def absent(self, change: int = 0) -> int:
         """Return how many ranks can measure nothing now; 1 counts this one in, -1 out."""

@@ -9,9 +9,14 @@ from inductor_plugin.config import Config
 from inductor_plugin.version import __version__
 
 _OF_A_RANK = frozenset(
-    {"cache_dir", "cache_read", "pin_file", "pin_file_sha256", "policy", "strict"}
+    {"cache_dir", "cache_read", "pin_file", "pin_file_sha256", "policy", "remote_url", "strict"}
 )
 """Options that may differ: where a rank keeps what it knows."""
+
+
+def shared_options(config: Config) -> dict[str, str | int | float | bool]:
+    """Return the options that decisions rest on, by name."""
+    return {name: value for name, value in config.code_key() if name not in _OF_A_RANK}
 
 
 def group_of(
@@ -29,7 +34,7 @@ def group_of(
         templates: Name, class and version of each registered template, as of `Registry.identity`.
         host_counts: Whether the host's time for a launch counts.
     """
-    options = {name: value for name, value in config.code_key() if name not in _OF_A_RANK}
+    options = shared_options(config)
     return digest_of(
         {
             "environment": environment,

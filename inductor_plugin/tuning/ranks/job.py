@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import weakref
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
 from inductor_plugin.config import Config
+from inductor_plugin.tuning.ranks.roll import Roll
 from inductor_plugin.tuning.ranks.store import C10dStore, JobStore
 
-_PREFIX = "inductor_plugin/1/"
-"""Of all keys, with the number of the protocol: ranks with another one do not read each other."""
+_PREFIX = "inductor_plugin/1"
+"""Of all keys, with the number of the protocol: ranks with another one do not read each other. The number of ranks follows."""
 _ANSWER_S = 30.0
 """Seconds in which a store answers, at most; a server in Python's process needs none of its threads."""
 _SHARING = ("tune", "cached")
 """Policies that decide by what a rank has measured or remembers; the others decide the same on all ranks by themselves."""
-
-_GUARD = threading.Lock()
-_KNOWN: list[tuple[weakref.ref[Any], float, Job]] = []
-"""Jobs by their stores, which nothing here keeps alive: see `C10dStore`."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,77 @@ class Job:
         world: Number of ranks.
         store: What they share.
         token: Names this process in claims: a rank may be started again.
+        roll: The groups in which this process decides.
     """
 
     rank: int
     world: int
     store: JobStore
     token: str = field(default_factory=lambda: secrets.token_hex(8))
+    roll: Roll = field(default_factory=Roll)
+
+
+class _Joined(NamedTuple):
+    """A job of this process group; nothing here keeps the group or its store alive (see `C10dStore`)."""
+
+    group: weakref.ref[Any]
+    limit_s: float
+    job: Job
+    close: Callable[[str], None]
+
+
+class _Process:
+    """The process group of this process, and its jobs."""
+
+    def __init__(self) -> None:
+        """Begin with no job."""
+        self._guard = threading.Lock()
+        self._rows: list[_Joined] = []
+        self._inherited: weakref.ref[Any] | None = None
+
+    def job(self, limit_s: float) -> Job | None:
+        """Return the job of the process group that there is now; None if there is none with two ranks and a store."""
+        untyped: Any = dist
+        try:
+            group: Any = untyped.distributed_c10d._get_default_group()
+            store: Any = untyped.distributed_c10d._get_default_store()
+            rank, world = untyped.get_rank(), untyped.get_world_size()
+            is_fake = untyped.get_backend() == "fake"
+        except (AttributeError, ValueError, RuntimeError):  # it may be destroyed meanwhile
+            return None
+        # "fake" has one process and the size of many: a model is compiled as if for them. MPI has no store.
+        if world < 2 or is_fake or store is None:
+            return None
+        with self._guard:
+            if self._inherited is not None and self._inherited() is group:
+                return None
+            self._leave_others(group)
+            for row in self._rows:
+                if row.limit_s == limit_s:
+                    return row.job
+            own = C10dStore(store, f"{_PREFIX}/{world}/", limit_s)
+            job = Job(rank, world, own)
+            if self._rows:  # another time-out, the same rank
+                job = replace(self._rows[0].job, store=own)
+            self._rows.append(_Joined(weakref.ref(group), limit_s, job, own.close))
+            return job
+
+    def after_fork(self) -> None:
+        """Be no rank in a forked child: the connections, and the name of the rank, are the parent's."""
+        untyped: Any = dist
+        self._guard = threading.Lock()
+        self._rows = []
+        try:
+            self._inherited = weakref.ref(untyped.distributed_c10d._get_default_group())
+        except (AttributeError, ValueError, RuntimeError):
+            self._inherited = None
+
+    def _leave_others(self, group: Any) -> None:
+        """Forget process groups that were destroyed; called with the lock held."""
+        for row in self._rows:
+            if row.group() is not group:
+                row.close("the process group was destroyed")
+        self._rows = [row for row in self._rows if row.group() is group]
 
 
 def current(config: Config) -> Job | None:
@@ -55,23 +119,8 @@ def joined(config: Config) -> Job | None:
     """
     if not (dist.is_available() and dist.is_initialized()):
         return None
-    untyped: Any = dist
-    # "fake" has one process and the size of many: a model is compiled as if for them.
-    if untyped.get_world_size() < 2 or untyped.get_backend() == "fake":
-        return None
-    try:
-        store: Any = untyped.distributed_c10d._get_default_store()
-    except (AttributeError, ValueError, RuntimeError):
-        return None
-    if store is None:  # MPI
-        return None
-    limit_s = min(_ANSWER_S, config.ranks_timeout_s)
-    with _GUARD:
-        for known, limit, job in _KNOWN:
-            if known() is store and limit == limit_s:
-                return job
-        # Those of a process group that was destroyed are of no use any more.
-        _KNOWN[:] = [row for row in _KNOWN if row[0]() is store]
-        job = Job(untyped.get_rank(), untyped.get_world_size(), C10dStore(store, _PREFIX, limit_s))
-        _KNOWN.append((weakref.ref(store), limit_s, job))
-        return job
+    return _PROCESS.job(min(_ANSWER_S, config.ranks_timeout_s))
+
+
+_PROCESS = _Process()
+os.register_at_fork(after_in_child=_PROCESS.after_fork)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from inductor_plugin.cache import digest_of
 from inductor_plugin.problem.description import described
 from inductor_plugin.tuning.ranks.code import normalized, outline
+from inductor_plugin.tuning.ranks.terms import Terms
 from inductor_plugin.tuning.ticket import TuningTicket
 
 
@@ -35,11 +36,13 @@ class Statement:
         winners: What runs, by group and problem: under other options another kernel may.
         names: The problems in words.
         graphs: Its graphs, in order.
+        terms: What the decisions of each group rest on, as of `Terms.said`.
     """
 
     winners: Mapping[str, str] = field(default_factory=dict[str, str])
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     graphs: tuple[RankGraph, ...] = ()
+    terms: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
 
 class Ledger:
@@ -52,9 +55,14 @@ class Ledger:
         self._names: dict[str, str] = {}
         self._graphs: list[RankGraph] = []
         self._texts: dict[str, bytes] = {}
+        self._terms: dict[str, Mapping[str, str]] = {}
 
-    def add_decisions(self, tickets: Iterable[tuple[str, TuningTicket]]) -> None:
-        """Note the decisions of a graph, each with the name of its group; of two about one problem the later."""
+    def add_decisions(
+        self, tickets: Iterable[tuple[str, TuningTicket]], terms: Iterable[Terms] = ()
+    ) -> None:
+        """Note the decisions of a graph, each with the name of its group, and what they rest on; of two about one problem the later."""
+        with self._guard:
+            self._terms |= {each.group: each.said for each in terms}
         for group, ticket in tickets:
             if ticket.verdict is not None and ticket.verdict.winner is not None:
                 place = f"{group}/{ticket.problem.op}/{ticket.digest}"
@@ -79,7 +87,8 @@ class Ledger:
     def statement(self) -> Statement:
         """Return what is known so far."""
         with self._guard:
-            return Statement({**self._winners}, {**self._names}, tuple(self._graphs))
+            graphs, terms = tuple(self._graphs), {**self._terms}
+            return Statement({**self._winners}, {**self._names}, graphs, terms)
 
     def text(self, digest: str) -> str:
         """Return the code with a digest; empty if there is none."""
@@ -90,7 +99,13 @@ class Ledger:
     def forget(self) -> None:
         """Drop everything."""
         with self._guard:
-            for kept in (self._winners, self._names, self._graphs, self._texts):
+            for kept in (
+                self._winners,
+                self._names,
+                self._graphs,
+                self._texts,
+                self._terms,
+            ):
                 kept.clear()
 
 

@@ -76,9 +76,10 @@ class SharedProblem:
 
     @property
     def ended(self) -> bool:
-        """Whether this process has done what it could to decide it: nothing, where it has measured before."""
+        """Whether this process has done what it could to decide it: nothing, where it has measured before, or may not."""
         task = self.task
-        return bool(self.tickets) and not self.left and (task is None or task.done.is_set())
+        done = task is None or not task.measured or task.done.is_set()
+        return bool(self.tickets) and not self.left and done
 
     @property
     def steps(self) -> int:

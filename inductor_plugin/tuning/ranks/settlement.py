@@ -59,6 +59,43 @@ class Settlement:
         with self._wake:
             return [part for part in self._undecided() if wanted(part)]
 
+    def _own(self, part: SharedProblem, ticket: TuningTicket) -> Agreed:
+        verdict, rank = ticket.selection.chosen(ticket), self._job.rank
+        if not decisions.is_measured(ticket):  # a later job is to tune it
+            error = ticket.task.error if ticket.task is not None else "it may not measure it now"
+            why = f"the library kernel stays for now: rank {rank} has measured nothing ({error})"
+            return decisions.library_for(why, rank)
+        if verdict.winner is not None and verdict.winner != verdict.library:
+            refusal = self._board.refusal(part.name, verdict.winner)
+            if refusal is not None:
+                why = f"the library kernel stays: {verdict.winner} has failed on rank {refusal}"
+                return decisions.library_for(why, rank)
+        return decisions.of_verdict(verdict, ticket.selection.record_of(ticket), rank)
+
+    def _given_up(self, part: SharedProblem, ticket: TuningTicket) -> Agreed:
+        error = ticket.task.error if ticket.task is not None else ""
+        if part.left_at is not None:
+            why = f"the library kernel stays for now: no rank has measured it ({error})"
+            return decisions.library_for(why, self._job.rank)
+        return self._without(part, error or "was not awaited")
+
+    def _without(self, part: SharedProblem, why: str) -> Agreed:
+        rank = "another rank" if part.owner is None else f"rank {part.owner}"
+        reason = f"the library kernel stays for now, without {rank}, which had the problem: {why}"
+        warn_once(logger, f"{part.describe}: {reason}")
+        return decisions.library_for(reason, self._job.rank)
+
+    def _put(self, part: SharedProblem, own: Agreed) -> None:
+        """Publish a decision, and take what the store has then: the first that was published."""
+        self._settle_by(part, self._board.decide(part.name, decisions.dump(own)))
+
+    def _take(self, part: SharedProblem) -> bool:
+        part.looked_up = True
+        stored = self._board.decision(part.name)
+        if stored is not None:
+            self._settle_by(part, stored)
+        return stored is not None
+
     def _settle_by(self, part: SharedProblem, stored: str) -> None:
         try:
             agreed = decisions.load(stored)
@@ -74,10 +111,12 @@ class Settlement:
         part.agreed = agreed
         taken = part.state != "mine" and agreed.rank != self._job.rank
         self._counters.add(ranks_taken=int(taken))
-        for ticket in part.tickets:
-            self._adopt(part, ticket)
-        part.tickets.clear()  # their graphs are not to be kept
-        part.ready.set()
+        try:
+            for ticket in part.tickets:
+                self._adopt(part, ticket)
+        finally:  # whatever happens to one of them, nobody waits for ever
+            part.tickets.clear()  # their graphs are not to be kept
+            part.ready.set()
 
     def _adopt(self, part: SharedProblem, ticket: TuningTicket) -> None:
         assert part.agreed is not None

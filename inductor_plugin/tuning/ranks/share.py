@@ -11,16 +11,18 @@ import threading
 import time
 from collections.abc import Iterable
 
+from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.ranks import agreed as decisions
-from inductor_plugin.tuning.ranks.agreed import Agreed
 from inductor_plugin.tuning.ranks.claim import capacity, order
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.part import SharedProblem, Tuner, name_of
 from inductor_plugin.tuning.ranks.pulse import BEAT_S, RankWatch, beat
 from inductor_plugin.tuning.ranks.settlement import Settlement
 from inductor_plugin.tuning.ranks.store import StoreLostError
+from inductor_plugin.tuning.ranks.terms import Terms, introduce
+from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,8 @@ class RankShare(Settlement):
         counters: Counters,
         timeout_s: float,
         *,
+        measures: bool = True,
+        terms: Terms | None = None,
         has_thread: bool = True,
     ) -> None:
         """Share problems out; nothing is asked of the store yet.
@@ -54,10 +58,15 @@ class RankShare(Settlement):
             tuner: Tunes what this rank has claimed.
             counters: Counters of what this rank has tuned and taken.
             timeout_s: Seconds without a sign of life after which a rank is given up.
+            measures: False with ``policy=cached``: it claims nothing, and leaves what it does not know to those that measure.
+            terms: What its decisions rest on, for other ranks to compare; None to compare nothing.
             has_thread: False where the caller calls `step`: in a simulation.
         """
         super().__init__(job, group, tuner, counters)
         self._timeout_s = timeout_s
+        self._measures = measures
+        self._terms = terms
+        self._introduced, self._is_patient = False, True
         self._absent = False
         self._watches: dict[int, RankWatch] = {}
         self._decided = -1
@@ -112,7 +121,9 @@ class RankShare(Settlement):
     def _take_over(self, ticket: TuningTicket, limit_s: float) -> None:
         """Keep the measurements of another rank, and build the kernel that it has built."""
         agreed = ticket.agreed
-        if agreed is None or agreed.rank == self._job.rank or ticket.taken_over:
+        if agreed is None or ticket.taken_over:
+            return
+        if agreed.rank == self._job.rank and not _is_build(ticket.task):
             return
         ticket.taken_over = True
         ticket.selection.keep(ticket)
@@ -192,6 +203,7 @@ class RankShare(Settlement):
         Raises:
             StoreLostError: The store does not answer.
         """
+        self._introduce()
         with self._wake:
             given_back, self._given_back = self._given_back, []
         if self._absent and not self._tuner.absence:
@@ -203,6 +215,18 @@ class RankShare(Settlement):
         self._send_beat(now)
         self._watch(now)
         return any(changed)
+
+    def _introduce(self) -> None:
+        """Say that this rank measures, and on what its decisions rest; warn once where another rank's rest on something else."""
+        if self._introduced:
+            return
+        self._introduced = True
+        if self._measures:
+            self._board.tuners(1)
+        difference = introduce(self._job, self._terms) if self._terms is not None else ""
+        if difference:
+            text = f"ranks decide apart: {difference}; each side tunes by itself, and they may run different kernels"
+            warn_once(logger, text, "ranks decide apart")
 
     def _announce(self) -> bool:
         """Say which candidates have failed here, before another rank decides for one."""
@@ -221,7 +245,7 @@ class RankShare(Settlement):
             if part.left_at is None and self._cannot_decide(part, ticket):
                 part.left, part.left_at, part.state = True, now, "theirs"
                 continue
-            tuned = part.state == "mine" or ticket.task is None
+            tuned = part.state == "mine" or ticket.task is None or not ticket.task.measured
             agreed = self._own(part, ticket) if tuned else self._given_up(part, ticket)
             self._put(part, agreed)
             self._counters.add(ranks_tuned=int(part.state == "mine"))
@@ -243,36 +267,13 @@ class RankShare(Settlement):
                 return False
             self._board.give_back(part.name)
             return True
-        if ticket.task is not None or any(row.status == "ok" for row in ticket.measured.values()):
+        if ticket.task is not None or decisions.is_measured(ticket):
             return False
         # ``policy=cached`` without a record, or the budget is spent: not against a rank that tunes it.
-        return self._board.holder(part.name) not in (None, self._job.rank)
-
-    def _own(self, part: SharedProblem, ticket: TuningTicket) -> Agreed:
-        verdict, rank = ticket.selection.chosen(ticket), self._job.rank
-        if verdict.winner is not None and verdict.winner != verdict.library:
-            refusal = self._board.refusal(part.name, verdict.winner)
-            if refusal is not None:
-                why = f"the library kernel stays: {verdict.winner} has failed on rank {refusal}"
-                return decisions.library_for(why, rank)
-        return decisions.of_verdict(verdict, ticket.selection.record_of(ticket), rank)
-
-    def _given_up(self, part: SharedProblem, ticket: TuningTicket) -> Agreed:
-        error = ticket.task.error if ticket.task is not None else ""
-        if part.left_at is not None:
-            why = f"the library kernel stays for now: no rank has measured it ({error})"
-            return decisions.library_for(why, self._job.rank)
-        return self._without(part, error or "was not awaited")
-
-    def _without(self, part: SharedProblem, why: str) -> Agreed:
-        rank = "another rank" if part.owner is None else f"rank {part.owner}"
-        reason = f"the library kernel stays for now, without {rank}, which had the problem: {why}"
-        warn_once(logger, f"{part.describe}: {reason}")
-        return decisions.library_for(reason, self._job.rank)
-
-    def _put(self, part: SharedProblem, own: Agreed) -> None:
-        """Publish a decision, and take what the store has then: the first that was published."""
-        self._settle_by(part, self._board.decide(part.name, decisions.dump(own)))
+        if self._board.holder(part.name) not in (None, self._job.rank):
+            return True
+        # One that measures may come to it a little later.
+        return not self._measures and self._is_patient and self._board.tuners() > 0
 
     def _read(self, now: float) -> bool:
         """Take decisions of others: those that are new, and each second the one that is waited for."""
@@ -288,18 +289,12 @@ class RankShare(Settlement):
         parts = [p for p in waiting if new or not p.looked_up or (due and p.awaited)]
         return any([self._take(part) for part in parts])  # noqa: C419  all are to be read
 
-    def _take(self, part: SharedProblem) -> bool:
-        part.looked_up = True
-        stored = self._board.decision(part.name)
-        if stored is not None:
-            self._settle_by(part, stored)
-        return stored is not None
-
     def _claim_more(self) -> bool:
         """Claim problems up to this rank's share, and tune them."""
         undecided = self._listed()
         held = sum(part.state == "mine" for part in undecided)
-        candidates = {part.name: part for part in undecided if part.state == "open"}
+        # What needs no tuning here is no reason to keep others from it.
+        candidates = {p.name: p for p in undecided if p.state == "open" and not p.ended}
         most, before = capacity(len(undecided), self._job.world), held
         for name in order(candidates, self._job.rank):
             if held >= min(most, before + _CLAIMS):
@@ -342,6 +337,7 @@ class RankShare(Settlement):
             if part.left_at is not None:
                 part.left_at = now
             watch = self._watches.setdefault(part.owner, RankWatch(now))
+            self._is_patient = True
             if watch.see(self._board.beat_of(part.owner), now):
                 self._moved_at = time.monotonic()
                 self._tuner.progressed()
@@ -352,11 +348,14 @@ class RankShare(Settlement):
             self._give_up(silent, now)
 
     def _unheld(self, part: SharedProblem, now: float) -> None:
-        """Claim a problem that was given back, next; one that this process cannot measure is waited for in vain after a time-out."""
+        """Claim a problem that was given back, next; one that this process cannot measure is waited for in vain after a time-out.
+
+        The next one that nobody has is then not waited for any more, until somebody has one again.
+        """
         if part.left_at is None:
             part.state = "open"
         elif now - part.left_at > self._timeout_s or self._board.absent() >= self._job.world:
-            part.left = False
+            part.left = self._is_patient = False
 
     def _give_up(self, silent: set[int], now: float) -> None:
         """Decide whatever silent ranks hold for library kernels: a rank costs one time-out, however many problems it has."""
@@ -365,3 +364,14 @@ class RankShare(Settlement):
             if part.owner in silent and not self._take(part):
                 why = f"no sign of life for {self._watches[part.owner].silent_s(now):.0f} s"
                 self._put(part, self._without(part, why))
+
+
+def _is_build(task: Task | None) -> bool:
+    """Return whether a task builds a kernel that is decided; the decision came before it was done."""
+    return task is not None and not task.measured
+
+
+def share_of(job: Job, terms: Terms, tuner: Tuner, counters: Counters, config: Config) -> RankShare:
+    """Return this rank's part in the problems of the ranks with its terms; the other arguments are those of `RankShare`."""
+    timeout_s, measures = config.ranks_timeout_s, config.policy == "tune"
+    return RankShare(job, terms.group, tuner, counters, timeout_s, measures=measures, terms=terms)

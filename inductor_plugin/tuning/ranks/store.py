@@ -74,7 +74,7 @@ class C10dStore:
         self._prefix = prefix
         self._slices = max(1, round(limit_s / _SLICE_S))
         self._limit_s = limit_s
-        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._lost = ""
@@ -107,6 +107,11 @@ class C10dStore:
         """See `JobStore`."""
         return int(self._call(lambda: self._own.add(self._prefix + key, amount)))
 
+    def close(self, reason: str) -> None:
+        """Answer nothing more, and end the connection: the process group is another one by now."""
+        self._lose(reason)
+        self._calls.put(None)
+
     @staticmethod
     def _text(value: bytes) -> str:
         return value.decode("ascii")
@@ -135,8 +140,7 @@ class C10dStore:
         return StoreLostError(self._lost)
 
     def _serve(self) -> None:
-        while True:
-            call = self._calls.get()
+        while (call := self._calls.get()) is not None:
             try:
                 if self._own is None:
                     self._own = _connected(self._store())
@@ -144,6 +148,7 @@ class C10dStore:
             except Exception as error:  # noqa: BLE001  a store of any kind: who asked gets it
                 call.error = error
             call.done.set()
+        self._own = None
 
 
 def _connected(store: Any) -> Any:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import time
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,9 +13,13 @@ from inductor_plugin.errors import RankError
 from inductor_plugin.tuning.ranks.code import first_difference
 from inductor_plugin.tuning.ranks.job import Job, joined
 from inductor_plugin.tuning.ranks.ledger import LEDGER, Ledger, RankGraph, Statement
+from inductor_plugin.tuning.ranks.packing import packed, unpacked
 from inductor_plugin.tuning.ranks.store import StoreLostError
+from inductor_plugin.tuning.ranks.terms import differing, is_same_device
 
 _POLL_S = 0.05
+_MEETINGS = "verify/meetings"
+"""Counts how often rank 0 has called: a rank that has missed a call comes to the next one, not to an old one."""
 
 
 @dataclass(frozen=True)
@@ -73,31 +74,34 @@ def compare(job: Job, ledger: Ledger, timeout_s: float) -> RankReport:
     Raises:
         StoreLostError: The store does not answer.
     """
-    meeting = job.store.count(f"verify/meetings/{job.rank}", 1)
-    prefix = f"verify/{meeting}"
     own, deadline = ledger.statement(), time.monotonic() + timeout_s
     if job.rank == 0:
+        meeting = job.store.count(_MEETINGS, 0) + 1
+        prefix = f"verify/{meeting}"
         for digest in {graph.code for graph in own.graphs}:
             # Keys are never deleted: who compares each epoch is not to fill the store.
-            job.store.put(f"verify/code/{digest}", _packed(ledger.text(digest)))
-        job.store.put(f"{prefix}/first", _packed(asdict(own)))
+            job.store.put(f"verify/code/{digest}", packed(ledger.text(digest)))
+        job.store.put(f"{prefix}/first", packed(asdict(own)))
+        job.store.count(_MEETINGS, 1)
         report = _collected(job, prefix, deadline)
-        job.store.put(f"{prefix}/report", _packed(asdict(report)))
+        job.store.put(f"{prefix}/report", packed(asdict(report)))
         return report
-    stored = _awaited(job, f"{prefix}/first", deadline)
-    if stored is None:
+    meeting = _opened(job, deadline)
+    if meeting is None:
         return RankReport(job.world, missing=(0,))
+    prefix = f"verify/{meeting}"
+    first = _statement(unpacked(job.store.get(f"{prefix}/first") or ""))
 
     def text_of(digest: str) -> str:
-        return str(_unpacked(job.store.get(f"verify/code/{digest}") or _packed("")))
+        return str(unpacked(job.store.get(f"verify/code/{digest}") or packed("")))
 
-    mismatch = difference(own, _statement(_unpacked(stored)), job.rank, ledger.text, text_of)
-    job.store.put(f"{prefix}/found/{job.rank}", _packed(mismatch))
+    mismatch = difference(own, first, job.rank, ledger.text, text_of)
+    job.store.put(f"{prefix}/found/{job.rank}", packed(mismatch))
     # Rank 0 waits for the others as long as this one has waited for it.
     stored = _awaited(job, f"{prefix}/report", deadline + timeout_s)
     if stored is None:
         return RankReport(job.world, mismatch, missing=(0,))
-    fields = cast("dict[str, Any]", _unpacked(stored))
+    fields = cast("dict[str, Any]", unpacked(stored))
     fields["missing"] = tuple(fields["missing"])
     return RankReport(**fields)
 
@@ -122,7 +126,13 @@ def difference(
         other = first.winners.get(place, winner)
         if other != winner:
             name = own.names.get(place) or first.names.get(place) or place
-            return f"{name}: rank {rank} runs {winner}, rank 0 runs {other}"
+            fact = differing(
+                own.terms.get(_group(place), {}), first.terms.get(_group(place), {}), rank, 0
+            )
+            why = f" ({fact})" if fact else ""
+            return f"{name}: rank {rank} runs {winner}, rank 0 runs {other}{why}"
+    if apart := _apart(own, first, rank):
+        return apart
     mine, theirs = _by_problems(own.graphs), _by_problems(first.graphs)
     for number, graph in enumerate(own.graphs):
         here = mine[graph.problems] - theirs[graph.problems]
@@ -131,6 +141,31 @@ def difference(
             where = first_difference(own_text(graph.code), first_text(next(iter(there))))
             return f"graph {number} of rank {rank} has other code than rank 0: {where}"
     return ""
+
+
+def _apart(own: Statement, first: Statement, rank: int) -> str:
+    """Return the first problem that two ranks have decided under other terms, which neither shares; empty if there is none.
+
+    Ranks with another GPU, whose times say nothing here, differ on purpose; whether their code does is seen below.
+    """
+    there = {_problem(place): place for place in first.winners if _group(place) not in own.terms}
+    for place in sorted(own.winners):
+        other = there.get(_problem(place))
+        if other is None or _group(place) in first.terms:
+            continue
+        mine, theirs = own.terms.get(_group(place)), first.terms.get(_group(other))
+        if mine and theirs and is_same_device(mine, theirs):
+            name, why = own.names.get(place) or place, differing(mine, theirs, rank, 0)
+            return f"{name}: rank {rank} and rank 0 decide apart: {why}"
+    return ""
+
+
+def _group(place: str) -> str:
+    return place.partition("/")[0]
+
+
+def _problem(place: str) -> str:
+    return place.partition("/")[2]
 
 
 def _by_problems(graphs: Sequence[RankGraph]) -> Mapping[str, Counter[str]]:
@@ -144,9 +179,20 @@ def _collected(job: Job, prefix: str, deadline: float) -> RankReport:
     answers = {
         rank: _awaited(job, f"{prefix}/found/{rank}", deadline) for rank in range(1, job.world)
     }
-    texts = [str(_unpacked(stored)) for stored in answers.values() if stored is not None]
+    texts = [str(unpacked(stored)) for stored in answers.values() if stored is not None]
     missing = tuple(rank for rank, stored in answers.items() if stored is None)
     return RankReport(job.world - len(missing), next(filter(None, texts), ""), missing)
+
+
+def _opened(job: Job, deadline: float) -> int | None:
+    """Return the number of a comparison that rank 0 has begun and not ended; None if there is none in time."""
+    while True:
+        meeting = job.store.count(_MEETINGS)
+        if meeting and job.store.get(f"verify/{meeting}/report") is None:
+            return meeting
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(_POLL_S)
 
 
 def _awaited(job: Job, key: str, deadline: float) -> str | None:
@@ -158,13 +204,4 @@ def _awaited(job: Job, key: str, deadline: float) -> str | None:
 
 def _statement(fields: Any) -> Statement:
     graphs = tuple(RankGraph(**graph) for graph in fields["graphs"])
-    return Statement(fields["winners"], fields["names"], graphs)
-
-
-def _packed(value: object) -> str:
-    data = json.dumps(value, separators=(",", ":")).encode()
-    return base64.b85encode(zlib.compress(data)).decode("ascii")
-
-
-def _unpacked(stored: str) -> object:
-    return json.loads(zlib.decompress(base64.b85decode(stored)))
+    return Statement(fields["winners"], fields["names"], graphs, fields["terms"])

@@ -157,6 +157,8 @@ def bind_request(
         importlib.import_module("torch._inductor.runtime.compile_tasks")._set_triton_ptxas_path()
         set_environment(process_environment() | dict(kernel.environment))
     request = pickle.loads(kernel.payload)  # noqa: S301 - from the parent's pipe, never from disk
+    if kernel.module:
+        request.module_path = kernel.module
     call = request.make_run_fn(*inputs, out=out)
     return triton_launch.of_request(call, out) or call
 

@@ -1,4 +1,4 @@
-"""Ray, as the farm uses it: the only module that imports it.
+"""Ray, as the compile farm uses it.
 
 What Ray does: it retries tasks of lost workers and nodes, keeps jobs and results in its object store, and starts a task where
 CPUs and memory are free. By default it keeps tasks without a GPU off nodes that have some.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
-from inductor_plugin.errors import OptionError, WorkerError
-from inductor_plugin.worker.failure import one_line
+from inductor_plugin.worker.farm.connection import Connection, reason_of
 from inductor_plugin.worker.farm.node import compile_parcel
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel
 from inductor_plugin.worker.jobs import WorkerSettings
@@ -41,16 +39,14 @@ class Cluster:
             OptionError: Ray is not installed.
             WorkerError: The cluster cannot be reached.
         """
-        self._ray = _imported(farm)
-        self._own = not self._ray.is_initialized()
+        self._connection = Connection(farm, "compile_farm")
+        self._ray = self._connection.ray
         self._counted_at, self._cpus, self._largest_bytes = -math.inf, 1, 0
         try:
-            if self._own:
-                self._ray.init(**_arguments(farm))
             self._settings = self._ray.put(settings)
             self._task = self._ray.remote(compile_parcel)
         except Exception as error:  # Ray's errors of connecting have no common class
-            raise WorkerError(f"the farm {farm} cannot be reached: {_reason(error)}") from error
+            raise self._connection.failed(error) from error
 
     def put(self, parcel: Parcel) -> Any:
         """Send a job to the object store, from where tasks take it, retries included.
@@ -58,8 +54,7 @@ class Cluster:
         Raises:
             WorkerError: The connection has ended.
         """
-        if not self._ray.is_initialized():  # Ray would start a cluster on this machine
-            raise WorkerError("the connection to the cluster has ended")
+        self._connection.check()
         return self._ray.put(parcel)
 
     def start(self, parcel: Any, limit_s: float, memory_bytes: int) -> Any:
@@ -85,13 +80,13 @@ class Cluster:
             try:
                 answer(future.result())
             except Exception as error:  # noqa: BLE001  whatever Ray raises, somebody waits for the job
-                answer(_reason(error))
+                answer(reason_of(error))
 
         task.future().add_done_callback(done)
 
     def cancel(self, task: Any) -> None:
         """Give a task up; its worker process ends."""
-        if not self._ray.is_initialized():
+        if not self._connection.alive:
             return
         try:
             self._ray.cancel(task, force=True)
@@ -111,36 +106,10 @@ class Cluster:
         return self._cpus
 
     def _count(self) -> None:
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in self._connection.nodes()]
         self._cpus = max(1, int(sum(node.get("CPU", 0) for node in nodes)))
         self._largest_bytes = int(max((node.get("memory", 0) for node in nodes), default=0))
 
     def close(self) -> None:
         """Disconnect, unless the user's program had connected before."""
-        if self._own and self._ray.is_initialized():
-            self._ray.shutdown()
-
-
-def _imported(farm: str) -> Any:
-    try:
-        import ray  # noqa: PLC0415  optional, 240 MB, and takes a second
-    except ImportError as error:
-        raise OptionError(
-            f"option compile_farm is {farm!r}, and Ray is not installed; run: pip install 'inductor-plugin[ray]'"
-        ) from error
-    return ray
-
-
-def _arguments(farm: str) -> dict[str, Any]:
-    """Return the arguments of ``ray.init`` for an option ``compile_farm``."""
-    quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-    if farm == "ray:local":
-        cores = len(os.sched_getaffinity(0))
-        return {**quiet, "address": "local", "num_cpus": cores, "include_dashboard": False}
-    if farm.startswith("ray://"):
-        return {**quiet, "address": farm}
-    return {**quiet, "address": farm.removeprefix("ray:")}
-
-
-def _reason(error: BaseException) -> str:
-    return one_line(f"{type(error).__name__}: {error}")
+        self._connection.close()

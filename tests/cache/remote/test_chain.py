@@ -133,3 +133,63 @@ def test_a_part_of_a_kernels_file_is_replaced_by_who_has_the_whole(tmp_path: Pat
 def test_a_hostile_time_is_no_counter_that_cannot_be_kept() -> None:
     row = replace(measured("a"), compile_s=1e308, samples_ms=(1e308,))
     assert saved_ms(None, record(row)) <= 1e9
+
+
+def places(count: int) -> list[Place]:
+    return [Place(PLACE.environment, PLACE.op, f"{number:064x}") for number in range(count)]
+
+
+def test_what_is_read_at_once_has_a_bound_whatever_lies_there() -> None:
+    files, at_once = MemoryFiles(), list[int]()
+
+    def read(names: Sequence[str], limits: Sequence[int]) -> Sequence[bytes | OSError]:
+        at_once.append(sum(limits))
+        return files.read(names, limits, 1.0)
+
+    some = places(300)
+    for place in some:
+        for number in range(8):
+            files.objects[edition_name(place, number)] = b"damaged"
+    chains = read_chains(read, some)
+    assert max(at_once) <= 64 << 20
+    assert all(chain.next == 8 for chain in chains.values())
+
+
+def test_a_large_edition_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.chain._SMALL_BYTES", 100)
+    files = MemoryFiles()
+    for name in "abc":
+        write(files, name)
+    assert known(files) == set("abc")
+
+
+def test_a_record_that_is_larger_than_any_is_read_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = MemoryFiles()
+    for name in "abc":
+        write(files, name)
+    size = len(files.objects[edition_name(PLACE, 0)])
+    monkeypatch.setattr("inductor_plugin.cache.remote.chain._MOST_CHAIN_BYTES", 2 * size)
+    chain = chain_of(files)
+    assert chain.edition is not None
+    assert set(chain.edition.record.candidates) < set("abc")
+    assert "the record has more than" in chain.damaged[0]
+    assert chain.next == 3
+
+
+def test_records_that_fill_the_memory_together_are_an_error_of_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = MemoryFiles()
+    write(files, "a")
+    monkeypatch.setattr("inductor_plugin.cache.remote.chain._TOGETHER", 2)
+    monkeypatch.setattr("inductor_plugin.cache.remote.chain._MOST_BYTES", 100)
+    others = places(2)
+
+    def read(names: Sequence[str], limits: Sequence[int]) -> Sequence[bytes | OSError]:
+        return files.read(names, limits, 1.0)
+
+    chains = read_chains(read, [PLACE, *others])
+    assert chains[PLACE].edition is not None
+    assert ["has more than 100 bytes" in str(chains[other].error) for other in others] == [True] * 2

@@ -155,13 +155,34 @@ def test_editions_that_have_expired_before_others_leave_the_others_readable(tmp_
     assert names(files) == ["0000.json"]
 
 
-def test_a_record_has_only_so_many_editions(tmp_path: Path) -> None:
+def test_a_record_has_only_so_many_editions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files = MemoryFiles()
     here, _ = exchange(files, tmp_path / "here")
     for number in range(MOST_EDITIONS + 3):
         here.publish(record(measured(f"c{number}")), 1.0)
     assert len(names(files)) == MOST_EDITIONS
     assert len(known(files).candidates) == MOST_EDITIONS
+    assert here.take_amounts().full == 3
+    here.publish(record(measured("c0")), 1.0)
+    assert here.take_amounts().full == 0  # it is known there
+    (warning,) = [each for each in caplog.records if "is full" in each.message]
+    assert f"it has {MOST_EDITIONS} editions" in warning.message
+
+
+def test_a_record_that_would_be_too_large_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = MemoryFiles()
+    here, _ = exchange(files, tmp_path / "here")
+    here.publish(record(measured("a")), 1.0)
+    size = len(files.objects[edition_name(PLACE, 0)])
+    monkeypatch.setattr("inductor_plugin.cache.remote.exchange.MAX_BYTES", size + 10)
+    here.publish(record(measured("b")), 1.0)
+    assert names(files) == ["0000.json"]
+    assert here.take_amounts().full == 1
+    assert "is full (it would have more than" in caplog.text
 
 
 def test_an_upload_whose_answer_was_lost_is_not_done_twice(tmp_path: Path) -> None:

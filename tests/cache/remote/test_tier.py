@@ -199,6 +199,66 @@ def test_a_record_that_is_not_worth_sending_is_no_answer_of_the_remote(
     assert "only the local cache is used" in caplog.text
 
 
+def test_damaged_objects_are_one_warning(opened: Open, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    files = MemoryFiles()
+    places = filled(files, 3)
+    for name in [name for name in files.objects if "/records/" in name]:
+        files.objects[name] = b"damaged"
+    tier, store = opened(files)
+    for place in places:
+        assert ask(tier, place) is False
+    tier.close()
+    said = [each.levelname for each in caplog.records if "damaged object" in each.message]
+    assert (said.count("WARNING"), said.count("INFO")) == (1, 3)
+    assert store.counters()["remote_corrupt"] == 3
+
+
+class Picky(MemoryFiles):
+    """A store that refuses one record, whoever writes it."""
+
+    refused = ""
+
+    def create(self, name: str, data: bytes, timeout_s: float) -> None:
+        if self.refused in name:
+            self.requests["refused"] += 1
+            raise OSError(22, "400 Bad Request")
+        super().create(name, data, timeout_s)
+
+
+def test_a_record_that_the_store_never_takes_is_left_while_others_are_written(
+    opened: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.health.PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr("inductor_plugin.cache.remote.tier._TRIES", 2)
+    files = Picky()
+    tier, store = opened(files, timeout_s=5.0)
+    stored = [store.put_record(record(measured("a"), problem=number)) for number in range(5)]
+    files.refused = f"{stored[0].digest}/"
+    for each in stored:
+        tier.send(each.environment, each.op, each.digest)
+    tier.drain()
+    assert files.requests["refused"] == 2
+    assert sum("/records/" in name for name in files.objects) == 4
+    assert "takes other records, and not mm/" in caplog.text
+    assert "only the local cache" not in caplog.text
+    tier.close()
+    assert store.counters()["remote_unsent"] == 1
+
+
+def test_what_was_read_is_kept_for_a_few_records_only(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.tier._MOST_KNOWN", 2)
+    files = MemoryFiles()
+    places = filled(files, 5)
+    tier, _ = opened(files)
+    for place in places:
+        assert ask(tier, place) is True
+    untyped: Any = tier
+    assert [*untyped._chains] == places[-2:]
+
+
 def test_a_failure_that_passes_costs_no_record(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

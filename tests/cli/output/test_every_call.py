@@ -17,7 +17,7 @@ import pytest
 
 from docs.verbs import usage
 from inductor_plugin.cache import Pack, Resources, open_store
-from inductor_plugin.cache.remote.exchange import Amounts
+from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.cache.transfer import parcel
 from inductor_plugin.cache.transfer.archive import export_archive, import_bytes
 from inductor_plugin.cache.trust.keys import new_key
@@ -108,7 +108,7 @@ APART: Mapping[str, frozenset[str]] = {
     "precompile": frozenset(
         {
             *("--target", "--model", "--standard", "--dynamic", "--out", "--force", "--backends"),
-            *("--max-candidates", "--nvcc"),
+            *("--max-candidates", "--nvcc", "--measure"),
         }
     ),
     "tune": frozenset({"--training", "--dynamic", "--pins", "--force"}),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import Store, open_store
-from inductor_plugin.cache.remote.exchange import Amounts
+from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.cli import listing, main
 from inductor_plugin.cli.output.prometheus import metrics
 from tests.support.cli.command import answer_of, filled, run

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +24,7 @@ from inductor_plugin.cli import main
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.candidates.providers import offered
 from tests.support.compile import Spent, compiled, fresh
-from tests.support.remote.s3_server import BUCKET, S3Server, s3_server
+from tests.support.remote.s3_server import BUCKET, KEYS, S3Server, s3_server
 
 __all__ = ["fresh"]  # the fixture
 
@@ -210,3 +212,38 @@ def test_cold_to_warm_with_candidates_that_are_compiled(
     assert warm.record_hits == cold.problems
     assert torch.equal(answer, expected)
     assert counters["remote_saved_ms"] > 1000 * cold.compile_s / 2
+
+
+_HANGS = """
+import socket, sys, time
+def look_up(*_arguments, **_keywords):  # a name server that does not answer
+    print("looks up", flush=True)
+    time.sleep(300.0)
+socket.getaddrinfo = look_up
+from inductor_plugin.cache import open_store
+from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
+from tests.support.cache.records import measured, record
+import atexit
+tier = RemoteTier(open_store(sys.argv[1]), RemoteOptions("s3://bucket/x", 2.0))
+atexit.register(tier.close)
+kept = tier._store.put_record(record(measured("a")))
+tier.send(kept.environment, kept.op, kept.digest)
+"""
+
+
+@pytest.mark.slow
+def test_a_name_server_that_hangs_does_not_keep_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": "http://store.invalid:9"}.items():
+        monkeypatch.setenv(name, value)
+    program = _HANGS + "import time; time.sleep(float(sys.argv[2]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path), "20"],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=True,
+    )
+    assert "looks up" in done.stdout
+    assert "1 records are not in s3://bucket/x yet" in done.stderr

@@ -60,3 +60,15 @@ def test_claims_of_other_compiles_are_kept() -> None:
         with pytest.raises(ValueError, match="inner"):
             fail(ranks[0], "inner", ValueError("inner"))
     assert [*ranks[0].parts] == ["mm/outer"]
+
+
+def test_what_this_rank_alone_has_measured_is_no_decision_of_the_job() -> None:
+    ranks, _ = job_of(2)
+    shares: Any = GraphShares()
+    shares._shares["cpu"] = ranks[0].share
+    here, elsewhere = SimpleNamespace(device="cpu"), SimpleNamespace(device="cuda:0")
+    ticket = ranks[0].submit("problem")
+    assert shares.is_open(here, ticket)
+    assert not shares.is_open(elsewhere, ticket)  # it has no job
+    drive(ranks[:1])
+    assert not shares.is_open(here, ticket)

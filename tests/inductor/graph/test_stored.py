@@ -65,7 +65,7 @@ def test_a_graph_of_another_environment_is_compiled_again(
     monkeypatch.setattr(stored, "active_config", lambda: config)
     monkeypatch.setattr(stored, "current", lambda _config: Job(0, 2, store, "token"))
     context = RUNTIME.context(config, "cpu", software_of("cpu"))
-    group = context.group(host_counts=host_counts()) if same else "of another driver"
+    group = context.terms(host_counts=host_counts()).group if same else "of another driver"
     rank = job_of(2)[0][0]
     ticket = rank.ticket(DIGEST, known={name: measured(name, 1.0) for name in ("library", "fast")})
     record = replace(rank.selection.record_of(ticket), environment=context.environment)

@@ -8,7 +8,7 @@ from typing import Any
 
 from inductor_plugin.cache import Difference, Store, digest_of, open_store
 from inductor_plugin.cache.lookup.near import Near
-from inductor_plugin.cache.remote.exchange import Amounts
+from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.tuning.report.miss import Miss
 from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 from tests.support.cli.command import filled

@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from inductor_plugin.cache import KernelKey, Pack, Quarantined, Record, Resources
-from inductor_plugin.cache.remote.exchange import Amounts
+from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.cache.remote.transfer import Transferred
 from inductor_plugin.cache.size.evict import Pruned
 from inductor_plugin.cache.size.usage import Usage

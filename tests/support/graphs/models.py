@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from inductor_plugin.aot.decoder import llama3_8b
 from inductor_plugin.aot.models import Inputs
 
 
@@ -59,3 +60,9 @@ def sequence() -> tuple[nn.Module, Inputs]:
 def rows(count: int) -> Tensor:
     """Return an input of so many tokens."""
     return torch.zeros(count, 256, dtype=torch.bfloat16)
+
+
+def llama_layer() -> tuple[nn.Module, list[Inputs]]:
+    """Return one layer of Llama-3-8B and 64 tokens: seven products and an attention."""
+    decoder, sets = llama3_8b()
+    return decoder, sets[1:2]

@@ -16,13 +16,14 @@ report of `verify_ranks`. The fields of the argument are those of `Order`.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,10 @@ class Order:
         verify: Whether the ranks are compared at the end.
         record: Whether decisions are recorded.
         shared_cache: Whether the ranks have one cache directory.
+        later_port: Port of a second store.
+        again: Whether the process group is destroyed, and initialized again on that store with the ranks in reverse; caches are empty then.
+        odd: The rank that compiles with `odd_options`.
+        odd_options: Options of that rank.
     """
 
     model: str = "products"
@@ -63,6 +68,10 @@ class Order:
     verify: bool = False
     record: bool = False
     shared_cache: bool = False
+    later_port: int = 0
+    again: bool = False
+    odd: int = -1
+    odd_options: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class Products(nn.Module):
@@ -167,14 +176,32 @@ def run_training(order: Order, rank: int, world: int, options: dict[str, Any]) -
     return [losses.tolist(), alone]
 
 
-def main(arguments: Sequence[str]) -> None:
-    rank, world, port = map(int, arguments[:3])
-    folder, order = Path(arguments[3]), Order(**json.loads(arguments[4]))
-    torch.set_num_threads(1)
+class Warnings(logging.Handler):
+    """Keeps the texts of warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def join(port: int, rank: int, world: int) -> None:
+    """Initialize the process group on a store that the process serves which has started the ranks."""
     store = dist.TCPStore("127.0.0.1", port, world, is_master=False, wait_for_workers=False)
     dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(minutes=10)
     )
+
+
+def main(arguments: Sequence[str]) -> None:
+    rank, world, port = map(int, arguments[:3])
+    folder, order = Path(arguments[3]), Order(**json.loads(arguments[4]))
+    torch.set_num_threads(1)
+    join(port, rank, world)
+    warnings = Warnings()
+    logging.getLogger("inductor_plugin").addHandler(warnings)
     if rank in (order.kill, order.stop):
         at_second_problem(signal.SIGKILL if rank == order.kill else signal.SIGSTOP)
     decisions: dict[str, list[Any]] = {}
@@ -187,7 +214,9 @@ def main(arguments: Sequence[str]) -> None:
             decisions[f"{ticket.problem.op}/{ticket.digest}"] = [winner, by, why]
 
     cache = folder / ("cache" if order.shared_cache else f"cache-{rank}")
-    options = {"cache_dir": str(cache), "ranks_timeout_s": order.timeout_s}
+    options: dict[str, Any] = {"cache_dir": str(cache), "ranks_timeout_s": order.timeout_s}
+    if rank == order.odd:
+        options |= order.odd_options
     said: dict[str, Any] = {"rank": rank, "decisions": decisions}
     pins = folder / f"pins-{rank}.json"
     started = time.monotonic()
@@ -198,12 +227,20 @@ def main(arguments: Sequence[str]) -> None:
     ):
         if order.model == "products":
             said["error"] = run_products(order, rank, world, options)
+            if order.again:
+                said["before"] = {**decisions}
+                dist.destroy_process_group()
+                torch._dynamo.reset()
+                join(order.later_port, world - 1 - rank, world)
+                options["cache_dir"] = str(folder / f"later-{rank}")
+                said["error"] = max(said["error"], run_products(order, rank, world, options))
         else:
             said["losses"] = run_training(order, rank, world, options)
     said["seconds"] = time.monotonic() - started
     if order.verify:
         said["report"] = asdict(inductor_plugin.verify_ranks(timeout_s=120.0))
     said["stats"] = asdict(inductor_plugin.stats())
+    said["warnings"] = warnings.texts
     print(json.dumps(said), flush=True)
     os._exit(0)  # a process group of which ranks are dead takes minutes to end
 

@@ -20,8 +20,21 @@ LIMIT_S = 900.0
 """Eight ranks import torch and compile on two busy cores."""
 
 
+def served() -> Any:
+    """Return a store whose server is this process."""
+    untyped: Any = dist
+    return untyped.TCPStore(
+        "127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False
+    )
+
+
 def run_ranks(
-    world: int, folder: Path, *, lost: Collection[int] = (), **order: Any
+    world: int,
+    folder: Path,
+    *,
+    lost: Collection[int] = (),
+    continued: Collection[int] = (),
+    **order: Any,
 ) -> dict[int, dict[str, Any]]:
     """Run a job; return what each rank has printed.
 
@@ -29,12 +42,11 @@ def run_ranks(
         world: Number of ranks.
         folder: Where their caches lie.
         lost: Ranks that do not end by themselves: they were killed or stopped.
+        continued: Ranks that stop themselves, and go on when all others have ended.
         order: The fields of `tests.support.processes.ranks.Order`.
     """
-    untyped: Any = dist
-    store = untyped.TCPStore(
-        "127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False
-    )
+    store, later = served(), served()
+    order["later_port"] = later.port
     children: dict[int, subprocess.Popen[bytes]] = {}
     outputs: dict[int, Path] = {rank: folder / f"rank-{rank}.log" for rank in range(world)}
     try:
@@ -61,9 +73,10 @@ def run_ranks(
                     stderr=subprocess.STDOUT,
                 )
         said: dict[int, dict[str, Any]] = {}
-        for rank, child in children.items():
-            if rank in lost:
-                continue
+        for rank in sorted(children.keys() - set(lost), key=lambda rank: (rank in continued, rank)):
+            child = children[rank]
+            if rank in continued:
+                child.send_signal(signal.SIGCONT)
             code = child.wait(timeout=LIMIT_S)
             text = outputs[rank].read_text(errors="replace")
             assert code == 0, text[-4000:]

@@ -151,11 +151,15 @@ class FakeTuner:
 class Rank:
     """One rank: its share of the problems, and the tickets of its graphs."""
 
-    def __init__(self, number: int, world: int, store: MemoryStore, group: str = "g") -> None:
+    def __init__(
+        self, number: int, world: int, store: MemoryStore, group: str = "g", **options: Any
+    ) -> None:
+        """Join a job; ``options`` are those of `RankShare`."""
         self.number = number
         self.tuner, self.counters, self.selection = FakeTuner(), Counters(), FakeSelection()
         job = Job(number, world, store, token=f"token{number}")
-        self.share = RankShare(job, group, self.tuner, self.counters, TIMEOUT_S, has_thread=False)
+        keywords: dict[str, Any] = {"has_thread": False, **options}
+        self.share = RankShare(job, group, self.tuner, self.counters, TIMEOUT_S, **keywords)
         self.tickets: dict[str, TuningTicket] = {}
 
     def ticket(

@@ -46,7 +46,10 @@ def test_what_is_no_decision_is_refused(content: bytes) -> None:
         load(base64.b85encode(zlib.compress(content)).decode())
 
 
-@pytest.mark.parametrize("text", ["", "not compressed", "\x00"])
+DEEP = base64.b85encode(zlib.compress(b"[" * 100_000)).decode()
+
+
+@pytest.mark.parametrize("text", ["", "not compressed", "\x00", DEEP])
 def test_a_damaged_decision_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         load(text)

@@ -24,6 +24,7 @@ def group(
     [
         {"cache_dir": "/elsewhere"},
         {"cache_read": "/elsewhere"},
+        {"remote_url": "file:///shared"},
         {"policy": "cached"},
         {"progress": "off"},
         {"templates": TEMPLATES[::-1]},

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed import HashStore
 
 from inductor_plugin.config import Config
 from inductor_plugin.tuning.ranks import job
-from tests.support.ranks.simulated import MemoryStore
+from inductor_plugin.tuning.ranks.store import StoreLostError
+
+
+class Group:
+    """A process group."""
 
 
 class Distributed:
     """What is asked of torch.distributed; a test changes it."""
 
     def __init__(self) -> None:
-        self.store: Any = MemoryStore()
+        self.store: Any = HashStore()
         self.world, self.backend, self.initialized = 2, "gloo", True
-        self.distributed_c10d = SimpleNamespace(_get_default_store=lambda: self.store)
+        self.group, self.rank = Group(), 1
+        self.distributed_c10d = SimpleNamespace(
+            _get_default_store=lambda: self.store, _get_default_group=lambda: self.group
+        )
 
     def is_available(self) -> bool:
         return True
@@ -34,15 +43,20 @@ class Distributed:
         return self.backend
 
     def get_rank(self) -> int:
-        return 1
+        return self.rank
 
 
 @pytest.fixture
 def dist(monkeypatch: pytest.MonkeyPatch) -> Distributed:
     distributed = Distributed()
     monkeypatch.setattr(job, "dist", distributed)
-    monkeypatch.setattr(job, "_KNOWN", [])
+    process: Any = untyped._PROCESS
+    for name, value in vars(untyped._Process()).items():
+        monkeypatch.setattr(process, name, value)
     return distributed
+
+
+untyped: Any = job
 
 
 def current(**options: Any) -> job.Job | None:
@@ -54,17 +68,17 @@ def test_a_process_has_one_job_for_each_store(dist: Distributed) -> None:
     assert first is not None
     assert (first.rank, first.world) == (1, 2)
     assert current() is first
-    dist.store = MemoryStore()  # another process group
+    dist.store, dist.group = HashStore(), Group()  # initialized again
     later = current()
     assert later is not None
     assert later.token != first.token
 
 
 def test_a_store_goes_with_its_process_group(dist: Distributed) -> None:
-    kept, group = current(), weakref.ref(dist.store)
-    dist.store = None
+    kept, gone = current(), (weakref.ref(dist.store), weakref.ref(dist.group))
+    dist.store = dist.group = None
     assert kept is not None
-    assert group() is None
+    assert [each() for each in gone] == [None, None]
     assert current() is None
 
 
@@ -86,3 +100,50 @@ def test_only_policies_that_decide_by_measurements_share(
     assert dist.initialized
     assert (current(policy=policy) is not None) == shares
     assert current(policy=policy, ranks="off") is None
+
+
+def test_a_process_group_on_the_same_store_is_another_job(dist: Distributed) -> None:
+    former = current()
+    assert former is not None
+    former.store.put("decision/problem", "of the former")
+    dist.group, dist.world, dist.rank = Group(), 3, 2
+    later = current()
+    assert later is not None
+    assert (later.rank, later.world) == (2, 3)
+    assert later.token != former.token
+    assert later.store.get("decision/problem") is None
+    with pytest.raises(StoreLostError, match="was destroyed"):
+        former.store.get("decision/problem")
+
+
+def test_a_rank_with_two_time_outs_is_one_process(dist: Distributed) -> None:
+    jobs = [current(ranks_timeout_s=limit_s) for limit_s in (5, 7, 5)]
+    assert dist.initialized
+    assert jobs[0] is not None
+    assert jobs[2] is jobs[0]
+    assert jobs[1] is not None
+    assert jobs[1] is not jobs[0]
+    assert (jobs[1].token, jobs[1].roll) == (jobs[0].token, jobs[0].roll)
+
+
+def test_a_group_that_is_destroyed_meanwhile_is_no_error(dist: Distributed) -> None:
+    def gone() -> None:
+        raise ValueError("Default process group has not been initialized")
+
+    vars(dist).update(get_rank=gone)
+    assert current() is None
+
+
+def test_a_forked_child_is_no_rank_before_it_joins_a_group_of_its_own(dist: Distributed) -> None:
+    assert current() is not None
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        inherited = current()
+        dist.group = Group()
+        own = current()
+        os.write(write, b"apart" if inherited is None and own is not None else b"joined")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(read, 100) == b"apart"
+    assert current() is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from inductor_plugin.tuning.ticket import TuningTicket
 from tests.support.ranks.simulated import LIBRARY, TIMEOUT_S, Rank, drive, job_of
 
@@ -225,3 +227,21 @@ def test_a_wait_ends_when_everything_is_closed() -> None:
     waits.join(10.0)
     assert not waits.is_alive()
     ranks[0].share.wait(ticket, 60.0)  # it was released
+
+
+def test_a_task_that_cannot_be_ended_lets_nobody_wait_for_ever() -> None:
+    ranks, _ = job_of(2)
+    ticket = ranks[1].submit("problem")
+    part = ranks[1].parts["mm/problem"]
+    ranks[0].submit("problem")
+    drive(ranks[:1])
+
+    def fail(_task: object, _error: str) -> None:
+        raise OSError("the lock's disk is gone")
+
+    ranks[1].tuner.end = fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="disk is gone"):
+        ranks[1].step(1.0)
+    assert part.ready.is_set()
+    assert ticket.verdict is not None
+    assert ticket.verdict.winner == "fast"

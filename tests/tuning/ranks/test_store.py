@@ -87,6 +87,18 @@ def test_the_server_of_a_job_ends_with_its_process_group() -> None:
         unused.get("a")
 
 
+def test_a_store_that_is_closed_answers_nothing_and_ends_its_thread() -> None:
+    job: Any = stores("tcp", Path())
+    used = C10dStore(job, "", 10.0)
+    used.put("a", "1")
+    untyped: Any = used
+    used.close("the process group was destroyed")
+    untyped._thread.join(10.0)
+    assert not untyped._thread.is_alive()
+    with pytest.raises(StoreLostError, match="was destroyed"):
+        used.get("a")
+
+
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_server_that_does_not_answer_is_given_up(how: signal.Signals) -> None:
     context = multiprocessing.get_context("spawn")

@@ -11,6 +11,7 @@ from inductor_plugin.errors import RankError
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.ledger import Ledger
+from inductor_plugin.tuning.ranks.terms import Terms
 from inductor_plugin.tuning.ranks.verify import RankReport, compare, verify_ranks
 from tests.support.ranks.simulated import MemoryStore, Rank
 
@@ -129,3 +130,69 @@ def test_code_is_in_the_store_once_however_often_ranks_compare() -> None:
 def test_without_a_job_there_is_nothing_to_compare() -> None:
     with pytest.raises(RankError, match="init_process_group"):
         verify_ranks()
+
+
+def terms(group: str, policy: str = "tune", **facts: str) -> Terms:
+    device = {"environment.device.type": "cpu", "environment.device.name": "CPU"}
+    return Terms(group, "device", {**device, **facts}, policy)
+
+
+def decided(ledger: Ledger, winner: str, own: Terms, digest: str = "other") -> None:
+    """Decide one more problem."""
+    ticket = Rank(0, 2, MemoryStore()).ticket(digest)
+    ticket.verdict = Verdict(winner, "library", "it is")
+    ledger.add_decisions([(own.group, ticket)], [own])
+
+
+def test_ranks_that_decide_apart_are_a_difference_whatever_they_run() -> None:
+    def change(rank: int, ledger: Ledger) -> None:
+        decided(ledger, "fast", terms(f"group {rank}", **{"option margin": f"1.{rank}"}))
+
+    text = "rank 1 and rank 0 decide apart: option margin is '1.1' on rank 1, '1.0' on rank 0"
+    assert {report.difference for report in reports(2, change)} == {
+        f"mm(64x32, 32x48) fp32: {text}"
+    }
+
+
+def test_ranks_with_another_gpu_and_more_options_on_one_rank_are_no_difference() -> None:
+    def gpus(rank: int, ledger: Ledger) -> None:
+        facts = {"environment.device.name": f"GPU {rank}"}
+        decided(ledger, f"kernel {rank}", Terms(f"group {rank}", str(rank), facts, "tune"))
+
+    assert reports(2, gpus) == [RankReport(2)] * 2
+
+    def more(rank: int, ledger: Ledger) -> None:
+        for group in ("group 0", "group 1")[: 2 - rank]:
+            decided(ledger, "fast", terms(group, **{"option margin": group}))
+
+    assert reports(2, more) == [RankReport(2)] * 2
+
+
+def test_another_policy_is_named_with_another_decision() -> None:
+    def change(rank: int, ledger: Ledger) -> None:
+        decided(ledger, ("fast", "slow")[rank], terms("group", ("tune", "pinned by x")[rank]))
+
+    (report, _) = reports(2, change)
+    text = (
+        "rank 1 runs slow, rank 0 runs fast (policy is 'pinned by x' on rank 1, 'tune' on rank 0)"
+    )
+    assert report.difference.endswith(text)
+
+
+def test_a_rank_that_has_missed_a_comparison_comes_to_the_next_one() -> None:
+    store, ledgers = MemoryStore(), [compiled(rank, 2, nothing) for rank in range(2)]
+    missed = compare(Job(0, 2, store), ledgers[0], 0.1)
+    assert missed.missing == (1,)
+    gathered = dict[int, RankReport]()
+
+    def meet(rank: int) -> None:
+        gathered[rank] = compare(Job(rank, 2, store), ledgers[rank], 10.0)
+
+    for _ in range(2):
+        gathered.clear()
+        threads = [threading.Thread(target=meet, args=(rank,)) for rank in (1, 0)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30.0)
+        assert gathered == dict.fromkeys(range(2), RankReport(2))

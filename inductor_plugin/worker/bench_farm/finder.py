@@ -1,0 +1,229 @@
+"""Finds a node that measures for a device of this machine, and holds it: one at a time, and nobody else's meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from inductor_plugin.errors import WorkerError
+from inductor_plugin.worker.bench_farm.fit import NodeFacts
+from inductor_plugin.worker.jobs import WorkerSettings
+from inductor_plugin.worker.process import START_S
+
+logger = logging.getLogger(__name__)
+
+FACTS_S = 2 * START_S
+"""Limit of a node's first answer, for which its worker starts."""
+RELEASE_S = 15.0
+
+
+class NodeLostError(WorkerError):
+    """A node does not answer any more: it, or the process on it, has ended."""
+
+
+class HeldNode(Protocol):
+    """A node that is held; see `BenchNode`, which runs there."""
+
+    @property
+    def host(self) -> str:
+        """Its name, for people."""
+        ...
+
+    def ask(self, what: str, *arguments: Any, limit_s: float) -> Any:
+        """Call a method of its `BenchNode`.
+
+        Raises:
+            NodeLostError: It has ended, or has not answered within the limit.
+        """
+        ...
+
+    def keep(self, digest: str, reference: Any) -> None:
+        """Send a content that has been put into the object store.
+
+        Raises:
+            NodeLostError: It has ended.
+        """
+        ...
+
+    def end(self) -> None:
+        """End the process there at once; what waits for an answer gets `NodeLostError`."""
+        ...
+
+
+class BenchNodes(Protocol):
+    """What measuring needs of a cluster; see `BenchCluster`."""
+
+    def known_by(self, resources: Sequence[str]) -> list[str]:
+        """Return the nodes that have one of these resources, those that have the first of them first.
+
+        Raises:
+            WorkerError: The cluster cannot be asked.
+        """
+        ...
+
+    def hold(self, node: str, resources: Sequence[str], settings: WorkerSettings) -> HeldNode:
+        """Reserve a device of a node, and start a `BenchNode` there.
+
+        Raises:
+            NodeLostError: The node has gone.
+        """
+        ...
+
+    def put(self, content: bytes) -> Any:
+        """Put a content into the object store, and return a reference to it.
+
+        Raises:
+            WorkerError: The connection has ended.
+        """
+        ...
+
+    def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
+class NodeFinder:
+    """Finds and holds one fitting node for a device.
+
+    Safe to use from several threads: those that need the node wait while it is searched for.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], BenchNodes],
+        resources: Sequence[str],
+        settings: WorkerSettings,
+        why_not: Callable[[NodeFacts], str],
+    ) -> None:
+        """Search for nothing yet.
+
+        Args:
+            connect: Connects to the cluster; raises `WorkerError` where that fails.
+            resources: By which nodes with the device are known.
+            settings: Of the benchmark worker.
+            why_not: Returns why a node may not measure, empty if it may.
+        """
+        self._connect = connect
+        self._resources = tuple(resources)
+        self._settings = settings
+        self._why_not = why_not
+        self._lock = threading.RLock()
+        self._nodes: BenchNodes | None = None
+        self._held: HeldNode | None = None
+        self._searched: HeldNode | None = None
+        self._name, self._lost = "", set[str]()
+        self._closed = False
+
+    @property
+    def held(self) -> HeldNode | None:
+        """The node that is held, if any."""
+        return self._held
+
+    def node(self) -> HeldNode:
+        """Return the node that is held; one is searched for if there is none.
+
+        Raises:
+            WorkerError: There is none that fits, with the reason of each, or this was closed.
+        """
+        with self._lock:
+            self._check()
+            if self._held is None:
+                self._held = self._search()
+            return self._held
+
+    def put(self, content: bytes) -> Any:
+        """Put a content into the cluster's object store, and return a reference to it.
+
+        Raises:
+            WorkerError: The cluster cannot be reached.
+        """
+        return self._cluster().put(content)
+
+    def lose(self, node: HeldNode) -> None:
+        """Give up a node that does not answer."""
+        with self._lock:
+            if self._held is node:
+                self._held = None
+                self._lost.add(self._name)
+        node.end()
+
+    def release(self) -> None:
+        """Give the node back: others may measure there."""
+        with self._lock:
+            node, self._held = self._held, None
+        if node is not None:
+            _released(node)
+
+    def close(self) -> None:
+        """Give the node back, and search for no other; may be called from any thread at any time."""
+        self._closed = True
+        for node in filter(None, (self._searched, self._held)):
+            node.end()  # whoever waits for its answer need not
+        nodes = self._nodes
+        if nodes is not None:
+            nodes.close()  # without the lock, which a search may have
+        with self._lock:
+            self._held = self._nodes = None
+
+    def _check(self) -> None:
+        if self._closed:
+            raise WorkerError("the benchmark worker on nodes of the farm is closed")
+
+    def _cluster(self) -> BenchNodes:
+        with self._lock:
+            self._check()
+            if self._nodes is None:
+                self._nodes = self._connect()
+            return self._nodes
+
+    def _search(self) -> HeldNode:
+        reasons: list[str] = []
+        nodes = self._cluster()
+        # A cluster knows late that a node has gone; one whose process alone was lost may be the only one.
+        for name in sorted(nodes.known_by(self._resources), key=lambda name: name in self._lost):
+            self._check()
+            try:
+                node = self._searched = nodes.hold(name, self._resources, self._settings)
+            except NodeLostError as error:
+                reasons.append(f"{name}: {error}")
+                continue
+            reason = self._obstacle(node)
+            self._searched = None
+            if not reason:
+                logger.info("%s measures", node.host)
+                self._name = name
+                return node
+            reasons.append(f"{node.host}: {reason}")
+            logger.debug("%s does not measure: %s", node.host, reason)
+        self._check()
+        listed = "; ".join(dict.fromkeys(reasons))
+        resource = self._resources[0]
+        raise WorkerError(
+            f"no node of the farm measures: {listed}"
+            if listed
+            else f"no node of the farm has the resource {resource!r}; start one with "
+            f"""`ray start --address=HEAD:PORT --resources='{{"{resource}": 1}}'`"""
+        )
+
+    def _obstacle(self, node: HeldNode) -> str:
+        """Return why a node does not measure, and give it back; empty if it does."""
+        try:
+            answer = node.ask("facts", limit_s=FACTS_S)
+        except NodeLostError as error:
+            node.end()
+            return str(error)
+        reason = answer.error or self._why_not(answer.result)
+        if reason:
+            _released(node)
+        return reason
+
+
+def _released(node: HeldNode) -> None:
+    """End a node's worker and its files, then the process."""
+    try:
+        node.ask("close", limit_s=RELEASE_S)
+    except NodeLostError as error:
+        logger.debug("%s is given back: %s", node.host, error)
+    node.end()

@@ -1,0 +1,91 @@
+"""A layer of Llama-3-8B compiled ahead of time by the local pool and by a farm: the same keys and the same bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.aot.precompile import PackReport, Request, precompile
+from inductor_plugin.cache import open_store
+from inductor_plugin.config import Config
+from inductor_plugin.tuning.runtime import RUNTIME
+from tests.support.fakes.waiting import until
+from tests.support.ray_cluster import add_node, compiling_processes, kill
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
+]
+
+LLAMA = "tests.support.graphs.models:llama_layer"
+LIMIT_S = 240.0
+
+
+@pytest.fixture(autouse=True)
+def forgotten(inductor_cache: Path) -> Iterator[None]:
+    RUNTIME.forget()
+    yield
+    RUNTIME.forget()
+
+
+def compiled(folder: Path, **options: str) -> PackReport:
+    """Compile the layer into an empty cache."""
+    config = Config.load(
+        {
+            "cache_dir": str(folder / "cache"),
+            "gemm_backends": "ATEN,TRITON",
+            "attention_backends": "EFFICIENT,TRITON",
+            "max_candidates": 1,
+            "table": "off",
+            "progress": "off",
+            **options,
+        },
+        environ={},
+    )
+    folder.mkdir()
+    request = Request("H200", (LLAMA,), folder / "llama.pack", config)
+    return precompile(request, lambda _: None)
+
+
+def contents(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the digest of each file's bytes, by the kernel's key."""
+    kernels = open_store(folder / "cache").iter_kernels()
+    return {entry.digest: dict(entry.files) for entry in kernels}
+
+
+def test_a_layer_of_llama_is_the_same_from_both_pools_whatever_happens_to_the_farm(
+    tmp_path: Path,
+    ray_cluster: Any,
+    ray_on_this_machine: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    here = compiled(tmp_path / "here")
+    changes: list[str] = []
+
+    def change() -> None:
+        """Kill a process that compiles, and add a node with another."""
+        compiling: list[int] = []
+        until(
+            lambda: bool(compiling.extend(compiling_processes(ray_cluster.address)) or compiling),
+            LIMIT_S,
+        )
+        kill(compiling[0])
+        changes.append("killed")
+        add_node(ray_cluster)
+        changes.append("added")
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    there = compiled(tmp_path / "there", compile_farm=ray_on_this_machine)
+    thread.join(LIMIT_S)
+    assert changes == ["killed", "added"]
+    assert here.stats.compiled == there.stats.compiled == len(here.pack.kernels) > 5
+    assert there.pack.kernels == here.pack.kernels
+    assert there.pack.problems == here.pack.problems
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
+    assert "compiled here" not in caplog.text

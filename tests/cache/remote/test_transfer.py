@@ -1,0 +1,86 @@
+"""Whole caches to a remote and back: what fails does not keep the rest, and is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import Record, Store, open_store
+from inductor_plugin.cache.remote import transfer
+from inductor_plugin.cache.remote.exchange import Exchange
+from inductor_plugin.cache.remote.transfer import TransferPart, pull, push
+from inductor_plugin.errors import CacheError
+from tests.support.cache.records import measured, record
+from tests.support.remote.files import FaultyFiles, MemoryFiles
+
+PART = TransferPart()
+
+
+def filled(path: Path, count: int) -> Store:
+    store = open_store(path)
+    for number in range(1, count + 1):
+        store.put_record(record(measured("a"), problem=number))
+    return store
+
+
+def test_a_record_that_cannot_be_written_does_not_keep_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = Exchange.publish
+    store = filled(tmp_path, 5)
+    bad = next(iter(store.iter_records())).digest
+
+    def publishing(self: Exchange, kept: Record, timeout_s: float) -> object:
+        if kept.digest == bad:
+            raise CacheError("its kernel is damaged")
+        return publish(self, kept, timeout_s)
+
+    monkeypatch.setattr(Exchange, "publish", publishing)
+    files = MemoryFiles()
+    done = push(store, files, PART, 1.0)
+    assert (done.records, done.changed, done.failed) == (5, 4, 1)
+    assert "its kernel is damaged" in done.reason
+
+
+def test_a_cache_that_cannot_be_written_to_is_said_record_by_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = MemoryFiles()
+    push(filled(tmp_path / "here", 3), files, PART, 1.0)
+
+    def full(self: Store, kept: Record) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Store, "add_record", full)
+    done = pull(open_store(tmp_path / "there"), files, PART, 1.0)
+    assert (done.records, done.failed) == (3, 3)
+    assert "No space left" in done.reason
+
+
+def test_a_store_that_is_gone_is_not_asked_for_every_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_MOST_FAILURES", 4)
+    monkeypatch.setattr(transfer, "_THREADS", 1)
+    monkeypatch.setattr(transfer, "_BATCH", 2)
+    files = MemoryFiles()
+    store = filled(tmp_path / "here", 9)
+    push(store, files, PART, 1.0)
+    gone = FaultyFiles(files)
+    names = gone.names
+
+    def listed(prefix: str, timeout_s: float) -> list[str]:
+        result = names(prefix, timeout_s)
+        gone.failing = -1  # it dies behind the listing
+        return result
+
+    gone.names = listed  # type: ignore[method-assign]
+    done = pull(open_store(tmp_path / "there"), gone, PART, 1.0)
+    assert (done.records, done.failed) == (9, 9)
+    assert "500" in done.reason
+    asked = -1 - gone.failing
+    assert asked <= 1 + 2 * 2  # the environment, two batches
+    gone.failing = -1
+    assert (push(store, gone, PART, 1.0).records, push(store, gone, PART, 1.0).failed) == (9, 9)
+    assert -1 - gone.failing <= 2 * 4

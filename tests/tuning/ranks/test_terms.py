@@ -1,0 +1,97 @@
+"""Ranks that decide apart are told why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inductor_plugin.config import Config
+from inductor_plugin.tuning.ranks.job import Job
+from inductor_plugin.tuning.ranks.terms import Terms, differing, introduce, terms_of
+from tests.support.ranks.simulated import MemoryStore, Rank, drive
+
+FIELDS = {"device": {"type": "cpu", "name": "CPU", "threads": 2}, "software": {"torch": "2.14"}}
+TEMPLATES = [("a", "module.A", "")]
+
+
+def terms(
+    environment: str = "e", templates: Any = TEMPLATES, host: bool = True, **options: Any
+) -> Terms:
+    config = Config.load(options, environ={})
+    fields = {**FIELDS, "numerics": {"precision": environment}}
+    return terms_of(environment, fields, config, templates, host_counts=host)
+
+
+def introduced(*sides: Terms) -> list[str]:
+    """Return what each rank sees that the ranks before it have said otherwise."""
+    store = MemoryStore()
+    return [introduce(Job(rank, len(sides), store), each) for rank, each in enumerate(sides)]
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (
+            terms(never_slower_margin=1.1),
+            "option never_slower_margin is '1.1' on rank 1, '1.02' on rank 0",
+        ),
+        (terms(verify_numerics="off"), "option verify_numerics is 'False'"),
+        (terms(gemm_backends="ATEN,CPP"), "option gemm_backends is 'ATEN,CPP'"),
+        (terms("high"), "environment.numerics.precision is 'high' on rank 1, 'e' on rank 0"),
+        (terms(templates=[]), "template a is 'missing' on rank 1, 'module.A ' on rank 0"),
+    ],
+)
+def test_what_keeps_ranks_from_deciding_together_is_named(other: Terms, text: str) -> None:
+    first, second = introduced(terms(), other)
+    assert first == ""
+    assert text in second
+
+
+@pytest.mark.parametrize("same", [terms(), terms(cache_dir="/x", policy="cached")])
+def test_ranks_that_decide_together_are_told_nothing(same: Terms) -> None:
+    assert introduced(terms(), same) == ["", ""]
+
+
+def test_another_device_and_a_captured_graph_are_no_fault() -> None:
+    config = Config.load({"never_slower_margin": 1.1}, environ={})
+    fields = {"device": {"type": "cpu", "name": "another"}}
+    gpu = terms_of("f", fields, config, TEMPLATES, host_counts=True)
+    assert introduced(terms(), gpu) == ["", ""]
+    assert introduced(terms(), terms(host=False)) == ["", ""]
+
+
+def test_ranks_that_all_use_two_sets_of_options_are_told_nothing() -> None:
+    store, one, two = MemoryStore(), terms(), terms(max_candidates=2)
+    jobs = [Job(rank, 2, store) for rank in range(2)]
+    said = [introduce(job, each) for job in jobs for each in (one, two, one)]
+    assert said == [""] * 6
+    assert len(store.values) == 2
+
+
+def test_damaged_terms_are_no_terms() -> None:
+    store = MemoryStore()
+    introduce(Job(0, 2, store), terms())
+    store.values.update(dict.fromkeys(store.values, "damaged"))
+    assert introduce(Job(1, 2, store), terms(max_candidates=2)) == ""
+
+
+def test_a_rank_with_other_options_is_warned_once(caplog: pytest.LogCaptureFixture) -> None:
+    store, sides = MemoryStore(), (terms(), terms(never_slower_margin=1.1))
+    ranks = [Rank(r, 2, store, each.group, terms=each) for r, each in enumerate(sides)]
+    for rank in ranks:
+        rank.submit("problem")
+        rank.submit("another")
+    drive(ranks)
+    warnings = [each.message for each in caplog.records if "decide apart" in each.message]
+    assert len(warnings) == 1
+    assert "option never_slower_margin is '1.1' on rank 1, '1.02' on rank 0" in warnings[0]
+
+
+def test_a_policy_is_named_last() -> None:
+    own, other = terms(policy="cached", ranks="off").said, terms().said
+    text = "policy is 'cached, ranks=off' on rank 3, 'tune' on rank 0"
+    assert differing(own, other, 3, 0) == text
+    more = terms(policy="cached", max_candidates=2).said
+    assert differing(more, other, 1, 0).startswith("option max_candidates")
+    assert differing({}, other, 1, 0) == ""
