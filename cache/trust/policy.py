@@ -45,6 +45,10 @@ class Trust:
         last = self.expires.get(public)
         return last is not None and datetime.now(timezone.utc).date() > last
 
+    def counting(self) -> frozenset[str]:
+        """Return the keys that count today."""
+        return frozenset(key for key in self.keys if not self.has_expired(key))
+
     def described(self, public: str) -> str:
         """Return a key for people, as `name` does, and its last day if it has one."""
         verb = "expired" if self.has_expired(public) else "expires"
