@@ -107,7 +107,7 @@ class Exchange:
         What arrives is checked as an import is: size, checksum, depth, type of every field, and that it is what was asked for.
         """
         chains = read_chains(
-            lambda n, limits: self._files.read(n, limits, timeout_s), places
+            lambda n, limits: self._files.read(n, limits, timeout_s), places, keys=self._keys
         )
         answers = {place: self._taken(chain) for place, chain in chains.items()}
         if self._kernels:
@@ -140,12 +140,12 @@ class Exchange:
         entry = self._winner(record, chain.edition) if self._kernels else None
         fields = {} if entry is None else {entry.digest: self._outgoing(entry)}
         mine = edition_of(record, fields)
-        if is_news(chain.edition, united(chain.edition, mine), chain.next):
+        if is_news(chain.edition, united(chain.edition, mine, self._keys), chain.next):
             self._publish_environment(record.environment, timeout_s)
             if entry is not None:
                 self._publish_files(record.environment, entry, timeout_s)
         while chain.next < MOST_EDITIONS:
-            whole = united(chain.edition, mine)
+            whole = united(chain.edition, mine, self._keys)
             if not is_news(chain.edition, whole, chain.next):
                 return chain
             data = whole.dump()
@@ -156,7 +156,7 @@ class Exchange:
                 return replace(chain, edition=whole, next=chain.next + 1)
             taken, chain = chain.next, self._chain(place, chain, timeout_s)
             chain = replace(chain, next=max(chain.next, taken + 1))  # it may have expired meanwhile
-        if is_news(chain.edition, united(chain.edition, mine), chain.next):
+        if is_news(chain.edition, united(chain.edition, mine, self._keys), chain.next):
             self._say_full(record, chain)
         return chain
 

@@ -230,6 +230,9 @@ def test_many_descriptions_of_strangers_hide_no_signed_one(tmp_path: Path) -> No
     for number in range(1, 12):
         add_edition(remote, number, bytes=number)
     assert pulled(tmp_path / "a", remote, FRIEND) == (1, 0)
+    (tmp_path / "remote" / edition_name(PLACE, 0)).unlink()  # it has expired
+    assert pushed(tmp_path / "signer", remote, FRIEND) == 1
+    assert pulled(tmp_path / "b", remote, FRIEND) == (1, 0)
 
 
 def test_a_signer_writes_where_its_signature_is_missing_or_false(tmp_path: Path) -> None:
