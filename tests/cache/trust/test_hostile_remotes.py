@@ -228,7 +228,7 @@ def test_many_descriptions_of_strangers_hide_no_signed_one(tmp_path: Path) -> No
     remote = LocalFiles(tmp_path / "remote")
     assert pushed(tmp_path / "signer", remote, FRIEND) == 1
     for number in range(1, 12):
-        add_edition(remote, number, bytes=number)
+        add_edition(remote, number, bytes=100 + number)  # before 15 as text
     assert pulled(tmp_path / "a", remote, FRIEND) == (1, 0)
     (tmp_path / "remote" / edition_name(PLACE, 0)).unlink()  # it has expired
     assert pushed(tmp_path / "signer", remote, FRIEND) == 1
