@@ -28,7 +28,7 @@ from inductor_plugin.cache.key import SCHEMA, KernelKey
 ENTRY = "entry.json"
 MAX_SIGNATURES = 16
 
-Way = Literal["signature", "operator", "artifacts"]
+Way = Literal["signature", "operator", "artifacts", "directory"]
 """How a kernel that was built elsewhere gets into a cache; see `Taken`."""
 
 
@@ -63,8 +63,9 @@ class Taken:
 
     Attributes:
         by: ``signature`` of a key in ``trusted_keys``, checked again at each load; the ``operator``, who said ``--trust``;
-            or ``artifacts``, which a process has loaded by ``torch.compiler.load_cache_artifacts``: nobody was asked.
-        source: The file or URL it came from; the key of the artifact.
+            ``artifacts``, which a process has loaded by ``torch.compiler.load_cache_artifacts``: nobody was asked; or another
+            cache's ``directory``, which the operator has merged.
+        source: The file, directory or URL it came from; the key of the artifact.
     """
 
     by: Way

@@ -1,8 +1,8 @@
 """What may be read and loaded: files of a limited size, no pipes or devices, that nobody else may change.
 
-The directory and the folders in it are checked when a cache is opened, a kernel's folders and files
-again when it is loaded: whoever may rename a folder above the cache can put another one in its place,
-but not one of this user. So the folders above are not checked.
+The directory, the folders in it and those above it are checked when a cache is opened, a kernel's folders and files
+again when it is loaded. Of the folders above only those count in which everyone may rename what is there: others have
+groups and owners for reasons of their own, as homes and mounted disks do.
 """
 
 from __future__ import annotations
@@ -51,13 +51,15 @@ class Refusal:
         return f"{self.what}; {self.remedy}"
 
 
-def reason_to_refuse(path: Path) -> Refusal | None:
+def reason_to_refuse(path: Path, *, above: bool = True) -> Refusal | None:
     """Return why a directory, or one of a cache's folders in it, cannot be trusted.
 
-    None if it can be, if it does not exist, or if it is no directory and so can hold no kernels.
+    None if it can be, or if it is no directory and so can hold no kernels. Of one that does not exist only the folders above are
+    looked at.
 
     Args:
         path: The directory.
+        above: Whether the folders above it count: not for locks, which are no code.
 
     Raises:
         OSError: The directory cannot be read.
@@ -67,10 +69,12 @@ def reason_to_refuse(path: Path) -> Refusal | None:
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return _refusal_above(path, "kernels") if above else None
     if not stat.S_ISDIR(status.st_mode):
         return None
     refusal = _refusal(path, status)
+    if refusal is None and above:
+        refusal = _refusal_above(path, "kernels")
     if refusal is not None:
         return refusal
     with os.scandir(path) as entries:
@@ -107,13 +111,35 @@ def kernel_refusal(root: Path, folder: Path, names: Iterable[str]) -> Refusal | 
     return None
 
 
-def file_refusal(path: Path) -> Refusal | None:
-    """Return why a file that says whom to trust cannot be trusted itself; None if it can. The rule is that of folders.
+@dataclass(frozen=True)
+class KeyFile:
+    """A file that says whom to trust, as it was read.
+
+    Attributes:
+        content: Its bytes.
+        mode: Its permissions.
+        refusal: Why it cannot be trusted itself, None if it can. The rule is that of folders.
+    """
+
+    content: bytes
+    mode: int
+    refusal: Refusal | None
+
+
+def read_keys(path: Path, limit_bytes: int) -> KeyFile:
+    """Read a file of keys. Owner and mode are those of the file that was read, whatever its name leads to by now.
 
     Raises:
         OSError: It does not exist or cannot be read.
+        ValueError: It is a pipe or a device, or larger than ``limit_bytes``.
     """
-    return _refusal(path, path.stat(), content="keys")
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise ValueError(_LIMIT.format(limit_bytes))
+    refusal = _refusal(path, status, content="keys") or _refusal_above(path, "keys")
+    return KeyFile(content, stat.S_IMODE(status.st_mode), refusal)
 
 
 def read(path: Path | str, limit_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
@@ -208,4 +234,23 @@ def _refusal(
             if shared
             else f"if you trust its content, run: chmod go-w {shlex.quote(str(path))}",
         )
+    return None
+
+
+def _refusal_above(path: Path, content: str) -> Refusal | None:
+    """Return which folder above a path, or above what it leads to, lets everyone put something else in its place."""
+    path = path.absolute()
+    for folder in dict.fromkeys((*path.parents, *path.resolve().parents)):
+        try:
+            status = folder.stat()
+        except OSError:  # it does not exist, or may not be looked at
+            continue
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & 0o002 and not mode & stat.S_ISVTX:
+            is_own = status.st_uid == os.geteuid()
+            run = f"if you trust its content, run: chmod o-w {shlex.quote(str(folder))}"
+            return Refusal(
+                f"everyone may rename what is in {folder} (mode {mode:04o}), and so replace the {content} below it",
+                run if is_own else "choose a folder elsewhere, or ask its owner for chmod +t",
+            )
     return None

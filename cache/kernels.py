@@ -18,7 +18,6 @@ from inductor_plugin.cache import atomic, document
 from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.entry import (
     ENTRY,
-    MAX_SIGNATURES,
     KernelEntry,
     Resources,
     content_damage,
@@ -32,6 +31,7 @@ from inductor_plugin.cache.guard import MISSING, exists, is_folder, kernel_refus
 from inductor_plugin.cache.key import KernelKey
 from inductor_plugin.cache.layout import part
 from inductor_plugin.cache.trust.policy import refusal_to_load
+from inductor_plugin.cache.trust.signatures import countersigned
 from inductor_plugin.cache.trust.statement import statement
 from inductor_plugin.errors import CacheError
 
@@ -252,17 +252,18 @@ class KernelShelf:
 
     def _countersigned(self, existing: KernelEntry, entry: KernelEntry) -> KernelEntry:
         """Return a kernel of the cache with the signatures that the same files have elsewhere, too."""
-        both = {**existing.signatures, **entry.signatures}
-        is_same = statement(existing) == statement(entry)
-        if not is_same or both == existing.signatures or len(both) > MAX_SIGNATURES:
+        if not entry.signatures or statement(existing) != statement(entry):
+            return existing
+        both = countersigned(existing, entry, self._folder.trust)
+        if both == existing.signatures:
             return existing
         path = existing.folder / ENTRY
         fields = document.load(read(path))
         text = document.dump({**fields, "signatures": both})
         atomic.write(path, text, self._folder.layout.private)
-        countersigned = parse_entry(text, existing.folder)
-        self._remember(countersigned)
-        return countersigned
+        signed = parse_entry(text, existing.folder)
+        self._remember(signed)
+        return signed
 
     def _keep(self, built: _Built) -> KernelEntry:
         """Keep a kernel in a private folder that is removed when the process ends."""

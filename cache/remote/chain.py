@@ -32,6 +32,7 @@ class Chain:
         bytes: Bytes that were read.
         damaged: Names of damaged editions, and why.
         error: Why editions could not be read, None if they could.
+        keys: The public keys that count on this machine: of several builds of a kernel, theirs comes first.
     """
 
     edition: Edition | None = None
@@ -39,10 +40,14 @@ class Chain:
     bytes: int = 0
     damaged: tuple[str, ...] = field(default=())
     error: OSError | None = None
+    keys: frozenset[str] = frozenset()
 
 
 def read_chains(
-    read: ReadParts, places: Iterable[Place], begun: dict[Place, Chain] | None = None
+    read: ReadParts,
+    places: Iterable[Place],
+    begun: Mapping[Place, Chain] | None = None,
+    keys: frozenset[str] = frozenset(),
 ) -> dict[Place, Chain]:
     """Return the chains of several records, all read together: a round for 2 editions, two for 6, three for 14.
 
@@ -53,8 +58,9 @@ def read_chains(
         read: Reads objects.
         places: The records.
         begun: What is known of them already.
+        keys: The public keys that count on this machine.
     """
-    chains = {place: (begun or {}).get(place, Chain()) for place in places}
+    chains = {place: (begun or {}).get(place, Chain(keys=keys)) for place in places}
     unread, width = {place: chain.next for place, chain in chains.items()}, 2
     while unread:
         goes_on: dict[Place, int] = {}
@@ -135,7 +141,7 @@ def _taken(read: ReadParts, place: Place, chain: Chain, name: str, content: byte
         except (ValueError, RecursionError) as error:
             reason = str(error)
             continue
-        return replace(chain, edition=united(chain.edition, edition))
+        return replace(chain, edition=united(chain.edition, edition, chain.keys))
     if not chain.damaged and not isinstance(read([unused_name()], [MAX_BYTES])[0], OSError):
         text = "it answers for objects that are not there, as a proxy or a login page does"
         return replace(chain, error=OSError(errno.EIO, text))

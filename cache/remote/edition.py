@@ -6,20 +6,20 @@ nothing is lost where a store cannot compare before it writes, and a reader that
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import document
-from inductor_plugin.cache.document import table, table_of, typed
+from inductor_plugin.cache.document import list_of, table, table_of, typed
 from inductor_plugin.cache.entry import KernelEntry, parse_entry
 from inductor_plugin.cache.guard import MAX_DOCUMENT_BYTES
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import part
 from inductor_plugin.cache.merge import combine
 from inductor_plugin.cache.record import Record, from_fields, to_fields
+from inductor_plugin.cache.remote.descriptions import MOST, Description, joined_descriptions
 from inductor_plugin.cache.remote.name import Place, file_name
 
 MAX_BYTES = MAX_DOCUMENT_BYTES
@@ -38,10 +38,14 @@ class Edition:
     Attributes:
         record: The record, without a pin: that protects it in one cache.
         kernels: The fields of ``entry.json``, with the SHA-256 of each file, by the digest of the kernel.
+        others: Other descriptions of these kernels: of other builds. An older version reads the first of each, and drops these.
     """
 
     record: Record
-    kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    kernels: Mapping[str, Description] = field(default_factory=dict[str, Description])
+    others: Mapping[str, tuple[Description, ...]] = field(
+        default_factory=dict[str, tuple[Description, ...]]
+    )
 
     @property
     def place(self) -> Place:
@@ -51,7 +55,12 @@ class Edition:
     def dump(self) -> bytes:
         """Return the edition as a document with a checksum."""
         fields = {"format": SCHEMA, "record": to_fields(self.record), "kernels": self.kernels}
-        return document.dump(fields)
+        return document.dump({**fields, "others": self.others} if self.others else fields)
+
+    def descriptions(self, digest: str) -> tuple[Description, ...]:
+        """Return all that is said of a kernel; nothing if it does not travel with the record."""
+        first = self.kernels.get(digest)
+        return () if first is None else (first, *self.others.get(digest, ()))
 
     def kernel(self, digest: str) -> KernelEntry | None:
         """Return a kernel that travels with the record, None if it does not.
@@ -91,7 +100,9 @@ def parse_edition(data: bytes, place: Place) -> Edition:
     fields = document.load(data)
     document.check_format(fields, SCHEMA)
     values = typed(fields, _EDITION)
-    edition = edition_of(from_fields(values["record"]), values["kernels"])
+    others: dict[str, tuple[Description, ...]] = _OTHERS(fields.get("others", {}))
+    kept = {digest: rest[: MOST - 1] for digest, rest in others.items()}
+    edition = replace(edition_of(from_fields(values["record"]), values["kernels"]), others=kept)
     if edition.place != place:
         raise ValueError(
             f"it lies under the name of another record ({edition.record.place[:200]!r})"
@@ -99,14 +110,26 @@ def parse_edition(data: bytes, place: Place) -> Edition:
     return edition
 
 
-def united(old: Edition | None, new: Edition) -> Edition:
-    """Return an edition of what both know; the order of many does not matter."""
-    if old is None:
+def united(old: Edition | None, new: Edition, keys: Collection[str] = ()) -> Edition:
+    """Return an edition of what both know; the order of many does not matter.
+
+    Args:
+        old: One, if there is one.
+        new: Another one.
+        keys: The public keys that count on this machine: what they have signed comes first.
+    """
+    if old is None and not new.others:
         return new
-    kernels = {**old.kernels, **new.kernels}
-    for digest in old.kernels.keys() & new.kernels.keys():
-        kernels[digest] = min(old.kernels[digest], new.kernels[digest], key=_preferred)
-    return Edition(combine(old.record, new.record), kernels)
+    sides = [new] if old is None else [old, new]
+    kernels: dict[str, Description] = {}
+    others: dict[str, tuple[Description, ...]] = {}
+    for digest in dict.fromkeys(digest for side in sides for digest in side.kernels):
+        said = [each for side in sides for each in side.descriptions(digest)]
+        kernels[digest], *rest = joined_descriptions(said, keys)
+        if rest:
+            others[digest] = tuple(rest)
+    record = new.record if old is None else combine(old.record, new.record)
+    return Edition(record, kernels, others)
 
 
 def is_news(old: Edition | None, new: Edition, number: int = 0) -> bool:
@@ -121,18 +144,15 @@ def is_news(old: Edition | None, new: Edition, number: int = 0) -> bool:
     return is_other if number < REFINEMENTS else is_other and _outline(old) != _outline(new)
 
 
-def _outline(edition: Edition) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+def _outline(edition: Edition) -> tuple[Mapping[str, Any], ...]:
     results = {name: measured.status for name, measured in edition.record.candidates.items()}
-    return results, edition.kernels
+    return results, edition.kernels, edition.others
 
 
-def _content(edition: Edition) -> tuple[Record, Mapping[str, Any]]:
-    return replace(edition.record, created=0.0, updated=0.0), edition.kernels
-
-
-def _preferred(fields: Mapping[str, Any]) -> tuple[bool, str]:
-    """Return what comes first of two descriptions of a kernel: a signed one, so that no unsigned one hides it."""
-    return not fields.get("signatures"), json.dumps(fields, sort_keys=True)
+def _content(edition: Edition) -> tuple[Record, Mapping[str, Any], Mapping[str, Any]]:
+    record = replace(edition.record, created=0.0, updated=0.0)
+    return record, edition.kernels, edition.others
 
 
 _EDITION: dict[str, Callable[[Any], Any]] = {"record": table, "kernels": table_of(table)}
+_OTHERS = table_of(list_of(table))

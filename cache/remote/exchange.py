@@ -18,6 +18,7 @@ from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import environment_document, parse_environment
 from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.cache.remote.chain import Chain, read_chains
+from inductor_plugin.cache.remote.descriptions import signers
 from inductor_plugin.cache.remote.edition import MAX_BYTES, Edition, edition_of, is_news, united
 from inductor_plugin.cache.remote.files import Files
 from inductor_plugin.cache.remote.name import (
@@ -89,6 +90,8 @@ class Exchange:
         self._trusted = trusted
         self._signer = signer
         self._source = source
+        own = () if signer is None else (signer.public,)
+        self._keys = frozenset((*store.trust.counting(), *own))
         self._guard = threading.Lock()
         self._amounts = Amounts()
 
@@ -103,7 +106,9 @@ class Exchange:
 
         What arrives is checked as an import is: size, checksum, depth, type of every field, and that it is what was asked for.
         """
-        chains = read_chains(lambda n, limits: self._files.read(n, limits, timeout_s), places)
+        chains = read_chains(
+            lambda n, limits: self._files.read(n, limits, timeout_s), places, keys=self._keys
+        )
         answers = {place: self._taken(chain) for place, chain in chains.items()}
         if self._kernels:
             self._fetch_kernels(answers, timeout_s)
@@ -129,16 +134,18 @@ class Exchange:
             OSError: It could not be written, or read.
         """
         place = Place(record.environment, record.op, record.digest)
-        chain = known if known is not None else self._chain(place, Chain(), timeout_s)
+        chain = (
+            known if known is not None else self._chain(place, Chain(keys=self._keys), timeout_s)
+        )
         entry = self._winner(record, chain.edition) if self._kernels else None
         fields = {} if entry is None else {entry.digest: self._outgoing(entry)}
         mine = edition_of(record, fields)
-        if is_news(chain.edition, united(chain.edition, mine), chain.next):
+        if is_news(chain.edition, united(chain.edition, mine, self._keys), chain.next):
             self._publish_environment(record.environment, timeout_s)
             if entry is not None:
                 self._publish_files(record.environment, entry, timeout_s)
         while chain.next < MOST_EDITIONS:
-            whole = united(chain.edition, mine)
+            whole = united(chain.edition, mine, self._keys)
             if not is_news(chain.edition, whole, chain.next):
                 return chain
             data = whole.dump()
@@ -149,7 +156,7 @@ class Exchange:
                 return replace(chain, edition=whole, next=chain.next + 1)
             taken, chain = chain.next, self._chain(place, chain, timeout_s)
             chain = replace(chain, next=max(chain.next, taken + 1))  # it may have expired meanwhile
-        if is_news(chain.edition, united(chain.edition, mine), chain.next):
+        if is_news(chain.edition, united(chain.edition, mine, self._keys), chain.next):
             self._say_full(record, chain)
         return chain
 
@@ -274,15 +281,20 @@ class Exchange:
         return edition.kernel(digest)
 
     def _winner(self, record: Record, edition: Edition | None) -> KernelEntry | None:
-        """Return the kernel of a record's winner that the remote lacks, None if it lacks none."""
+        """Return the kernel of a record's winner that the remote lacks, or lacks signed by this machine; None if it lacks none."""
         digest = _winners_kernel(record)
         if digest is None:
             return None
-        there = edition.kernels.get(digest) if edition is not None else None
-        # What lies there without any signature serves fewer machines than one that is signed.
-        if there is not None and (self._signer is None or there.get("signatures")):
+        there = edition.descriptions(digest) if edition is not None else ()
+        if not there:
+            return self._store.kernel(digest)
+        if self._signer is None:
             return None
-        return self._store.kernel(digest)
+        # What lies there without a true signature serves fewer machines than one that is signed, and each key other ones.
+        known = signers(there)
+        entry = None if self._signer.public in known else self._store.kernel(digest)
+        is_own = entry is not None and entry.taken is None
+        return entry if is_own or not known else None
 
     def _outgoing(self, entry: KernelEntry) -> dict[str, Any]:
         """Return the fields of a kernel that an edition has."""

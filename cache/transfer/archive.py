@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inductor_plugin.cache import atomic
-from inductor_plugin.cache.entry import ENTRY, KernelEntry, Way, damage_of_folder, parse_entry
+from inductor_plugin.cache.entry import ENTRY, KernelEntry, Way, parse_entry
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout, part
@@ -27,7 +27,13 @@ from inductor_plugin.cache.records import (
 from inductor_plugin.cache.store import Store
 from inductor_plugin.cache.transfer import tape
 from inductor_plugin.cache.transfer.draft import draft_of
-from inductor_plugin.cache.transfer.kernels import admitted, copy_kernels, outgoing
+from inductor_plugin.cache.transfer.kernels import (
+    admitted,
+    copied_from,
+    copy_kernels,
+    outgoing,
+    sound_kernels,
+)
 from inductor_plugin.cache.trust.keys import Signer
 from inductor_plugin.cache.verify import unlisted
 from inductor_plugin.errors import ArchiveError, CacheError
@@ -77,7 +83,7 @@ def export_archive(
     pack: Pack | None = None,
     signer: Signer | None = None,
 ) -> dict[str, int]:
-    """Write all valid entries of a cache to one file, and return their number by kind.
+    """Write all valid entries of a cache (`sound_kernels`) to one file, and return their number by kind.
 
     Args:
         store: The cache.
@@ -193,14 +199,15 @@ def _refuse_part(store: Store) -> None:
 
 
 def merge_stores(target: Store, source: Store) -> Imported:
-    """Copy all valid entries of one cache into another, as `import_archive` does; damaged entries are skipped.
+    """Copy all valid entries of one cache into another, as `import_archive` does; others are skipped (`sound_kernels`).
 
     Raises:
         CacheError: The target cannot be written.
     """
     if target.degraded is not None:
         raise CacheError(f"cannot merge into {target.root}: {target.degraded}")
-    merged = _copy_entries(target, source.layout, _sound_kernels(source.layout))
+    kernels = copied_from(source.root, sound_kernels(source.layout))
+    merged = _copy_entries(target, source.layout, kernels)
     _refuse_part(target)
     return merged
 
@@ -224,16 +231,16 @@ def _selected(layout: Layout, environment: str | None, op: str | None) -> Iterat
     for path in environment_files(layout.records):
         if (everything or path.parent.name in environments) and _sound_environment(path):
             yield path
-    for folder in kernel_folders(layout.kernels):
-        if (everything or folder.name in kernels) and damage_of_folder(folder) is None:
-            entry = parse_entry(read(folder / ENTRY), folder)
-            yield from (folder / name for name in (ENTRY, *entry.files))
+    sent: set[str] = set()
+    for entry in sound_kernels(layout, None if everything else kernels):
+        sent.add(entry.digest)
+        yield from (entry.folder / name for name in (ENTRY, *entry.files))
     for path in quarantine_files(layout.quarantined):
         if everything or path.parent.name in environments:
             yield path
     if everything:
-        # A pack is exported only if none of its kernels was evicted.
-        yield from (path for path in pack_files(layout.packs) if _is_whole(layout, path))
+        # A pack is exported only if all of its kernels are.
+        yield from (path for path in pack_files(layout.packs) if _is_whole(path, sent))
 
 
 def _packed(store: Store, pack: Pack) -> Iterator[Path]:
@@ -311,12 +318,6 @@ def _staged_kernels(staged: Layout) -> Iterator[KernelEntry]:
         yield parse_entry(read(folder / ENTRY), folder)
 
 
-def _sound_kernels(layout: Layout) -> Iterator[KernelEntry]:
-    for folder in kernel_folders(layout.kernels):
-        if damage_of_folder(folder) is None and folder.exists():
-            yield parse_entry(read(folder / ENTRY), folder)
-
-
 def _check_pack(staged: Layout, pack: Pack) -> None:
     missing = [digest for digest in pack.kernels if not staged.kernel(digest).is_dir()]
     if missing:
@@ -386,9 +387,9 @@ def _sound_quarantined(path: Path) -> Quarantined | None:
         return None
 
 
-def _is_whole(layout: Layout, path: Path) -> bool:
+def _is_whole(path: Path, kernels: set[str]) -> bool:
     pack = _sound_pack(path)
-    return pack is not None and all(layout.kernel(digest).is_dir() for digest in pack.kernels)
+    return pack is not None and kernels.issuperset(pack.kernels)
 
 
 def _sound_pack(path: Path) -> Pack | None:

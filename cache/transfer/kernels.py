@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inductor_plugin.cache import KernelEntry, Store, document
-from inductor_plugin.cache.entry import ENTRY, Taken, Way, parse_entry
-from inductor_plugin.cache.guard import read
+from inductor_plugin.cache.entry import ENTRY, Taken, Way, damage_of_folder, parse_entry
+from inductor_plugin.cache.guard import MISSING, kernel_refusal, read
+from inductor_plugin.cache.kernels import kernel_folders
+from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.trust.keys import Signer
 from inductor_plugin.cache.trust.policy import vouched
+from inductor_plugin.cache.trust.signatures import joined, true_signatures
 from inductor_plugin.errors import TrustError
+
+logger = logging.getLogger(__name__)
 
 WAY_OUT = (
     "add the signer's key to trusted_keys (INDUCTOR_PLUGIN_TRUSTED_KEYS), or, if you would run the author's code, "
@@ -38,6 +44,52 @@ class Copied:
     signed: int
 
 
+def sound_kernels(layout: Layout, digests: Collection[str] | None = None) -> Iterator[KernelEntry]:
+    """Yield the kernels that may leave a cache directory: whole, and such as a process would load.
+
+    Those that others could have changed are left out, with one warning for all.
+
+    Args:
+        layout: The directory.
+        digests: Only these kernels; all if it is None.
+    """
+    refused: list[str] = []
+    for folder in kernel_folders(layout.kernels):
+        if digests is not None and folder.name not in digests:
+            continue
+        if damage_of_folder(folder) is not None:
+            continue
+        try:
+            entry = parse_entry(read(folder / ENTRY), folder)
+            refusal = kernel_refusal(layout.root, folder, (ENTRY, *entry.files))
+        except MISSING:  # it was evicted meanwhile
+            continue
+        if refusal is None:
+            yield entry
+        else:
+            refused.append(f"{folder.name[:12]}: {refusal}")
+    if refused:
+        logger.warning(
+            "inductor-plugin: %d kernels of %s are left out, for they are not trusted; the first is %s",
+            len(refused),
+            layout.root,
+            refused[0],
+        )
+
+
+def copied_from(root: Path, entries: Iterable[KernelEntry]) -> Iterator[KernelEntry]:
+    """Yield kernels of another cache directory with the reason why they are taken over.
+
+    The operator has named the directory. What a signature has brought there needs that key here, too, and nobody vouches
+    here either for what came with artifacts.
+    """
+    taken = Taken("directory", _source(str(root)))
+    for entry in entries:
+        keeps = entry.taken is not None and entry.taken.by in ("signature", "artifacts")
+        kept = replace(entry, signatures=true_signatures(entry))
+        yield kept if keeps else replace(kept, taken=taken)
+
+
 def outgoing(path: Path, signer: Signer | None) -> Path | bytes:
     """Return a file of a cache, or its content as it leaves: an ``entry.json`` signed, and without why it was taken."""
     if path.name != ENTRY:
@@ -53,11 +105,13 @@ def outgoing_fields(
 ) -> dict[str, object]:
     """Return the fields of an ``entry.json`` as they leave the cache.
 
-    Only kernels that were built here are signed: nobody vouches for the code of others by passing it on.
+    Only kernels that were built here are signed: nobody vouches for the code of others by passing it on. False
+    signatures stay here then, so that there is room for a true one.
     """
     sent = {name: value for name, value in fields.items() if name != "taken"}
     if signer is not None and entry.taken is None:
-        sent["signatures"] = {**entry.signatures, signer.public: signer.sign(entry)}
+        own = {signer.public: signer.sign(entry)}
+        sent["signatures"] = joined(own, true_signatures(entry))
     return sent
 
 
@@ -69,7 +123,9 @@ def admitted(
     trusted: bool,
     unsigned: Way = "operator",
 ) -> list[KernelEntry]:
-    """Return kernels from outside with the reason why they are taken over; all or none.
+    """Return kernels from outside with the reason why they are taken over, and their true signatures; all or none.
+
+    Where nobody vouches for one that is here already, its signatures stay outside, too.
 
     Args:
         store: The cache. A kernel that it has already, with the same files, needs nobody's word.
@@ -82,18 +138,18 @@ def admitted(
     Raises:
         TrustError: A kernel may not run here.
     """
-    # A name of a file may have bytes that are no text; documents have none.
-    named = source.encode(errors="replace").decode()[:_LONGEST_SOURCE]
+    named = _source(source)
     taken: list[KernelEntry] = []
     refused: dict[str, list[KernelEntry]] = {}
     for entry in entries:
         verdict = vouched(entry, store.trust)
         if verdict.voucher is not None:
-            taken.append(replace(entry, taken=Taken("signature", named)))
+            taken.append(_taken(entry, "signature", named))
         elif verdict.is_forged or not (trusted or store.holds_kernel(entry)):
             refused.setdefault(verdict.reason, []).append(entry)
         else:
-            taken.append(replace(entry, taken=Taken(unsigned, named)))
+            kept = entry if trusted else replace(entry, signatures={})
+            taken.append(_taken(kept, unsigned, named))
     if refused:
         raise TrustError(_refusal(refused, source))
     return taken
@@ -108,7 +164,7 @@ def copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> Copied:
         folder = entry.folder
         libraries.update(sha256 for name, sha256 in entry.files.items() if name.endswith(".so"))
         known = store.kernel(entry.digest)
-        if known is not None and not entry.signatures.keys() - known.signatures.keys():
+        if known is not None and entry.signatures.items() <= known.signatures.items():
             existing += 1
             continue
         files: dict[str, Path | bytes] = {
@@ -120,6 +176,15 @@ def copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> Copied:
         new += known is None
         signed += known is None and entry.taken is not None and entry.taken.by == "signature"
     return Copied(new, existing, len(libraries), signed)
+
+
+def _taken(entry: KernelEntry, way: Way, source: str) -> KernelEntry:
+    return replace(entry, signatures=true_signatures(entry), taken=Taken(way, source))
+
+
+def _source(name: str) -> str:
+    """Return a file's name for a document: it may have bytes that are no text."""
+    return name.encode(errors="replace").decode()[:_LONGEST_SOURCE]
 
 
 def _refusal(refused: dict[str, list[KernelEntry]], source: str) -> str:

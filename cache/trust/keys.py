@@ -6,13 +6,12 @@ import base64
 import binascii
 import importlib
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache.entry import KernelEntry
-from inductor_plugin.cache.guard import MISSING, file_refusal, read
+from inductor_plugin.cache.guard import MISSING, read_keys
 from inductor_plugin.cache.trust.statement import statement
 from inductor_plugin.errors import TrustError
 
@@ -98,24 +97,22 @@ def open_signer(file: Path | str) -> Signer | None:
         return None
     path = Path(file).expanduser()
     try:
-        content = read(path, _MOST_BYTES)
-        refusal = file_refusal(path)
-        mode = stat.S_IMODE(path.stat().st_mode)
+        stored = read_keys(path, _MOST_BYTES)
     except (OSError, ValueError) as error:
         reason = "is missing" if isinstance(error, MISSING) else f"cannot be read: {error}"
         raise TrustError(
             f"the signing key {path} {reason}; `inductor-plugin key new {path}` makes one"
         ) from error
-    if refusal is not None:
-        raise TrustError(f"the signing key is refused: {refusal}")
-    if mode & 0o077:
+    if stored.refusal is not None:
+        raise TrustError(f"the signing key is refused: {stored.refusal}")
+    if stored.mode & 0o077:
         raise TrustError(
-            f"the signing key {path} may be read by others (mode {mode:04o}); run: chmod 600 {path}"
+            f"the signing key {path} may be read by others (mode {stored.mode:04o}); run: chmod 600 {path}"
         )
     ed25519, _ = _cryptography()
     serialization: Any = importlib.import_module("cryptography.hazmat.primitives.serialization")
     try:
-        private = serialization.load_pem_private_key(content, password=None)
+        private = serialization.load_pem_private_key(stored.content, password=None)
     except Exception as error:  # ValueError, TypeError (a password), UnsupportedAlgorithm
         raise TrustError(f"{path} holds no private key that can be used: {error}") from error
     if not isinstance(private, ed25519.Ed25519PrivateKey):
@@ -132,6 +129,15 @@ def key_bytes(public: str) -> bytes:
     if not public.startswith(ALGORITHM):
         raise ValueError(f"{public[:80]!r} is no key; write ed25519: and 43 characters")
     return _bytes(public.removeprefix(ALGORITHM), _KEY_BYTES)
+
+
+def is_key(public: str) -> bool:
+    """Return whether a text is a public key."""
+    try:
+        key_bytes(public)
+    except ValueError:
+        return False
+    return True
 
 
 def signer_of(private: Any) -> Signer:

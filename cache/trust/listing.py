@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache.entry import KernelEntry
+from inductor_plugin.cache.entry import ENTRY, KernelEntry
+from inductor_plugin.cache.guard import kernel_refusal
 from inductor_plugin.cache.trust.policy import Trust, refusal_to_load, vouched
 
 
@@ -32,7 +34,7 @@ class RefusedKernel:
 
     Attributes:
         digest: The kernel.
-        reason: Why nobody vouches for it.
+        reason: Why nobody vouches for it, or who else could have changed it.
     """
 
     digest: str
@@ -47,6 +49,7 @@ class Vouchers:
         built: Kernels that were built in it, or by a version that kept no account.
         operator: Kernels that were taken with ``--trust``.
         artifacts: Kernels that were among artifacts of ``torch.compiler`` which a process has loaded; nobody vouches for them.
+        directory: Kernels that were merged with another cache's directory.
         signed: Kernels that were taken by a signature, by key.
         refused: Kernels that are not loaded.
     """
@@ -54,6 +57,7 @@ class Vouchers:
     built: int
     operator: int
     artifacts: int
+    directory: int
     signed: tuple[Signed, ...]
     refused: tuple[RefusedKernel, ...]
 
@@ -66,6 +70,7 @@ class Vouchers:
         parts = [f"{self.built} built here"]
         parts += [f"{s.kernels} signed by {s.name or s.key}" for s in self.signed]
         parts += [f"{self.operator} taken with --trust"] if self.operator else []
+        parts += [f"{self.directory} merged from another cache"] if self.directory else []
         loaded = "loaded with artifacts of torch.compiler, for which nobody vouches"
         parts += [f"{self.artifacts} {loaded}"] if self.artifacts else []
         if self.refused:
@@ -74,13 +79,13 @@ class Vouchers:
         return ", ".join(parts)
 
 
-def vouchers(entries: Iterable[KernelEntry], trust: Trust) -> Vouchers:
-    """Return who vouches for which kernels; their files' checksums are `verify`'s business."""
+def vouchers(root: Path, entries: Iterable[KernelEntry], trust: Trust) -> Vouchers:
+    """Return who vouches for which kernels of a cache directory; their files' checksums are `verify`'s business."""
     ways: Counter[str] = Counter()
     signed: Counter[str] = Counter()
     refused: list[RefusedKernel] = []
     for entry in entries:
-        reason = refusal_to_load(entry, trust)
+        reason = _changeable(root, entry) or refusal_to_load(entry, trust)
         if reason is not None:
             refused.append(RefusedKernel(entry.digest, reason))
         elif entry.taken is not None and entry.taken.by == "signature":
@@ -92,6 +97,16 @@ def vouchers(entries: Iterable[KernelEntry], trust: Trust) -> Vouchers:
         built=ways["built"],
         operator=ways["operator"],
         artifacts=ways["artifacts"],
+        directory=ways["directory"],
         signed=by_key,
         refused=tuple(refused),
     )
+
+
+def _changeable(root: Path, entry: KernelEntry) -> str | None:
+    """Return who else could have changed a kernel; None if nobody could, or it is not whole."""
+    try:
+        refusal = kernel_refusal(root, entry.folder, (ENTRY, *entry.files))
+    except OSError:
+        return None
+    return None if refusal is None else str(refusal)

@@ -9,7 +9,7 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 
 from inductor_plugin.cache.entry import KernelEntry
-from inductor_plugin.cache.guard import MISSING, file_refusal, read
+from inductor_plugin.cache.guard import MISSING, read_keys
 from inductor_plugin.cache.trust.keys import INSTALL, is_installed, is_signature, key_bytes
 from inductor_plugin.errors import TrustError, warn_once
 
@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 _MOST_BYTES = 1 << 20
 _EXPIRES = "expires="
 """Begins the word of a key's line that has the last day on which it counts."""
-_LIKE_EXPIRES = "expire"
-"""Begins each word that is no part of a name: with a misspelt day the key would count for ever."""
+_LIKE_DAY = ("=", "expir")
+"""Whatever has these is no part of a name: with a misspelt day the key would count for ever."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,10 @@ class Trust:
         """Return whether the last day of a key is over."""
         last = self.expires.get(public)
         return last is not None and datetime.now(timezone.utc).date() > last
+
+    def counting(self) -> frozenset[str]:
+        """Return the keys that count today."""
+        return frozenset(key for key in self.keys if not self.has_expired(key))
 
     def described(self, public: str) -> str:
         """Return a key for people, as `name` does, and its last day if it has one."""
@@ -150,7 +154,7 @@ def trust_or_nobody(text: str) -> Trust:
 
 
 def _states_last_day(word: str) -> bool:
-    return word.lower().startswith(_LIKE_EXPIRES)
+    return any(part in word.lower() for part in _LIKE_DAY)
 
 
 def _last_day(word: str) -> date:
@@ -169,14 +173,14 @@ def _last_day(word: str) -> date:
 def _lines(file: Path) -> Iterator[str]:
     """Return the lines of a file of keys, without comments."""
     try:
-        refusal = file_refusal(file)
-        content = read(file, _MOST_BYTES).decode("utf-8")
+        stored = read_keys(file, _MOST_BYTES)
+        content = stored.content.decode("utf-8")
     except (OSError, ValueError) as error:
         what = "there is no such file" if isinstance(error, MISSING) else str(error)
         raise TrustError(
             f"the file {file} of trusted_keys cannot be read: {what}; correct or unset it"
         ) from error
-    if refusal is not None:
-        raise TrustError(f"the file of trusted_keys is refused: {refusal}")
+    if stored.refusal is not None:
+        raise TrustError(f"the file of trusted_keys is refused: {stored.refusal}")
     lines = (line.partition("#")[0].strip() for line in content.splitlines())
     return (line for line in lines if line)

@@ -26,7 +26,7 @@ def cache(folder: Path) -> Finding:
     detail = f"{folder}, {disk.free / 2**30:.1f} GiB free"
     if existing != folder:
         detail += ", not there yet"
-    elif problem := _unused(folder):
+    if problem := _unused(folder):
         return Finding(name, "broken", *problem)
     failure = _unwritable(existing)
     if failure is not None:
@@ -42,13 +42,15 @@ def cache(folder: Path) -> Finding:
 
 
 def _unused(folder: Path) -> tuple[str, str] | None:
-    """Return why a directory that is there is not used as a cache, and what to do; None if it is used."""
+    """Return why a directory is not used as a cache, or would not be if it were there, and what to do; None if it is used."""
     try:
         refusal = reason_to_refuse(folder)
     except OSError as error:  # decisions are kept in memory, as `cache.directory.prepare` does
         return f"{folder} is not used: {error}", _ELSEWHERE
     if refusal is not None:
         return refusal.what, refusal.remedy
+    if not exists(folder):
+        return None
     store = open_store(folder, create=False)
     is_read = store.layout.root == folder  # even where it cannot be written
     if store.degraded is None or is_read:

@@ -26,7 +26,7 @@ def _verify(arguments: Namespace) -> int:
     done = {damage.path: _repaired(store, damage) for damage in damaged if arguments.repair}
     left = store.verify() if done else damaged
     usage = store.usage()
-    vouching = vouchers(store.iter_kernels(), store.trust)
+    vouching = vouchers(store.root, store.iter_kernels(), store.trust)
     fields = {
         "damaged": [
             {**asdict(damage), "path": str(damage.path)}

@@ -220,7 +220,8 @@ def folder_in(parent: Path) -> Path | None:
             logger.debug("GPUs are not locked: %s", error)
             return None
     status = folder.lstat()
-    refusal = reason_to_refuse(folder) if stat.S_ISDIR(status.st_mode) else "it is no folder"
+    is_folder = stat.S_ISDIR(status.st_mode)
+    refusal = reason_to_refuse(folder, above=False) if is_folder else "it is no folder"
     if refusal is not None:
         logger.warning(
             "inductor-plugin: GPUs are not locked while kernels are measured: %s", refusal

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import atomic, open_store
+from inductor_plugin.cache import atomic, guard, open_store
 from inductor_plugin.cache.guard import (
     exists,
     is_folder,
     kernel_refusal,
     open_regular,
     read,
+    read_keys,
     reason_to_refuse,
 )
+from inductor_plugin.cli.disk import cache as examined
 from inductor_plugin.errors import CacheRefusedError
 from tests.support.cache.records import kernel_key, put_library
 
@@ -105,6 +107,91 @@ def test_no_mode_of_the_systems_folders_is_to_be_changed(path: str) -> None:
     assert "chmod" not in str(refusal)
     if path in ("/", "/tmp"):
         assert refusal is not None
+
+
+def below(parent: Path, mode: int) -> Path:
+    """Return a path two folders below one of this mode."""
+    (parent / "inner").mkdir(parents=True, mode=0o755)
+    parent.chmod(mode)
+    return parent / "inner" / "cache"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o757, 0o773])
+def test_a_folder_above_in_which_everyone_may_rename_is_refused_and_nothing_is_made(
+    mode: int, tmp_path: Path
+) -> None:
+    path = below(tmp_path / "a b", mode)
+    with pytest.raises(CacheRefusedError) as refused:
+        open_store(path)
+    assert f"everyone may rename what is in {tmp_path / 'a b'} (mode {mode:04o})" in str(
+        refused.value
+    )
+    assert str(refused.value).endswith(f"run: chmod o-w '{tmp_path / 'a b'}'")
+    assert not path.exists()
+    finding = examined(path)
+    assert (finding.state, "everyone may rename" in finding.detail) == ("broken", True)
+    (tmp_path / "a b").chmod(0o755)
+    assert open_store(path).degraded is None
+    (tmp_path / "a b").chmod(mode)  # an existing one is refused, too
+    with pytest.raises(CacheRefusedError, match="everyone may rename"):
+        open_store(path, read_only=True)
+    assert reason_to_refuse(path, above=False) is None
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o775, 0o2770, 0o755])
+def test_usual_folders_above_are_accepted(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /tmp; as homes and folders of a group under a umask of 002; as a home that belongs to another user in a container."""
+    path = below(tmp_path / "above", mode)
+    assert open_store(path).degraded is None
+    owned_by(monkeypatch, {"above": 65534})
+    assert reason_to_refuse(path) is None
+
+
+def test_the_advice_on_a_folder_of_others_is_for_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = below(tmp_path / "above", 0o777)
+    owned_by(monkeypatch, {"above": 0})
+    assert str(reason_to_refuse(path)).endswith("ask its owner for chmod +t")
+
+
+def test_the_folders_above_what_a_link_leads_to_count_too(tmp_path: Path) -> None:
+    path = below(tmp_path / "open", 0o777)
+    (tmp_path / "link").symlink_to(path.parent)
+    assert "everyone may rename" in str(reason_to_refuse(tmp_path / "link" / "cache"))
+
+
+def test_keys_are_those_of_the_file_that_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of one that is there when owner and mode are looked at."""
+    file, sound = tmp_path / "keys", tmp_path / "sound"
+    for each, mode in ((file, 0o666), (sound, 0o600)):
+        each.write_text(each.name)
+        each.chmod(mode)
+
+    def swapped(path: Path) -> object:
+        opened = open_regular(path)
+        sound.replace(file)
+        return opened
+
+    monkeypatch.setattr(guard, "open_regular", swapped)
+    stored = read_keys(file, 100)
+    assert (stored.content, stored.mode) == (b"keys", 0o666)
+    assert "may be written by everyone" in str(stored.refusal)
+    monkeypatch.undo()
+    assert read_keys(file, 100).refusal is None
+    with pytest.raises(ValueError, match="more than 4 bytes"):
+        read_keys(file, 4)
+
+
+def test_keys_below_a_folder_in_which_everyone_may_rename_are_refused(tmp_path: Path) -> None:
+    file = below(tmp_path / "above", 0o777)
+    file.write_text("")
+    file.chmod(0o600)
+    assert "replace the keys below it" in str(read_keys(file, 100).refusal)
 
 
 def test_folders_of_others_beside_the_caches_own_do_not_matter(cache_dir: Path) -> None:

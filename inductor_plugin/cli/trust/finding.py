@@ -36,7 +36,8 @@ def trust(folder: Path, trusted_keys: str, signing_key: str) -> Finding:
     names = ", ".join(map(known.described, known.keys)) or "nobody's key"
     detail = f"trusted: {names}" + (f"; kernels are signed by {signer.public}" if signer else "")
     try:
-        vouching = vouchers(open_store(folder, read_only=True, trust=known).iter_kernels(), known)
+        store = open_store(folder, read_only=True, trust=known)
+        vouching = vouchers(store.root, store.iter_kernels(), known)
     except CacheError as error:
         return Finding(
             _NAME, "off", f"{detail}; the cache cannot be read: {error}", "see the finding `cache`"

@@ -20,6 +20,7 @@ from inductor_plugin.cache.remote.edition import (
     united,
 )
 from tests.support.cache.records import decision, measured, put_library, record
+from tests.support.trust.payload import FRIEND, LIBRARY, STRANGER, Kernel
 
 OTHER = replace(record(measured("a")), digest="0" * 64)
 
@@ -60,6 +61,22 @@ def test_of_two_builds_of_one_kernel_all_machines_keep_the_same(tmp_path: Path) 
     assert united(left, other).kernels == united(other, left).kernels
 
 
+def test_other_builds_travel_and_the_one_that_counts_here_comes_first(tmp_path: Path) -> None:
+    one, two = (Kernel(tmp_path / name, {LIBRARY: name.encode()}) for name in ("one", "two"))
+    digest = one.fields["digest"]
+    left = edition_of(record(), {digest: one.signed(FRIEND).fields})
+    right = edition_of(record(), {digest: two.signed(STRANGER).fields})
+    both = united(left, right, {FRIEND.public})
+    assert both.kernels == left.kernels
+    assert both.others == {digest: (two.fields,)}
+    assert is_news(left, both)
+    read = parse_edition(both.dump(), both.place)
+    assert read == both
+    assert united(None, read, {STRANGER.public}).kernels == right.kernels
+    assert united(both, both, {FRIEND.public}) == both
+    assert "others" not in document.load(left.dump())
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -69,6 +86,7 @@ def test_of_two_builds_of_one_kernel_all_machines_keep_the_same(tmp_path: Path) 
         (document.dump({"format": 1, "record": [], "kernels": {}}), "not an object"),
         (document.dump({"format": 1, "kernels": {}}), "record is missing"),
         (document.dump({"format": 1, "record": {}, "kernels": {"a": 1}}), "not an object"),
+        (document.dump({"format": 1, "record": {}, "kernels": {}, "others": {"a": [1]}}), "object"),
     ],
 )
 def test_what_is_no_edition_of_this_record_is_refused(data: bytes, reason: str) -> None:

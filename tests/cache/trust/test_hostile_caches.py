@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import open_second, open_store
-from inductor_plugin.cache.transfer.archive import merge_stores
+from inductor_plugin.cache import Pack, open_second, open_store
+from inductor_plugin.cache.transfer.archive import export_archive, import_archive, merge_stores
 from inductor_plugin.cache.trust.keys import open_signer
+from inductor_plugin.cache.trust.listing import vouchers
 from inductor_plugin.cache.trust.policy import Trust, parse_trust, trust_or_nobody
 from inductor_plugin.cli.disk import cache as examined
 from inductor_plugin.errors import CacheRefusedError, TrustError
@@ -178,6 +179,44 @@ def test_a_kernel_that_others_may_have_changed_is_not_handed_out_and_its_reason_
     assert store.kernel(kernel.entry.digest) is None
     assert why in caplog.text
     assert load_all(store) == 0
+
+
+def shelf_for_everyone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    for path in (folder.parents[2], folder.parents[1]):
+        path.chmod(0o755)
+    folder.parent.chmod(0o777)
+    return f"it is not trusted: {folder.parent} may be written by everyone (mode 0777)"
+
+
+@pytest.mark.parametrize(
+    "change", [for_everyone, folder_for_everyone, shelf_for_everyone, library_of_another_user]
+)
+def test_a_kernel_that_others_may_have_changed_is_neither_merged_nor_signed_nor_exported(
+    change: Callable[[Path, pytest.MonkeyPatch], str],
+    root: Path,
+    kernel: Kernel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, digest = open_store(root), kernel.entry.digest
+    store.put_pack(Pack("H200", "sm_90a", 1.0, {}, ("m:f",), ("mm",), (digest,)))
+    whole = export_archive(store, tmp_path / "whole")
+    assert (whole["kernels"], whole["packs"]) == (1, 1)
+    why = change(store.layout.kernel(digest), monkeypatch).removeprefix("it is not trusted: ")
+    target = open_store(tmp_path / "target")
+    assert merge_stores(target, open_store(root, read_only=True)).kernels == 0
+    assert f"1 kernels of {root} are left out" in caplog.text
+    assert why in caplog.text
+    caplog.clear()
+    counts = export_archive(open_store(root), tmp_path / "x", signer=FRIEND)
+    assert (counts["kernels"], counts["packs"]) == (0, 0)
+    assert why in caplog.text
+    assert import_archive(open_store(tmp_path / "there", trust=TRUST), tmp_path / "x").kernels == 0
+    (refused,) = vouchers(root, open_store(root).iter_kernels(), TRUST).refused
+    assert refused.digest == digest
+    assert why in refused.reason
+    assert load_all(target) == 0
 
 
 def withdrawn(kernel: Kernel) -> tuple[Trust, str]:

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache import Store, document, open_store
+from inductor_plugin.cache.entry import parse_entry
 from inductor_plugin.cache.remote.chain import read_chains
-from inductor_plugin.cache.remote.edition import Edition, edition_of, united
+from inductor_plugin.cache.remote.edition import Edition, edition_of, parse_edition, united
 from inductor_plugin.cache.remote.exchange import Answer, Exchange
 from inductor_plugin.cache.remote.files import LocalFiles
 from inductor_plugin.cache.remote.name import Place, edition_name, file_name
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
-from inductor_plugin.cache.remote.transfer import TransferPart, pull
-from inductor_plugin.cache.trust.keys import new_key
+from inductor_plugin.cache.remote.transfer import TransferPart, pull, push
+from inductor_plugin.cache.trust.keys import Signer, new_key
 from inductor_plugin.cache.trust.policy import Trust
 from tests.support.cache.records import ENVIRONMENT, decision, measured, put_library, record
 from tests.support.fakes.waiting import until
@@ -183,6 +184,77 @@ def test_an_unsigned_description_does_not_hide_a_signed_one(
     both = united(first, second)
     assert both.kernels[kernel.fields["digest"]] == kernel.fields
     assert united(second, first) == both
+
+
+def pushed(path: Path, remote: LocalFiles, signer: Signer) -> int:
+    """Push an own build, signed by a key; return the number of editions that were written."""
+    store = open_store(path)
+    store.put_environment(ENVIRONMENT)
+    row = measured("a", kernel=put_library(store).digest)
+    store.put_record(record(row, decision=decision("a")))
+    return push(store, remote, TransferPart(kernels=True), signer=signer).amounts.sent
+
+
+def pulled(path: Path, remote: LocalFiles, signer: Signer) -> tuple[int, int]:
+    """Pull with trust in one key; return the numbers of kernels that were fetched and refused."""
+    store = open_store(path, trust=Trust({signer.public: ""}))
+    amounts = pull(store, remote, TransferPart(kernels=True)).amounts
+    return amounts.kernels, amounts.refused
+
+
+def add_edition(remote: LocalFiles, number: int, **fields: Any) -> None:
+    """Write an edition as an attacker does: with the first one's record and another description of its kernel."""
+    (content,) = remote.read([edition_name(PLACE, 0)], [1 << 20], 1.0)
+    assert isinstance(content, bytes)
+    first = parse_edition(content, PLACE)
+    ((digest, known),) = first.kernels.items()
+    described = {**known, "created": 1.0, "signatures": {}, **fields}
+    if not described["signatures"]:
+        entry = parse_entry(document.dump(described), Path())
+        described["signatures"] = {STRANGER.public: STRANGER.sign(entry)}
+    whole = Edition(first.record, {digest: described})
+    remote.create(edition_name(PLACE, number), whole.dump(), 1.0)
+
+
+def test_a_false_signature_hides_no_true_one(tmp_path: Path) -> None:
+    remote = LocalFiles(tmp_path / "remote")
+    assert pushed(tmp_path / "signer", remote, FRIEND) == 1
+    add_edition(remote, 1, signatures={"x": "y"})
+    add_edition(remote, 2, created=0.5, signatures={FRIEND.public: "A" * 86})
+    assert pulled(tmp_path / "a", remote, FRIEND) == (1, 0)
+
+
+def test_many_descriptions_of_strangers_hide_no_signed_one(tmp_path: Path) -> None:
+    remote = LocalFiles(tmp_path / "remote")
+    assert pushed(tmp_path / "signer", remote, FRIEND) == 1
+    for number in range(1, 12):
+        add_edition(remote, number, bytes=100 + number)  # before 15 as text
+    assert pulled(tmp_path / "a", remote, FRIEND) == (1, 0)
+    (tmp_path / "remote" / edition_name(PLACE, 0)).unlink()  # it has expired
+    assert pushed(tmp_path / "signer", remote, FRIEND) == 1
+    assert pulled(tmp_path / "b", remote, FRIEND) == (1, 0)
+
+
+def test_a_signer_writes_where_its_signature_is_missing_or_false(tmp_path: Path) -> None:
+    remote = LocalFiles(tmp_path / "remote")
+    assert pushed(tmp_path / "signer", remote, FRIEND) == 1
+    first = tmp_path / "remote" / edition_name(PLACE, 0)
+    add_edition(remote, 1, signatures={FRIEND.public: "A" * 86})
+    first.unlink()  # it has expired
+    assert pulled(tmp_path / "a", remote, FRIEND) == (0, 1)
+    assert pushed(tmp_path / "signer", remote, FRIEND) == 1
+    assert pulled(tmp_path / "b", remote, FRIEND) == (1, 0)
+    assert pushed(tmp_path / "signer", remote, FRIEND) == 0
+
+
+def test_a_new_key_signs_what_the_old_one_has_signed(tmp_path: Path) -> None:
+    remote = LocalFiles(tmp_path / "remote")
+    assert pushed(tmp_path / "signer", remote, STRANGER) == 1
+    assert pulled(tmp_path / "early", remote, FRIEND) == (0, 1)
+    assert pushed(tmp_path / "signer", remote, FRIEND) == 1
+    assert pushed(tmp_path / "signer", remote, FRIEND) == 0
+    assert pulled(tmp_path / "new", remote, FRIEND) == (1, 0)
+    assert pulled(tmp_path / "old", remote, STRANGER) == (1, 0)
 
 
 def test_pull_says_what_it_refused_and_takes_the_records(kernel: Kernel, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import Pack, Store, document, open_store
-from inductor_plugin.cache.entry import ENTRY
+from inductor_plugin.cache.entry import ENTRY, Taken
 from inductor_plugin.cache.remote.files import LocalFiles
 from inductor_plugin.cache.remote.transfer import TransferPart, pull, push
 from inductor_plugin.cache.transfer import parcel
@@ -182,11 +182,11 @@ def test_a_cache_says_who_vouches_for_what(tmp_path: Path) -> None:
     other.put_kernel(kernel_key("other"), {"kernel.so": b"other"})
     export_archive(other, tmp_path / "y")
     import_archive(store, tmp_path / "y", trusted=True)
-    vouching = vouchers(store.iter_kernels(), TRUST)
+    vouching = vouchers(store.root, store.iter_kernels(), TRUST)
     assert vouching.text() == "1 built here, 1 signed by a friend, 1 taken with --trust"
     ((signed),) = vouching.signed
     assert (signed.key, signed.name, signed.kernels) == (FRIEND.public, "a friend", 1)
-    refused = vouchers(store.iter_kernels(), Trust())
+    refused = vouchers(store.root, store.iter_kernels(), Trust())
     assert [each.digest for each in refused.refused] == [DIGEST]
     assert f"1 refused ({DIGEST[:12]}: it is signed by {FRIEND.public}" in refused.text()
 
@@ -204,13 +204,35 @@ def test_nobody_is_said_to_vouch_for_what_came_with_artifacts(tmp_path: Path) ->
     """No operator was asked, so `--trust` is not what they were taken with."""
     store = loaded(tmp_path)
     assert by(store) == ("artifacts", set())
-    vouching = vouchers(store.iter_kernels(), TRUST)
+    vouching = vouchers(store.root, store.iter_kernels(), TRUST)
     assert (vouching.artifacts, vouching.operator, vouching.refused) == (1, 0, ())
     assert "--trust" not in vouching.text()
     assert "1 loaded with artifacts of torch.compiler, for which nobody vouches" in vouching.text()
     merged = open_store(tmp_path / "merged")
     merge_stores(merged, open_store(store.root, read_only=True))
     assert by(merged) == ("artifacts", set())
+
+
+def test_what_was_merged_is_no_own_build_and_nobody_signs_it(tmp_path: Path) -> None:
+    """The word of the operator who has taken a kernel with `--trust` does not travel either."""
+    first = built(tmp_path / "first")
+    export_archive(first, tmp_path / "x")
+    taken = open_store(tmp_path / "taken")
+    import_archive(taken, tmp_path / "x", trusted=True)
+    for source in (first, taken):
+        merged = open_store(source.root.with_name(f"{source.root.name}-merged"))
+        merge_stores(merged, open_store(source.root, read_only=True))
+        entry = merged.kernel(DIGEST)
+        assert entry is not None
+        assert entry.taken == Taken("directory", str(source.root))
+        export_archive(merged, tmp_path / "y", signer=FRIEND)
+        with pytest.raises(TrustError, match="nobody has signed it"):
+            import_archive(open_store(tmp_path / "there", trust=TRUST), tmp_path / "y")
+        vouching = vouchers(merged.root, merged.iter_kernels(), TRUST)
+        assert vouching.text() == "0 built here, 1 merged from another cache"
+    own = open_store(tmp_path / "first")  # what was built here stays an own build
+    merge_stores(own, open_store(taken.root, read_only=True))
+    assert by(own) == ("built", set())
 
 
 def test_an_old_cache_is_read_and_its_artifacts_are_distinguished(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_an_import_is_refused_then_taken_by_the_key_and_all_say_so(
         "built": 0,
         "operator": 0,
         "artifacts": 0,
+        "directory": 0,
         "signed": [{"key": public, "name": "me", "kernels": 1}],
         "refused": [],
     }

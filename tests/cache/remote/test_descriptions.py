@@ -1,0 +1,84 @@
+"""What editions say of one kernel: signatures join, builds stay apart, and what counts on a machine comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache.remote.descriptions import MOST, joined_descriptions, signers
+from tests.support.trust.payload import FRIEND, LIBRARY, STRANGER, Kernel
+
+FALSE = "A" * 86
+Build = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    """Return a function that describes a build of the kernel, signed by some."""
+    number = iter(range(100))
+
+    def build(content: bytes = b"library", *by: object, **fields: object) -> dict[str, Any]:
+        kernel = Kernel(tmp_path / str(next(number)), {LIBRARY: content})
+        kernel.fields |= {"created": 5.0, **fields}
+        for signer in by:
+            kernel.signed(signer)
+        return kernel.fields
+
+    return build
+
+
+def test_signatures_of_the_same_files_join_in_any_order(build: Build) -> None:
+    said = [build(b"x", FRIEND), build(b"x", STRANGER, created=1.0), build(b"x")]
+    (whole,) = joined_descriptions(said, ())
+    assert whole["signatures"].keys() == {FRIEND.public, STRANGER.public}
+    assert whole["created"] == 1.0
+    for order in permutations(said):
+        assert joined_descriptions(order, ()) == (whole,)
+    assert joined_descriptions((whole, *said), ()) == (whole,)
+
+
+def test_false_signatures_are_dropped_and_hide_no_true_one(build: Build) -> None:
+    false = build(b"x", created=1.0, signatures={FRIEND.public: FALSE, "x": "y"})
+    said = [false, build(b"x", FRIEND)]
+    for order in (said, said[::-1]):
+        (whole,) = joined_descriptions(order, ())
+        assert whole["signatures"] == build(b"x", FRIEND)["signatures"]
+    assert signers([false]) == set()
+    assert signers(said) == {FRIEND.public}
+
+
+def test_builds_stay_apart_and_what_a_key_has_signed_that_counts_comes_first(build: Build) -> None:
+    mine, other, unsigned = build(b"a", FRIEND), build(b"b", STRANGER), build(b"c")
+    for order in permutations((mine, other, unsigned)):
+        assert joined_descriptions(order, {FRIEND.public})[0] == mine
+        assert joined_descriptions(order, {STRANGER.public})[0] == other
+        assert joined_descriptions(order, ())[-1] == unsigned
+
+
+def test_no_number_of_others_takes_the_place_of_what_counts(build: Build) -> None:
+    mine = build(b"mine", FRIEND)
+    others = [build(bytes([number]), STRANGER) for number in range(3 * MOST)]
+    kept = joined_descriptions([*others, mine], {FRIEND.public})
+    assert kept[0] == mine
+    assert len(kept) == MOST
+
+
+def test_of_what_describes_no_kernel_nothing_is_kept_beside_one_that_does(build: Build) -> None:
+    broken, sound = {**build(b"x", FRIEND), "digest": "0" * 64}, build(b"x")
+    assert joined_descriptions([broken, sound], {FRIEND.public}) == (sound,)
+    assert joined_descriptions([broken], ()) == (broken,)
+    assert len(joined_descriptions([broken, build(b"x", taken=1)], ())) == 1
+    assert signers([broken, sound]) == set()
+
+
+def test_without_cryptography_signatures_travel_as_they_are(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = [build(b"x", FRIEND), build(b"x", STRANGER)]
+    monkeypatch.setitem(__import__("sys").modules, "cryptography.exceptions", None)
+    (whole,) = joined_descriptions(said, ())
+    assert whole["signatures"].keys() == {FRIEND.public, STRANGER.public}
