@@ -56,6 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
+    if arguments.shows_versions:
+        if arguments.json:
+            parser.error("--version is text; leave out --json")
+        print(versions.versions_text())
+        return 0
     if arguments.verb is None:
         parser.print_help(sys.stderr)
         return _REFUSED
@@ -110,7 +115,8 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--version",
-        action=versions.Show,
+        action="store_true",
+        dest="shows_versions",  # `wheel` has a --version of its own
         help="the versions of the plugin, of torch and of the tools",
     )
     _shared_arguments(parser, default=None)

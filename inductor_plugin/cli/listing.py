@@ -61,9 +61,13 @@ def _stats_arguments(parser: ArgumentParser) -> None:
 
 
 def _stats(arguments: Namespace) -> int:
+    if arguments.prometheus and arguments.json:
+        raise OptionError("--prometheus is no JSON; leave out --json or --prometheus")
+    if arguments.zero and (arguments.prometheus or arguments.watch is not None):
+        raise OptionError("--zero shows no figures; call stats again for those")
     while True:
         status = _stats_once(arguments)
-        if arguments.watch is None or arguments.zero:
+        if arguments.watch is None:
             return status
         sys.stdout.flush()
         time.sleep(arguments.watch)

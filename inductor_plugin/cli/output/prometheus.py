@@ -14,7 +14,12 @@ from inductor_plugin.cache.report import number
 _METRICS: Mapping[str, tuple[str, str, str]] = {
     "hits": ("hits_total", "counter", "Problems that had a record."),
     "misses": ("misses_total", "counter", "Problems of which something had to be measured."),
-    "corrupt": ("damaged_total", "counter", "Damaged entries, removed or still there."),
+    "removed": (
+        "damaged_removed_total",
+        "counter",
+        "Damaged entries that processes have met and removed.",
+    ),
+    "damaged": ("damaged", "gauge", "Damaged entries that are there now."),
     "records": ("records", "gauge", "Problems with a record."),
     "environments": ("environments", "gauge", "Environments with records."),
     "kernels": ("kernels", "gauge", "Compiled kernels."),
@@ -55,6 +60,9 @@ _METRICS: Mapping[str, tuple[str, str, str]] = {
 def metrics(fields: Mapping[str, Any]) -> str:
     """Return the fields of ``stats`` as metrics, each with its help, its type and the cache as a label."""
     label = f'{{cache_dir="{_escaped(str(fields["cache_dir"]))}"}}'
+    found, present = number(fields.get("corrupt")), number(fields.get("damaged"))
+    removed = None if found is None else found - (present or 0)  # `stats` adds up both
+    fields = {**fields, "removed": removed}
     lines: list[str] = []
     for field, (name, kind, about) in _METRICS.items():
         value = number(fields.get(field))
@@ -68,4 +76,6 @@ def metrics(fields: Mapping[str, Any]) -> str:
 
 
 def _escaped(text: str) -> str:
+    """Return a path as a label. The format is UTF-8: what is no text is shown as Python does."""
+    text = text.encode(errors="backslashreplace").decode()
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

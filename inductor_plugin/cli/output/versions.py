@@ -7,10 +7,7 @@ import platform
 import re
 import shutil
 import subprocess
-from argparse import Action, ArgumentParser
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from inductor_plugin.cache.report import printable
 from inductor_plugin.config import process_environment
@@ -30,19 +27,6 @@ _PATH = 48
 """Longest path that is shown beside a version."""
 _FORMS = (r"\bV(\d[\w.]*)", r"\bversion (\d[\w.]*)", r"\) (\d+\.[\w.]*)")
 """Where nvcc (``V13.0.88``), clang and g++ (``(Debian 12.2.0-14) 12.2.0``) say their versions; tried in this order."""
-
-
-class Show(Action):
-    """Prints the versions and ends."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **facts: Any) -> None:
-        """Take no value."""
-        super().__init__(option_strings, dest, nargs=0, **facts)
-
-    def __call__(self, parser: ArgumentParser, *_: Any) -> None:
-        """Print them."""
-        print(versions_text())
-        parser.exit()
 
 
 def versions_text() -> str:

@@ -35,6 +35,42 @@ def test_bash_takes_the_script_and_completes_with_it(
     assert done.stdout.split() == ["stats"]
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("import", "x"), {"x.pack", "xfolder"}),
+        (("diff", "x"), {"x.pack", "xfolder"}),
+        (("ls", "--cache-dir", "x"), {"xfolder"}),
+        (("report", "out.html", "x"), {"x.pack", "xfolder"}),
+    ],
+)
+def test_bash_completes_files_and_folders(
+    words: tuple[str, ...], offered: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("needs bash")
+    main(["completion", "bash"])
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    (tmp_path / "x.pack").touch()
+    (tmp_path / "xfolder").mkdir()
+    line = (
+        f"source ./script; COMP_WORDS=(inductor-plugin {' '.join(words)}); COMP_CWORD={len(words)}; "
+        "_shtab_inductor_plugin inductor-plugin x x; echo ${COMPREPLY[@]}"
+    )
+    done = subprocess.run(
+        [bash, "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert {word.rstrip("/") for word in done.stdout.split()} == offered
+
+
+def test_zsh_is_told_where_files_and_folders_are(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["completion", "zsh"])
+    script = capsys.readouterr().out
+    assert ":_files" in script
+    assert ":_files -/" in script
+
+
 def test_without_the_package_the_way_to_it_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

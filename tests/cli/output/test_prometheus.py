@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,47 @@ def test_every_number_of_stats_is_a_metric_with_a_remote_and_a_second_cache_too(
     assert values["remote_hits_total"] == fields["remote_hits"] == 1501
     assert values["remote_saved_seconds_total"] == fields["remote_saved_ms"] / 1000
     assert values["read_records"] == 0
-    # Damage is in `damaged_total`, the rate is for Prometheus to compute, the others say how `stats` looked.
-    apart = {"damaged", "hit_rate", "looked", "locks"}
+    # The rate is for Prometheus to compute, the others say how `stats` looked.
+    apart = {"hit_rate", "looked", "locks"}
     numbers = {n for n, value in fields.items() if isinstance(value, int | float)}
     assert len(values) == len(numbers - apart)
+
+
+def test_no_counter_falls_when_damage_is_repaired(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    next(iter(store.record_paths())).write_bytes(b"damaged")
+    store.add_counts(corrupt=2)
+    seen: list[dict[str, float]] = []
+    for verb in (("stats", "--prometheus"), ("verify", "--repair"), ("stats", "--prometheus")):
+        main([*verb, "--cache-dir", str(store.root)])
+        said = capsys.readouterr().out
+        seen += [values_in(said)] if "--prometheus" in verb else []
+    assert [(each["damaged_removed_total"], each["damaged"]) for each in seen] == [(2, 1), (2, 0)]
+
+
+def test_a_directory_whose_name_is_no_text_is_a_label_in_utf_8() -> None:
+    text = metrics({"cache_dir": os.fsdecode(b"/c/\xff"), "hits": 1})
+    match = LINE.fullmatch(text.encode().decode().splitlines()[2])
+    assert match is not None
+    assert match[2] == r"/c/\\udcff"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--prometheus", "--json"), "--prometheus is no JSON"),
+        (("--zero", "--watch"), "--zero shows no figures"),
+        (("--zero", "--prometheus"), "--zero shows no figures"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: tuple[str, str], why: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stats", "--cache-dir", str(store.root), *options]) == 2
+    said = capsys.readouterr()
+    assert (said.out, why in said.err) == ("", True)
+    assert store.counters()["hits"] == 4
 
 
 def test_a_directory_may_have_any_name() -> None:

@@ -53,15 +53,24 @@ def rows() -> dict[str, str]:
 
 
 def test_the_version_names_torch_and_the_tools(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
+    assert main(["--version"]) == 0
     first, *others = capsys.readouterr().out.splitlines()
     assert first == f"inductor-plugin {__version__}"
     rows = {name.strip(): text.strip() for name, _, text in (o.partition(":") for o in others)}
     assert rows["torch"] == version("torch")
     assert rows["Python"] == sys.version.split()[0]
     assert rows.keys() >= {"Triton", "CUTLASS", "nvcc wheel"}
+
+
+@pytest.mark.parametrize("words", [("--version", "--json"), ("--json", "--version")])
+def test_versions_are_text_and_no_json(
+    words: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert (said.out, "--version is text; leave out --json" in said.err) == ("", True)
 
 
 def test_compilers_say_their_versions_and_short_paths(tools: Path) -> None:
