@@ -100,7 +100,7 @@ def parse_edition(data: bytes, place: Place) -> Edition:
     fields = document.load(data)
     document.check_format(fields, SCHEMA)
     values = typed(fields, _EDITION)
-    others: dict[str, tuple[Description, ...]] = _OTHERS(fields.get("others", {}))
+    others: Mapping[str, tuple[Description, ...]] = _OTHERS(fields.get("others", {}))
     kept = {digest: rest[: MOST - 1] for digest, rest in others.items()}
     edition = replace(edition_of(from_fields(values["record"]), values["kernels"]), others=kept)
     if edition.place != place:
