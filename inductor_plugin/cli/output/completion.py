@@ -6,6 +6,7 @@ from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
+from inductor_plugin.cache.document import is_object
 from inductor_plugin.cli.verb import Verb
 from inductor_plugin.errors import OptionError
 
@@ -39,12 +40,12 @@ def _actions(parser: ArgumentParser) -> Iterator[Action]:
     actions: list[Action] = vars(parser)["_actions"]
     for action in actions:
         yield action
-        if isinstance(action.choices, dict):
+        if is_object(action.choices):  # the verbs
             for verb in action.choices.values():
                 yield from _actions(verb)
 
 
-def _complete_as(action: Action, what: dict[str, str]) -> None:
+def _complete_as(action: Action, what: object) -> None:
     """Let the shell offer what shtab names so: it reads an attribute that argparse does not know."""
     setattr(action, "complete", what)  # noqa: B010  as an assignment no type checker takes it
 

@@ -208,7 +208,7 @@ def add_edition(remote: LocalFiles, number: int, **fields: Any) -> None:
     assert isinstance(content, bytes)
     first = parse_edition(content, PLACE)
     ((digest, known),) = first.kernels.items()
-    described = {**known, "created": 1.0, "signatures": {}, **fields}
+    described: dict[str, Any] = {**known, "created": 1.0, "signatures": {}, **fields}
     if not described["signatures"]:
         entry = parse_entry(document.dump(described), Path())
         described["signatures"] = {STRANGER.public: STRANGER.sign(entry)}
