@@ -187,8 +187,8 @@ class DeviceContext:
             in_time = self.pipeline.wait(task, limit_s)
         ended = time.perf_counter_ns()
         problem, verdict = ticket.problem.describe(), ticket.verdict
-        said = {"decision": verdict.winner, "reason": verdict.reason} if verdict else {}
-        self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended, problem=problem, **said)
+        decision = {"decision": verdict.winner, "reason": verdict.reason} if verdict else {}
+        self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended, problem=problem, **decision)
         Journal(COUNTERS, self.trace).count(task, wall_s=(ended - started) / 1e9)
         if not in_time and task.error != self.pipeline.absence:  # which has been said once
             logger.warning(
@@ -202,8 +202,7 @@ class DeviceContext:
         with self._runtime.lock:
             if self._worker is None:
                 settings = worker_settings(self._config, "bench", self.device)
-                farm = self._config.bench_farm
-                if farm:  # this machine's memory is no matter there
+                if farm := self._config.bench_farm:  # this machine's memory is no matter there
                     there = replace(settings, memory_bytes=self._config.worker_memory_bytes)
                     self._worker = on_nodes(farm, there, self._facts, self.store.kernel)
                 else:

@@ -42,6 +42,8 @@ NOT_RUN: dict[str, list[str]] = {
     "fleet.md": [
         "it installs packages",
         "a cluster takes minutes to start and to compile on two cores; tests/worker/farm runs some",
+        "it needs a Ray cluster",
+        "it needs a Ray cluster",
         "the pins are a deployment's; ship.md checks some",
     ],
     "index.md": ["it installs packages; tests/docs/test_own_kernel.py does"],
