@@ -1,8 +1,8 @@
 """What may be read and loaded: files of a limited size, no pipes or devices, that nobody else may change.
 
 The directory, the folders in it and those above it are checked when a cache is opened, a kernel's folders and files
-again when it is loaded. Of the folders above only those count in which everyone may rename what is there: others have
-groups and owners for reasons of their own, as homes and mounted disks do.
+again when it is loaded. Of the folders above only those count in which everyone may rename what is there, mount points aside:
+others have groups and owners for reasons of their own, as homes and mounted disks do.
 """
 
 from __future__ import annotations
@@ -246,7 +246,8 @@ def _refusal_above(path: Path, content: str) -> Refusal | None:
         except OSError:  # it does not exist, or may not be looked at
             continue
         mode = stat.S_IMODE(status.st_mode)
-        if mode & 0o002 and not mode & stat.S_ISVTX:
+        # A container's volume (Kubernetes' emptyDir) has mode 0777, and no other users.
+        if mode & 0o002 and not mode & stat.S_ISVTX and not folder.is_mount():
             is_own = status.st_uid == os.geteuid()
             run = f"if you trust its content, run: chmod o-w {shlex.quote(str(folder))}"
             return Refusal(

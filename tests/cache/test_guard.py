@@ -149,6 +149,16 @@ def test_usual_folders_above_are_accepted(
     assert reason_to_refuse(path) is None
 
 
+def test_a_volume_of_a_container_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes mounts an emptyDir with mode 0777, of root: who is not root can change neither."""
+    path = below(tmp_path / "volume", 0o777)
+    assert reason_to_refuse(path) is not None
+    monkeypatch.setattr(Path, "is_mount", lambda folder: folder == tmp_path / "volume")
+    assert open_store(path).degraded is None
+
+
 def test_the_advice_on_a_folder_of_others_is_for_its_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
