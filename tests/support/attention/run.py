@@ -30,6 +30,8 @@ from tests.support.attention.graphs import Graph
 
 _RUNS = re.compile(r"\b(\w+)\.run\(")
 _CPP = re.compile(r"\b(cpp_\w+)\(")
+_RANGES = re.compile(r"(?m)^range_\w+ = .*\n?")
+"""The ranges of a profiler, of kernels that are not loaded here."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,7 @@ def ran(
     run = Run(names, graph.tensors if tensors is None else tensors, code)
     start = code.index("class Runner")
     text = textwrap.dedent(code[start : code.index("\nrunner = ", start)])
+    text = _RANGES.sub("", text)
     space: dict[str, Any] = dict(_namespace(run))
     space |= {name: _Kernel(run, name) for name in _RUNS.findall(text)}
     space |= {name: _Kernel(run, name).run for name in _CPP.findall(text)}
