@@ -155,7 +155,11 @@ def test_a_volume_of_a_container_is_accepted(
     """Kubernetes mounts an emptyDir with mode 0777, of root: who is not root can change neither."""
     path = below(tmp_path / "volume", 0o777)
     assert reason_to_refuse(path) is not None
-    monkeypatch.setattr(Path, "is_mount", lambda folder: folder == tmp_path / "volume")
+
+    def is_mount(folder: Path) -> bool:
+        return folder == tmp_path / "volume"
+
+    monkeypatch.setattr(Path, "is_mount", is_mount)
     assert open_store(path).degraded is None
 
 
