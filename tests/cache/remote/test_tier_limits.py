@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.cache.records import measured, record
+from tests.support.fakes.waiting import until
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 from tests.support.remote.tiers import Open, ask, filled, opened
 
@@ -27,7 +28,8 @@ def test_damaged_objects_are_one_warning(opened: Open, caplog: pytest.LogCapture
     tier.close()
     said = [each.levelname for each in caplog.records if "damaged object" in each.message]
     assert (said.count("WARNING"), said.count("INFO")) == (1, 3)
-    assert store.counters()["remote_corrupt"] == 3
+    # Its thread counts after it has answered.
+    until(lambda: store.counters().get("remote_corrupt") == 3)
 
 
 class Picky(MemoryFiles):
@@ -60,7 +62,7 @@ def test_a_record_that_the_store_never_takes_is_left_while_others_are_written(
     assert "takes other records, and not mm/" in caplog.text
     assert "only the local cache" not in caplog.text
     tier.close()
-    assert store.counters()["remote_unsent"] == 1
+    until(lambda: store.counters().get("remote_unsent") == 1)
 
 
 def test_what_was_read_is_kept_for_a_few_records_only(
