@@ -8,6 +8,7 @@ any. An operator that was called outside of compiled code has no mark either, so
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
@@ -104,9 +105,13 @@ def _spans(events: Sequence[Any]) -> Iterator[dict[str, Any]]:
     for event in events:
         if not is_object(event) or not isinstance(event.get("name"), str):
             continue
-        if all(isinstance(event.get(name), int | float) for name in ("ts", "dur")):
+        if all(_is_finite(event.get(name)) for name in ("ts", "dur")):
             arguments: object = event.get("args")
             yield {**event, "args": arguments if is_object(arguments) else {}}
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _indexed(records: Iterable[Record]) -> tuple[dict[str, Record], dict[_Call, list[Record]]]:
@@ -174,7 +179,7 @@ def _call_of(name: str, arguments: Mapping[str, Any]) -> _Call | None:
         facts = [arguments[f"Input {what}"][first:][:2] for what in ("Dims", "Strides", "type")]
         sizes, strides, types = facts
         return op, tuple(
-            (tuple(size), tuple(stride), _DTYPES[dtype])
+            (tuple(map(int, size)), tuple(map(int, stride)), _DTYPES[dtype])
             for size, stride, dtype in zip(sizes, strides, types, strict=True)
         )
     except (KeyError, TypeError, ValueError):

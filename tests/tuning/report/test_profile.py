@@ -134,6 +134,18 @@ def test_a_kernel_of_a_gpu_is_of_the_range_that_launched_it() -> None:
     assert kernel.host_ms == pytest.approx(0.005)
 
 
+def test_figures_of_another_kind_are_left_out() -> None:
+    known = product("fast", 3)
+    span = {"ph": "X", "pid": 1, "tid": 1, "ts": 1.0, "dur": 1.0}
+    shapes = {"Input Dims": [[{}], [2]], "Input Strides": [[1], [1]], "Input type": ["float"] * 2}
+    odd = [
+        {**span, "name": "aten::mm", "args": shapes},
+        {**span, "name": label(known, "fast"), "dur": float("inf")},
+        {**span, "name": label(known, "fast"), "ts": float("nan")},
+    ]
+    assert profiled({"traceEvents": odd}, [known]) == []
+
+
 def test_the_verb_says_it_and_follows_its_schema(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
