@@ -71,7 +71,7 @@ def page_model(
         "columns": {"record": RECORD, "candidate": CANDIDATE},
         "detail": asdict(detail),
         "records": rows,
-        "pairs": _pairs(places) if len(places) == 2 else None,
+        "pairs": _pairs(places) if len(places) == 2 and not any(map(_is_bench, sources)) else None,
         "compared": None if alike is None else alike[:MOST_ROWS],
         "compared_left_out": max(0, len(alike or ()) - MOST_ROWS),
         "timeline": None if trace is None else timeline(trace, tables.texts),
@@ -157,6 +157,11 @@ def _group(group: ProblemGroup, at: Mapping[str, int], texts: Texts) -> dict[str
         "total": len(group.places),
         "at": int(group.at_s),
     }
+
+
+def _is_bench(source: Source) -> bool:
+    """Return whether a source has no problems to compare."""
+    return isinstance(source, BenchSource)
 
 
 def _pairs(places: Sequence[Sequence[tuple[str, str, str]]]) -> list[list[int]]:

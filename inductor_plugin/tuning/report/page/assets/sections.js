@@ -185,17 +185,17 @@ function timelineSection() {
 }
 
 function warmSection() {
-  const known = summaries.filter((all) => all.candidates);
-  if (!known.length) return null;
-  const sum = (name) => known.reduce((total, all) => total + all[name], 0);
   const waited = raw.timeline?.totals.wait.open_ms;
+  const blocks = summaries.map((all, index) => all.candidates && el("div", {}, isBeside && el("h3", { class: "sourcename" }, shortNames[index]),
+    el("dl", { class: "figures small" },
+      figure(duration(all.compile_s * 1e3), "compiling", "summed over workers"),
+      figure(duration(all.samples_s * 1e3), "samples", "warming up and checking numbers come on top"),
+      figure(count(all.measured), "candidates measured"),
+      waited > 0 && figure(duration(waited), "waited", "in the trace of this page"))));
+  if (!blocks.some(Boolean)) return null;
   return section("warm", "What a warm start saves",
     el("p", { class: "lead" }, "A process that finds these records measures nothing, and loads the kernels that it needs from the cache. What it does not do again:"),
-    el("dl", { class: "figures small" },
-      figure(duration(sum("compile_s") * 1e3), "compiling", "summed over workers"),
-      figure(duration(sum("samples_s") * 1e3), "samples", "warming up and checking numbers come on top"),
-      figure(count(sum("measured")), "candidates measured"),
-      waited > 0 && figure(duration(waited), "waited", "in the trace of this page")));
+    blocks.filter(Boolean));
 }
 
 function refusedSection() {
