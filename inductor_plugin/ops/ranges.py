@@ -98,9 +98,8 @@ def _follow_after(name: str) -> None:
     @functools.wraps(function)
     def changed() -> None:
         function()
-        with (
-            _LISTING
-        ):  # what holds by now: another thread may have stopped what this one has started
+        # Each looks at the profiler itself: another thread may have stopped by now what this one has started.
+        with _LISTING:
             for each in list(_RANGES):
                 each.follow()
 
