@@ -17,7 +17,7 @@ import torch
 from torch.autograd import profiler
 
 from inductor_plugin.ops import ranges
-from inductor_plugin.ops.ranges import KernelRange
+from inductor_plugin.ops.ranges import CallRange, KernelRange
 from tests.support.profiles import names_in, profile_of_the_host
 
 pytestmark = pytest.mark.compat
@@ -195,3 +195,56 @@ def test_a_torch_without_these_functions_has_no_ranges(monkeypatch: pytest.Monke
     monkeypatch.delattr(profiler, "_run_on_profiler_start")
     ranges._follow_after("_run_on_profiler_start")
     assert not hasattr(profiler, "_run_on_profiler_start")
+
+
+def called(site: CallRange, call: Callable[[], Any]) -> Any:
+    """Call something as generated code does."""
+    if site.on:
+        site.begin()
+    result = call()
+    if site.begun:
+        site.end()
+    return result
+
+
+def test_a_call_between_the_lines_of_a_range_is_in_it_while_a_profiler_runs() -> None:
+    site = CallRange(LABEL)
+    assert called(site, lambda: site.on) is False
+    with profile_of_the_host() as run:
+        assert called(site, lambda: bool(site.begun)) is True
+        called(site, lambda: None)
+        assert site.begun == {}
+    assert names_in(run).count(LABEL) == 2
+    assert called(site, lambda: site.on) is False
+
+
+def test_a_call_that_fails_costs_the_next_no_range() -> None:
+    site = CallRange(LABEL)
+    with profile_of_the_host() as run:
+        with pytest.raises(ZeroDivisionError):
+            called(site, lambda: 1 // 0)
+        called(site, lambda: None)
+        assert site.begun == {}
+    assert names_in(run).count(LABEL) == 2
+
+
+def test_a_profiler_that_starts_or_stops_during_a_call_leaves_no_range_open() -> None:
+    site = CallRange(LABEL)
+    run = profiler.profile()
+    called(site, run.__enter__)
+    assert site.on
+    called(site, lambda: run.__exit__(None, None, None))
+    assert (site.on, site.begun) == (False, {})
+
+
+def test_threads_have_ranges_of_their_own() -> None:
+    site = CallRange(LABEL)
+    both = threading.Barrier(2, timeout=30.0)
+    with profile_of_the_host() as run:
+        threads = [threading.Thread(target=called, args=(site, both.wait)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert site.begun == {}
+    assert names_in(run).count(LABEL) == 2

@@ -18,8 +18,8 @@ from inductor_plugin.tuning.report.profile import profiled
 _MOST_BYTES = 2**30
 """Size of a trace that is read; as JSON in memory it takes some times as much."""
 _NONE = (
-    "it has no range of a chosen kernel, and no aten product with the sizes of a record whose library kernel was chosen; "
-    "profile calls of a compiled model with record_shapes=True"
+    "it has no range of a chosen kernel; profile calls of a model that was compiled with this plugin (code of cpp_wrapper and AOTInductor "
+    "has ranges if TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE was 1 when it was compiled)"
 )
 
 
@@ -54,19 +54,16 @@ def _text(fields: Mapping[str, Any]) -> str:
 
 
 def _lines(kernel: Mapping[str, Any]) -> list[str]:
-    keys = kernel["records"]
-    key = keys[0] if len(keys) == 1 else f"one of {', '.join(keys)}"
     calls = f"{kernel['calls']} {'call' if kernel['calls'] == 1 else 'calls'}"
-    by = "" if kernel["by"] == "range" else ", known by its sizes alone"
     lines = [
-        f"{kernel['problem']}   {key}",
-        f"  {kernel['candidate']}: {calls}, {kernel['host_ms']:.4g} ms on the host{by}",
+        f"{kernel['problem']}   {kernel['record']}",
+        f"  {kernel['candidate']}: {calls}, {kernel['host_ms']:.4g} ms on the host",
     ]
     lines += [f"  {ms:.4g} ms on the GPU: {name}" for name, ms in kernel["device_ms"].items()]
     if kernel["runs"] is False:
         lines.append("  the cache has another decision by now")
     elif kernel["reason"] is not None:
         lines.append(f"  {kernel['reason']}")
-    elif kernel["by"] == "range":
+    else:
         lines.append("  this cache has no decision of it")
     return lines

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch._inductor.config as inductor_config
+from torch._inductor.codegen.wrapper import CommentLine, MemoryPlanningLine
+from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 
 from inductor_plugin.inductor.graph.chosen import Chosen
@@ -14,6 +19,7 @@ from inductor_plugin.ops import ranges
 _MODULE = ranges.__name__
 _SITE = re.compile(r"(launch_\w+)\(")
 """The call of a kernel through its call site, see `ops.sites`."""
+_CPP_RANGE = "torch::aot_inductor::RAIIAtenRecordFunctionHandle"
 
 
 class RangeWriter:
@@ -24,23 +30,38 @@ class RangeWriter:
         self._written: set[str] = set()
 
     def before(self, scheduler: Any, nodes: Sequence[Any], chosen: Chosen) -> Callable[[], None]:
-        """Return what writes the range of the first kernel that is called from here on."""
-        del scheduler, nodes
+        """Return what writes the range of the kernel that is called from here on."""
+        del scheduler
         wrapper: Any = V.graph.wrapper_code
         first = len(wrapper.lines)
 
         def behind() -> None:
-            kernel = next(filter(None, map(_kernel_of, wrapper.lines[first:])), None)
-            if kernel is None or kernel in self._written:
+            called = range(first, len(wrapper.lines))
+            at = next((line for line in called if _calls(wrapper.lines[line])), None)
+            if at is None:
                 return
-            self._written.add(kernel)
-            wrapper.add_import_once(f"import {_MODULE}")
-            # Behind the functions of the module: by then its kernels are compiled and loaded.
-            _outermost(wrapper).suffix.writeline(
-                f"range_{kernel} = {_MODULE}.{ranges.KernelRange.__name__}(globals(), {kernel!r}, {label(chosen)!r})"
-            )
+            kernel = next(filter(None, map(_kernel_of, wrapper.lines[first:])), None)
+            if V.graph.cpp_wrapper:
+                _around_cpp(wrapper, at, _name(nodes), label(chosen))
+            elif kernel is None:
+                _around(wrapper, at, _name(nodes), label(chosen))
+            elif kernel not in self._written:
+                self._written.add(kernel)
+                arguments = f"globals(), {kernel!r}, {label(chosen)!r}"
+                _at_the_end(wrapper, kernel, f"{ranges.KernelRange.__name__}({arguments})")
 
         return behind
+
+
+def are_written(graph: GraphLowering) -> bool:
+    """Return whether a graph's code has ranges: C++ has them if Inductor is to write its own there, too.
+
+    ``TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE`` asks for these, which look for a profiler at each call. Code that
+    Inductor writes as a graph of ``torch.fx`` has no lines.
+    """
+    if graph.cpp_wrapper:
+        return inductor_config.cpp.enable_kernel_profile and sys.platform == "linux"
+    return not getattr(graph, "fx_wrapper", False)
 
 
 def label(chosen: Chosen) -> str:
@@ -48,11 +69,39 @@ def label(chosen: Chosen) -> str:
     return f"inductor_plugin {chosen.key} {chosen.candidate} {chosen.problem}"
 
 
-def _outermost(wrapper: Any) -> Any:
-    """Return what writes the module; a partition or a subgraph is a function of it."""
+def _at_the_end(wrapper: Any, name: str, value: str) -> None:
+    """Write a range behind the functions of the module: by then its kernels are compiled and loaded."""
+    wrapper.add_import_once(f"import {_MODULE}")
     while (parent := getattr(wrapper, "parent_wrapper", None)) is not None:
-        wrapper = parent
-    return wrapper
+        wrapper = parent  # a partition or a subgraph is a function of the module
+    wrapper.suffix.writeline(f"range_{name} = {_MODULE}.{value}")
+
+
+def _around(wrapper: Any, at: int, name: str, text: str) -> None:
+    """Write a range around the lines from ``at`` on: the call of a library kernel or an operator."""
+    wrapper.lines.insert(at, f"if range_{name}.on: range_{name}.begin()")
+    wrapper.writeline(f"if range_{name}.begun: range_{name}.end()")
+    _at_the_end(wrapper, name, f"{ranges.CallRange.__name__}({text!r})")
+
+
+def _around_cpp(wrapper: Any, at: int, name: str, text: str) -> None:
+    """Write a range around lines of C++, without a scope: they declare variables that are read later."""
+    # The quotes of JSON are C++'s.
+    begin = f"auto range_{name} = std::make_unique<{_CPP_RANGE}>({json.dumps(text)}, nullptr);"
+    wrapper.lines.insert(at, begin)
+    wrapper.writeline(f"range_{name}.reset();")
+
+
+def _name(nodes: Sequence[Any]) -> str:
+    """Return the name of the buffer that nodes, run as one kernel, write last."""
+    return str(nodes[-1].node.get_name())
+
+
+def _calls(line: Any) -> bool:
+    """Return whether a line may be the call itself, and neither a comment above it nor the memory of its output."""
+    if isinstance(line, str):
+        return not line.lstrip().startswith(("#", "//"))
+    return not isinstance(line, CommentLine | MemoryPlanningLine)
 
 
 def _kernel_of(line: Any) -> str | None:

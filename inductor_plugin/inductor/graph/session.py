@@ -39,7 +39,7 @@ from inductor_plugin.inductor.graph import (
     unstored,
 )
 from inductor_plugin.inductor.graph.chosen import ChosenKernels
-from inductor_plugin.inductor.graph.kernel_ranges import RangeWriter
+from inductor_plugin.inductor.graph.kernel_ranges import RangeWriter, are_written
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
@@ -96,7 +96,7 @@ class Session:
         self._trial = trial.current()
         self._is_extra = self._trial is not None and self._trial.is_extra
         self._untuned = 0  # calls on a CPU that have one kernel
-        ranges = [] if graph.cpp_wrapper else [RangeWriter()]  # generated C++ calls no Python
+        ranges = [RangeWriter()] if are_written(graph) else []
         checks = [OutputGuard(graph, config.check_outputs)] if config.check_outputs != "off" else []
         self.chosen = ChosenKernels([*checks, *ranges])
         before_layouts(graph, self._hold)

@@ -1,9 +1,6 @@
 """Which record a kernel in a trace of ``torch.profiler`` is of, and why it runs. Pure.
 
-A chosen Triton, C++ or CUTLASS kernel is called in a range that names its record (`ops.ranges`). A kernel of a GPU is of the range
-in which it was launched. A library kernel has the range of its aten operator alone: it is of the record with its sizes, strides
-and types in which the library kernel was chosen, if the trace has them (``record_shapes=True``); of several such records it may be
-any. An operator that was called outside of compiled code has no mark either, so this is by sizes, and says so.
+A chosen kernel is called in a range that names its record (`ops.ranges`). A kernel of a GPU is of the range in which it was launched.
 """
 
 from __future__ import annotations
@@ -18,29 +15,10 @@ from typing import Any
 
 from inductor_plugin.cache import Record
 from inductor_plugin.cache.document import is_array, is_object
-from inductor_plugin.repro.operand import operands
 
 _RANGE = re.compile(r"inductor_plugin ([0-9a-f]{12}/[0-9a-f]{12}) (\S+) (.+)", re.DOTALL)
 """A range's name, as `inductor.graph.kernel_ranges` writes it."""
 _DIGITS = 12
-_LIBRARY: Mapping[str, tuple[str, int]] = {
-    "aten::mm": ("mm", 0),
-    "aten::bmm": ("bmm", 0),
-    "aten::_int_mm": ("int_mm", 0),
-    "aten::addmm": ("addmm", 1),
-    "aten::baddbmm": ("baddbmm", 1),
-}
-"""Operators of the profiler: the problem's, and the place of A. What is added may be expanded, and is not compared."""
-_DTYPES: Mapping[str, str] = {
-    "float": "float32",
-    "double": "float64",
-    "c10::Half": "float16",
-    "c10::BFloat16": "bfloat16",
-    "signed char": "int8",
-}
-
-_Call = tuple[str, tuple[Any, ...]]
-"""A problem's operator, and size, stride and type of A and B."""
 
 
 @dataclass
@@ -48,10 +26,9 @@ class ProfiledKernel:
     """The calls of one kernel in a trace.
 
     Attributes:
-        records: Keys of the records that it may be of, ``ENVIRONMENT/KEY``; a range names one.
+        record: Key of its record, ``ENVIRONMENT/KEY``.
         candidate: The candidate that ran.
         problem: The problem in one line.
-        by: How it is known: ``range`` or ``sizes``.
         runs: Whether the cache's decision is still this candidate; None if the cache has no such record.
         reason: The reason of that decision, None where there is none.
         calls: Number of calls.
@@ -59,10 +36,9 @@ class ProfiledKernel:
         device_ms: Milliseconds of the GPU's kernels that were launched in them, by their names.
     """
 
-    records: list[str]
+    record: str
     candidate: str
     problem: str
-    by: str
     runs: bool | None = None
     reason: str | None = None
     calls: int = 0
@@ -84,11 +60,11 @@ def profiled(trace: Any, records: Iterable[Record]) -> list[ProfiledKernel]:
     if not is_array(events):
         raise ValueError("it has no list `traceEvents`")
     spans = list(_spans(events))
-    by_key, by_call = _indexed(records)
+    by_key = {_key(record): record for record in records}
     kernels: dict[str, ProfiledKernel] = {}
     calls: dict[Any, list[tuple[float, float, ProfiledKernel]]] = defaultdict(list)
     for span in spans:
-        kernel = _kernel_of(span, kernels, by_key, by_call)
+        kernel = _kernel_of(span, kernels, by_key)
         if kernel is not None:
             kernel.calls += 1
             kernel.host_ms += span["dur"] / 1e3
@@ -114,76 +90,24 @@ def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _indexed(records: Iterable[Record]) -> tuple[dict[str, Record], dict[_Call, list[Record]]]:
-    """Return records by the key of a range, and those in which a library kernel was chosen by their call."""
-    by_key: dict[str, Record] = {}
-    by_call: dict[_Call, list[Record]] = defaultdict(list)
-    places = dict(_LIBRARY.values())
-    for record in records:
-        by_key[_key(record)] = record
-        decision = record.valid_decision
-        if decision is None or decision.winner != decision.library or record.op not in places:
-            continue
-        try:
-            inputs = operands(record.problem, record.describe)[places[record.op] :][:2]
-        except (ValueError, KeyError, TypeError):  # another version's
-            continue
-        operand_facts = tuple((each.size, each.stride, each.dtype) for each in inputs)
-        by_call[record.op, operand_facts].append(record)
-    return by_key, by_call
-
-
 def _key(record: Record) -> str:
     return f"{record.environment[:_DIGITS]}/{record.digest[:_DIGITS]}"
 
 
 def _kernel_of(
-    span: Mapping[str, Any],
-    kernels: dict[str, ProfiledKernel],
-    by_key: Mapping[str, Record],
-    by_call: Mapping[_Call, Sequence[Record]],
+    span: Mapping[str, Any], kernels: dict[str, ProfiledKernel], by_key: Mapping[str, Record]
 ) -> ProfiledKernel | None:
     """Return the kernel whose call a span is, a new one at its first call; None for other spans."""
     name: str = span["name"]
-    if named := _RANGE.fullmatch(name):
-        key, candidate, problem = named.groups()
-        record = by_key.get(key)
-        decision = record.valid_decision if record else None
-        runs = decision.winner == candidate if decision else None
-        reason = decision.reason if decision else None
-        kernel = ProfiledKernel([key], candidate, problem, "range", runs, reason)
-        return kernels.setdefault(name, kernel)
-    call = _call_of(name, span["args"])
-    chosen = by_call.get(call, ()) if call is not None else ()
-    if not chosen:
+    named = _RANGE.fullmatch(name)
+    if named is None:
         return None
-    reasons = {record.valid_decision for record in chosen}
-    first = chosen[0].valid_decision
-    kernel = ProfiledKernel(
-        [_key(record) for record in chosen],
-        first.winner if first else name,
-        chosen[0].describe,
-        "sizes",
-        runs=True if len(chosen) == 1 else None,
-        reason=first.reason if first and len(reasons) == 1 else None,
-    )
-    return kernels.setdefault(f"{name} {call}", kernel)
-
-
-def _call_of(name: str, arguments: Mapping[str, Any]) -> _Call | None:
-    """Return the call of an aten operator; None for others, and where the trace lacks sizes or types."""
-    if name not in _LIBRARY:
-        return None
-    op, first = _LIBRARY[name]
-    try:
-        facts = [arguments[f"Input {what}"][first:][:2] for what in ("Dims", "Strides", "type")]
-        sizes, strides, types = facts
-        return op, tuple(
-            (tuple(map(int, size)), tuple(map(int, stride)), _DTYPES[dtype])
-            for size, stride, dtype in zip(sizes, strides, types, strict=True)
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
+    key, candidate, problem = named.groups()
+    record = by_key.get(key)
+    decision = record.valid_decision if record else None
+    runs = decision.winner == candidate if decision else None
+    reason = decision.reason if decision else None
+    return kernels.setdefault(name, ProfiledKernel(key, candidate, problem, runs, reason))
 
 
 def _thread(span: Mapping[str, Any]) -> str:

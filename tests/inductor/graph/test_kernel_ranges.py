@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -24,7 +23,7 @@ from torch._inductor.virtualized import V
 
 import inductor_plugin
 from inductor_plugin.inductor.graph.chosen import Chosen
-from inductor_plugin.inductor.graph.kernel_ranges import RangeWriter
+from inductor_plugin.inductor.graph.kernel_ranges import RangeWriter, are_written
 from tests.support.attention.graphs import only
 from tests.support.lowering import Arg, Lab, cpp_wrapper, library_first, visited_first
 from tests.support.profiles import names_in, profile_of_the_host
@@ -39,6 +38,7 @@ A, B = Arg((256, 128)), Arg((128, 512))
 _RANGE = re.compile(
     r"range_(\w+) = inductor_plugin\.ops\.ranges\.KernelRange\(globals\(\), '(\w+)', '(.+)'\)"
 )
+_CALL_RANGE = re.compile(r"range_(\w+) = inductor_plugin\.ops\.ranges\.CallRange\('(.+)'\)")
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +60,17 @@ def with_relu(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
 def ranges_in(code: str) -> dict[str, str]:
     """Return the name of each kernel's range."""
     return {kernel: label for same, kernel, label in _RANGE.findall(code) if same == kernel}
+
+
+def calls_in(code: str) -> dict[str, tuple[str, str]]:
+    """Return name of the range and called function by each buffer whose call is between the lines of a range."""
+    labels = dict(_CALL_RANGE.findall(code))
+    calls = re.findall(
+        r"if range_(\w+)\.on: range_\1\.begin\(\)\n +(?:\w+ = )?([\w.]+)\(.*\n"
+        r"(?: +assert_\w+\(.*\n)* +if range_\1\.begun: range_\1\.end\(\)\n",
+        code,
+    )
+    return {buffer: (labels[buffer], function) for buffer, function in calls}
 
 
 def record_of_fusion(cache_dir: Path) -> dict[str, Any]:
@@ -102,27 +113,52 @@ def test_a_cutlass_kernel_has_a_range_with_its_epilogue_too(
     assert label.startswith(expected(record_of_fusion(cache_dir)))
 
 
+def two_products(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (a @ b, b.t() @ a.t())
+
+
 @needs_cuda_build
-def test_a_library_kernel_has_none(cache_dir: Path, fake_gpu: None) -> None:
+def test_calls_of_library_kernels_have_a_range_each(cache_dir: Path, fake_gpu: None) -> None:
     del fake_gpu
     with Lab(library_first, cache_dir).open() as lab:
-        lab.lower(product, A, B)
-    assert "KernelRange" not in lab.written[0]
+        lab.lower(two_products, A, B)
+    calls = calls_in(lab.written[0])
+    assert [function for _, function in calls.values()] == ["extern_kernels.mm"] * 2
+    labels = {name for name, _ in calls.values()}
+    assert len(labels) == 2
+    for known in lab.records():
+        (name,) = [name for name in labels if name.startswith(expected(known))]
+        assert name.endswith(known["describe"])
 
 
 @needs_cuda_build
-def test_generated_cpp_has_none(
-    cache_dir: Path, fake_gpu: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("profiles", [False, True])
+def test_generated_cpp_has_ranges_where_inductor_writes_its_own(
+    cache_dir: Path, fake_gpu: None, profiles: bool
 ) -> None:
     del fake_gpu
-    before = mock.Mock(return_value=None)
-    monkeypatch.setattr(RangeWriter, "before", before)
-    lab = Lab(only(r"triton_\w+"), cache_dir)
-    # Behind the scheduler, C++ wants the parameters of Triton kernels, which nobody compiles here.
-    with lab.open(), cpp_wrapper(), suppress(InductorError):
+    lab = Lab(library_first, cache_dir)
+    with (
+        lab.open(),
+        cpp_wrapper(),
+        inductor_config.patch({"cpp.enable_kernel_profile": profiles}),
+        suppress(InductorError),
+    ):
         lab.lower(product, A, B)
-    assert lab.screens
-    before.assert_not_called()
+    begin = re.search(
+        r'auto range_(\w+) = std::make_unique<torch::aot_inductor::RAIIAtenRecordFunctionHandle>\("(.+)", nullptr\);'
+        r"[^}]*aoti_torch_\w*mm_out[^}]*range_\1\.reset\(\);",
+        lab.written[0],
+    )
+    assert (begin is not None) == profiles
+    if begin is not None:
+        assert begin[2].startswith(expected(lab.record()))
+
+
+@pytest.mark.parametrize(("cpp", "fx"), [(True, False), (False, True)])
+def test_what_has_no_lines_of_python_has_no_ranges(cpp: bool, fx: bool) -> None:
+    graph: Any = SimpleNamespace(cpp_wrapper=cpp, fx_wrapper=fx)
+    assert not are_written(graph)
 
 
 def test_the_range_of_a_kernel_in_a_subgraph_is_at_the_end_of_the_module() -> None:
@@ -131,7 +167,7 @@ def test_the_range_of_a_kernel_in_a_subgraph_is_at_the_end_of_the_module() -> No
     imports: list[str] = []
     module = SimpleNamespace(suffix=SimpleNamespace(writeline=ends.append))
     subgraph = SimpleNamespace(lines=[], add_import_once=imports.append, parent_wrapper=module)
-    graph: Any = SimpleNamespace(wrapper_code=subgraph)
+    graph: Any = SimpleNamespace(wrapper_code=subgraph, cpp_wrapper=False)
     with V.set_graph_handler(graph):
         behind = RangeWriter().before(None, [], Chosen("c-1", "c", "mm(2x3, 3x4)", "e/d"))
         subgraph.lines.append("launch_buf0(a, b, None, out=buf0)")
@@ -156,3 +192,23 @@ def test_a_profile_of_a_model_names_record_and_candidate(cache_dir: Path) -> Non
     assert [names_in(profile).count(label) for profile in (first, later)] == [1, 1]
     records = [json.loads(path.read_text()) for path in cache_dir.glob("records/*/*/*.json")]
     assert any(label.startswith(expected(record)) for record in records)
+
+
+def test_a_profile_of_a_model_names_library_kernels_and_operators(cache_dir: Path) -> None:
+    """oneDNN's and MKL's packed layers are operators."""
+    model = torch.nn.Sequential(torch.nn.Linear(256, 320), torch.nn.Linear(320, 64)).eval()
+    x = torch.randn(192, 256)
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        run = torch.compile(model, options=inductor_plugin.options(cache_dir=str(cache_dir)))
+        with Lab(library_first, cache_dir).open(), profile_of_the_host() as first:
+            _, (code,) = run_and_get_code(run, x)
+        with profile_of_the_host() as later:
+            run(x)
+        run(x)
+    labels = [name for name, _ in calls_in(code).values()]
+    assert len(labels) == 2
+    records = [json.loads(path.read_text()) for path in cache_dir.glob("records/*/*/*.json")]
+    for known in records:
+        assert sum(name.startswith(expected(known)) for name in labels) == 1
+    for profile in (first, later):
+        assert [names_in(profile).count(name) for name in labels] == [1, 1]
