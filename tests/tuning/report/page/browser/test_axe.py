@@ -35,7 +35,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ["demo", "many", "beside", "bench"])
+@pytest.mark.parametrize("name", ["demo", "training", "many", "beside", "pins", "bench"])
 def test_axe_finds_nothing(
     name: str, size: str, dark: bool, page: Page, axe: str, request: pytest.FixtureRequest
 ) -> None:
