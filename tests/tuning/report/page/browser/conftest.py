@@ -82,6 +82,12 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
 
 
 @pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
+    """Return the page of 200 records with 20 candidates each, which is there at once."""
+    return written(tmp_path_factory.mktemp("few"), "few", invented(200))
+
+
+@pytest.fixture(scope="session")
 def many(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
     """Return the page of 10,000 records with 20 candidates each."""
     return written(tmp_path_factory.mktemp("many"), "many", invented(10_000))
