@@ -53,7 +53,7 @@ import torch
 
 
 def make_model():
-    layer = torch.nn.Linear({sizes}, bias=False, dtype=torch.{dtype})
+    layer = torch.nn.Linear(256, 128, bias=False, dtype=torch.{dtype})
     return layer.eval(), (torch.randn(64, 256, dtype=torch.{dtype}),)
 """
 
@@ -195,8 +195,7 @@ def scene_nvcc(tmp_path_factory: pytest.TempPathFactory, inductor_folder: Path) 
     if torch.version.cuda is None:
         pytest.skip("needs a CUDA build of torch")
     folder = tmp_path_factory.mktemp("nvcc")
-    model = MODEL.format(sizes="256, 128", dtype="bfloat16")
-    (folder / "my_module.py").write_text(model, encoding="utf-8")
+    (folder / "my_module.py").write_text(MODEL.format(dtype="bfloat16"), encoding="utf-8")
     words = {
         "precompile": "precompile --backends ATEN,CUTLASS --max-candidates 1",
         "ed25519:...": new_key(folder / "signer.key").public,
@@ -211,7 +210,6 @@ def scene_ray(
 ) -> Scene:
     """Return a machine beside a Ray cluster of three nodes; without Ray the fixture of the cluster skips."""
     folder = tmp_path_factory.mktemp("ray")
-    model = MODEL.format(sizes="256, 128", dtype="float32")
-    (folder / "my_module.py").write_text(model, encoding="utf-8")
+    (folder / "my_module.py").write_text(MODEL.format(dtype="float32"), encoding="utf-8")
     variables = shell(folder, inductor_folder) | {"RAY_ADDRESS": ray_cluster.address}
     return Scene(folder, variables, may_not_say=("cannot be reached", "compiled here"))
