@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,13 @@ from inductor_plugin.cache.trust.statement import statement
 Description = Mapping[str, Any]
 """The fields of an ``entry.json``, which have the SHA-256 of each file."""
 
-MOST = 8
+MOST = 16
 """Descriptions of one kernel that an edition has: builds differ by machine, and somebody may write false ones."""
+MOST_OF_ONE = 4
+"""Those of one signer, and those that nobody has signed: whoever writes many takes no room of other signers."""
+
+_NOBODY = frozenset({""})
+"""In place of the signers of a description that has none."""
 
 
 def joined_descriptions(
@@ -25,7 +31,9 @@ def joined_descriptions(
     """Return what several editions say of one kernel, without repetition, the one to use first.
 
     Those of the same files become one that has the true signatures of all. First comes what one of the keys has signed, then
-    what anybody has: a description that somebody else writes takes the place of none that counts here.
+    what anybody has: a description that somebody else writes takes the place of none that counts here. Of each signer, whether
+    it counts here or not, `MOST_OF_ONE` are kept, and where that is too much the first of each before the second of any: those
+    that read the next edition have other keys.
 
     Args:
         descriptions: At least one.
@@ -45,7 +53,7 @@ def joined_descriptions(
     whole = [_of_group(group, keys) for group in groups.values()]
     if not whole:  # they are damage, whichever is looked at
         return (min(unique, key=_text),)
-    return tuple(sorted(whole, key=lambda each: _rank(each, keys))[:MOST])
+    return _chosen(sorted(whole, key=lambda each: _rank(each, keys)), keys)
 
 
 def signers(descriptions: Sequence[Description]) -> set[str]:
@@ -65,8 +73,28 @@ def _of_group(
 
 
 def _rank(fields: Description, keys: Collection[str]) -> tuple[bool, bool, str]:
+    authors = _authors(fields)
+    return authors.isdisjoint(keys), authors == _NOBODY, _text(fields)
+
+
+def _chosen(ranked: Sequence[Description], keys: Collection[str]) -> tuple[Description, ...]:
+    """Return the descriptions that are kept, in their order."""
+    taken: Counter[str] = Counter()
+    turns: list[tuple[bool, bool, int, int]] = []
+    for place, fields in enumerate(ranked):
+        authors = _authors(fields)
+        turn = min(taken[author] for author in authors)  # it counts for the one with the most room
+        taken.update(authors)
+        if turn < MOST_OF_ONE:
+            turns.append((authors.isdisjoint(keys), authors == _NOBODY, turn, place))
+    kept = sorted(place for *_, place in sorted(turns)[:MOST])
+    return tuple(ranked[place] for place in kept)
+
+
+def _authors(fields: Description) -> frozenset[str]:
+    """Return the keys that have signed a description, or `_NOBODY`."""
     signatures: Mapping[str, str] = fields.get("signatures", {})
-    return signatures.keys().isdisjoint(keys), not signatures, _text(fields)
+    return frozenset(signatures) or _NOBODY
 
 
 def _unsigned(fields: Description) -> Description:

@@ -62,15 +62,20 @@ class Edition:
         first = self.kernels.get(digest)
         return () if first is None else (first, *self.others.get(digest, ()))
 
-    def kernel(self, digest: str) -> KernelEntry | None:
+    def kernel(self, digest: str, build: int = 0) -> KernelEntry | None:
         """Return a kernel that travels with the record, None if it does not.
+
+        Args:
+            digest: The kernel.
+            build: Which of its builds, from 0, in the order in which they are to be used.
 
         Raises:
             ValueError: Its fields are not those of this kernel, or it is larger than any is.
         """
-        fields = self.kernels.get(digest)
-        if fields is None:
+        builds = self.descriptions(digest)
+        if build >= len(builds):
             return None
+        fields = builds[build]
         entry = parse_entry(document.dump(fields), Path())
         if entry.digest != digest:
             raise ValueError(f"kernel {digest[:12]} is described as {entry.digest[:12]}")

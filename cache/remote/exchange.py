@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 _RATE_BYTES_S = 1 << 20
 """A file may take a second more for each of these: it is uploaded, or fetched, behind a compile."""
 
+_MOST_BUILDS = 3
+"""Builds of one kernel whose files are asked for, each where those of the one before are gone."""
+
 _MOST_SAVED_MS = 1e9
 """Time of one record up to which it counts as saved, 11 days: no true one has more, and counters are whole numbers."""
 
@@ -211,39 +214,53 @@ class Exchange:
         return Answer(chain, hit, chain.damaged, error=chain.error)
 
     def _fetch_kernels(self, answers: dict[Place, Answer], timeout_s: float) -> None:
-        """Fetch the winners' kernels that the cache lacks, all files together."""
-        wanted: dict[Place, KernelEntry] = {}
-        for place, answer in answers.items():
-            edition = answer.chain.edition
-            try:
-                entry = self._missing(edition) if edition is not None else None
+        """Fetch the winners' kernels that the cache lacks, all files together; of a kernel whose files are gone the next build."""
+        places = [*answers]
+        for build in range(_MOST_BUILDS):
+            wanted: dict[Place, KernelEntry] = {}
+            for place in places:
+                answers[place], entry = self._wanted(place, answers[place], build)
                 if entry is not None:
-                    # Before its files are fetched: their checksums are a part of what is signed.
-                    (entry,) = admitted(self._store, [entry], self._source, trusted=self._trusted)
-            except TrustError as error:
-                answers[place] = replace(answer, refused=str(error))
-                self._count(refused=1)
-                continue
-            except (ValueError, RecursionError) as error:
-                damage = (*answer.damage, f"{edition_name(place, 0)}: {error}")
-                answers[place] = replace(answer, damage=damage)
-                continue
+                    wanted[place] = entry
+            contents = self._contents(wanted, timeout_s)
+            places = []
+            for place, entry in wanted.items():
+                answers[place], is_settled = self._placed(place, entry, contents, answers[place])
+                if not is_settled:
+                    places.append(place)
+
+    def _wanted(
+        self, place: Place, answer: Answer, build: int
+    ) -> tuple[Answer, KernelEntry | None]:
+        """Return a build of the winner's kernel if the cache lacks that kernel and may have the build."""
+        edition = answer.chain.edition
+        try:
+            entry = self._missing(edition, build) if edition is not None else None
             if entry is not None:
-                wanted[place] = entry
+                # Before its files are fetched: their checksums are a part of what is signed.
+                (entry,) = admitted(self._store, [entry], self._source, trusted=self._trusted)
+        except TrustError as error:
+            if build:  # the first one may run here, and its files are gone
+                return answer, None
+            self._count(refused=1)
+            return replace(answer, refused=str(error)), None
+        except (ValueError, RecursionError) as error:
+            damage = (*answer.damage, f"{edition_name(place, 0)}: {error}")
+            return replace(answer, damage=damage), None
+        return answer, entry
+
+    def _contents(
+        self, wanted: Mapping[Place, KernelEntry], timeout_s: float
+    ) -> dict[str, bytes | OSError]:
+        """Return the files of kernels by their names."""
         names: dict[str, int] = {}
         for place, entry in wanted.items():
             for sha256 in entry.files.values():
                 names[file_name(place.environment, sha256)] = entry.bytes
-        size = sum(entry.bytes for entry in wanted.values())
-        contents = dict(
-            zip(
-                names,
-                self._files.read([*names], [*names.values()], timeout_s + size / _RATE_BYTES_S),
-                strict=True,
-            )
-        )
-        for place, entry in wanted.items():
-            answers[place] = self._placed(place, entry, contents, answers[place])
+        if not names:
+            return {}
+        limit_s = timeout_s + sum(entry.bytes for entry in wanted.values()) / _RATE_BYTES_S
+        return dict(zip(names, self._files.read([*names], [*names.values()], limit_s), strict=True))
 
     def _placed(
         self,
@@ -251,34 +268,34 @@ class Exchange:
         entry: KernelEntry,
         contents: Mapping[str, bytes | OSError],
         answer: Answer,
-    ) -> Answer:
-        """Publish a fetched kernel in the cache, if each file is the one that the edition names."""
+    ) -> tuple[Answer, bool]:
+        """Publish a fetched kernel in the cache, if each file is the one that the edition names; False if another build may be."""
         files: dict[str, bytes] = {}
         for name, sha256 in entry.files.items():
             content = contents[file_name(place.environment, sha256)]
             if isinstance(content, FileNotFoundError):
-                return answer  # it has expired
+                return answer, False  # it has expired
             if isinstance(content, OSError):
-                return replace(answer, error=content)
+                return replace(answer, error=content), True
             if hashlib.sha256(content).hexdigest() != sha256:
                 what = (
                     f"{file_name(place.environment, sha256)}: its checksum does not match its name"
                 )
-                return replace(answer, damage=(*answer.damage, what))
+                return replace(answer, damage=(*answer.damage, what)), False
             files[name] = content
         try:
             self._store.put_kernel(entry.key, files, entry.resources, entry.further)
         except CacheError as error:
-            return replace(answer, error=OSError(str(error)))
+            return replace(answer, error=OSError(str(error))), True
         self._count(kernels=1, bytes_read=sum(map(len, files.values())))
-        return answer
+        return answer, True
 
-    def _missing(self, edition: Edition) -> KernelEntry | None:
-        """Return the kernel of an edition's winner that the cache lacks, None if it lacks none."""
+    def _missing(self, edition: Edition, build: int) -> KernelEntry | None:
+        """Return a build of the kernel of an edition's winner, None if there is none, or the cache has that kernel."""
         digest = _winners_kernel(edition.record)
         if digest is None or self._store.kernel(digest) is not None:
             return None
-        return edition.kernel(digest)
+        return edition.kernel(digest, build)
 
     def _winner(self, record: Record, edition: Edition | None) -> KernelEntry | None:
         """Return the kernel of a record's winner that the remote lacks, or lacks signed by this machine; None if it lacks none."""

@@ -51,9 +51,9 @@ class Imported:
         merged: Existing records that changed.
         unchanged: Existing entries of every kind that did not change.
         packs: The imported packs, also those that existed before.
-        libraries: Different native libraries that the source holds, also those that existed before.
-            Processes load them: whoever wrote them runs code in these processes.
+        libraries: Different native libraries that the source holds, also those that existed before. Processes load them.
         signed: New kernels that were taken over because a key in ``trusted_keys`` has signed them.
+        signatures_left_out: Signatures of existing kernels that were dropped: an entry has room for `MAX_SIGNATURES`.
     """
 
     records: int = 0
@@ -65,6 +65,7 @@ class Imported:
     packs: tuple[Pack, ...] = ()
     libraries: int = 0
     signed: int = 0
+    signatures_left_out: int = 0
 
 
 def total(parts: Sequence[Imported]) -> Imported:
@@ -126,8 +127,7 @@ def export_archive(
 def import_archive(store: Store, file: Path, *, trusted: bool = False) -> Imported:
     """Import an archive. Everything is checked before anything is written.
 
-    Records are combined candidate by candidate, keeping the measurement with more samples; existing kernels,
-    environments and quarantine entries stay.
+    Records are combined candidate by candidate, keeping the measurement with more samples; other existing entries stay.
 
     Args:
         store: The cache; its trust says whose signatures count.
@@ -357,6 +357,7 @@ def _copy_entries(store: Store, source: Layout, entries: Iterable[KernelEntry]) 
         packs=tuple(packs),
         libraries=copied.libraries,
         signed=copied.signed,
+        signatures_left_out=copied.signatures_left_out,
     )
 
 

@@ -14,7 +14,11 @@ from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.trust.keys import Signer
 from inductor_plugin.cache.trust.policy import vouched
-from inductor_plugin.cache.trust.signatures import joined, true_signatures
+from inductor_plugin.cache.trust.signatures import (
+    joined,
+    left_out_signatures,
+    true_signatures,
+)
 from inductor_plugin.errors import TrustError
 
 logger = logging.getLogger(__name__)
@@ -36,12 +40,14 @@ class Copied:
         existing: Those that it had.
         libraries: Different native libraries of all.
         signed: New ones that a trusted key vouches for.
+        signatures_left_out: Signatures of those that it had for which their entries have no room.
     """
 
     new: int
     existing: int
     libraries: int
     signed: int
+    signatures_left_out: int
 
 
 def sound_kernels(layout: Layout, digests: Collection[str] | None = None) -> Iterator[KernelEntry]:
@@ -157,7 +163,7 @@ def admitted(
 
 def copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> Copied:
     """Publish kernels that were admitted, or that lie in a directory of the operator's own."""
-    new = existing = signed = 0
+    new = existing = signed = left_out = 0
     libraries: set[str] = set()
     published: dict[str, Path] = {}
     for entry in entries:
@@ -175,7 +181,9 @@ def copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> Copied:
         existing += known is not None
         new += known is None
         signed += known is None and entry.taken is not None and entry.taken.by == "signature"
-    return Copied(new, existing, len(libraries), signed)
+        if known is not None:
+            left_out += left_out_signatures(known, entry, stored)
+    return Copied(new, existing, len(libraries), signed, left_out)
 
 
 def _taken(entry: KernelEntry, way: Way, source: str) -> KernelEntry:

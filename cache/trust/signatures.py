@@ -8,6 +8,7 @@ from itertools import islice
 from inductor_plugin.cache.entry import MAX_SIGNATURES, KernelEntry
 from inductor_plugin.cache.trust.keys import is_installed, is_key, is_signature
 from inductor_plugin.cache.trust.policy import Trust, vouched
+from inductor_plugin.cache.trust.statement import statement
 
 
 def true_signatures(entry: KernelEntry) -> dict[str, str]:
@@ -40,3 +41,16 @@ def countersigned(known: KernelEntry, other: KernelEntry, trust: Trust) -> dict[
     first = {} if voucher is None else {voucher: other.signatures[voucher]}
     trusted = {key: text for key, text in known.signatures.items() if key in trust.keys}
     return joined(first, trusted, known.signatures, other.signatures)
+
+
+def left_out_signatures(known: KernelEntry, other: KernelEntry, kept: KernelEntry) -> int:
+    """Return how many keys have signed a kernel, here or elsewhere, for which its entry has no room any more.
+
+    Args:
+        known: The kernel as it was here.
+        other: The one that was taken over; of other files its signatures say nothing here, and do not count.
+        kept: The kernel as it is here now.
+    """
+    if len(kept.signatures) < MAX_SIGNATURES or statement(kept) != statement(other):
+        return 0
+    return len((known.signatures.keys() | other.signatures.keys()) - kept.signatures.keys())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache.entry import MAX_SIGNATURES
 from inductor_plugin.cache.report import printable
 from inductor_plugin.cache.transfer.archive import (
     Imported,
@@ -126,7 +127,7 @@ def _remove_empty(store: Store) -> None:
 
 
 def _imported_text(imported: Imported) -> str:
-    separate = ("merged", "unchanged", "packs", "libraries", "signed")
+    separate = ("merged", "unchanged", "packs", "libraries", "signed", "signatures_left_out")
     new = {name: n for name, n in asdict(imported).items() if name not in separate}
     lines = [
         f"new: {counted(new)}; records that were there and changed: {imported.merged}; "
@@ -141,6 +142,11 @@ def _imported_text(imported: Imported) -> str:
         lines.append(
             f"It holds {imported.libraries} libraries of native code, which your processes will load; of its new kernels "
             f"trusted keys have signed {imported.signed}."
+        )
+    if imported.signatures_left_out:
+        lines.append(
+            f"{imported.signatures_left_out} signatures are left out: a kernel keeps {MAX_SIGNATURES}, one of a key in "
+            "trusted_keys first; `show KEY` names those that are kept."
         )
     return "\n".join(lines)
 

@@ -8,9 +8,10 @@ import pytest
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
 from inductor_plugin.tuning.pins.document import read_file
-from tests.support.cache.records import ENVIRONMENT, decision, measured, record
+from tests.support.cache.records import ENVIRONMENT, decision, measured, put_library, record
 from tests.support.cli.command import answer_of, filled, run
 from tests.support.cli.committed import hold
+from tests.support.trust.payload import FRIEND, of_many
 
 
 def test_export_import_and_merge(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -185,3 +186,23 @@ def test_diff_compares_caches_and_pin_files(
     assert "1 problems are decided differently, 2 are not decided everywhere" in said
     assert main(["diff", str(file), str(tmp_path / "nothing")]) == 2
     assert main(["diff", "a", "b", "c", "--cache-dir", str(store.root)]) == 2
+
+
+def test_merge_says_how_many_signatures_have_no_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = put_library(open_store(tmp_path / "own"))
+    files = {name: entry.path(name) for name in entry.files}
+    for name, signatures in (("full", of_many(entry)), ("b", {FRIEND.public: FRIEND.sign(entry)})):
+        cache = open_store(tmp_path / name)
+        cache.put_kernel(entry.key, files, None, {"signatures": signatures})
+    caches = [str(tmp_path / name) for name in ("full", "b")]
+    assert main(["merge", *caches]) == 0
+    assert (
+        "\n1 signatures are left out: a kernel keeps 16, one of a key in trusted_keys first; `show KEY` names those that are kept.\n"
+        in capsys.readouterr().out
+    )
+    assert main(["merge", *caches, "--json"]) == 0
+    merged = json.loads(capsys.readouterr().out)
+    hold("merge_caches", merged)
+    assert merged["signatures_left_out"] == 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import subprocess
 import sys
 import sysconfig
@@ -64,11 +62,8 @@ def test_bring_your_own_kernel_works_word_by_word_in_a_fresh_clone(
     python = environment_with_torch(tmp_path / "environment")
 
     # What the page installs, and then the rest of it, by the Python into which it was installed.
-    text = (clone / "docs" / PAGE).read_text(encoding="utf-8")
-    first = re.search(r"^```sh\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL)
-    assert first is not None
-    pip, *words = shlex.split(first[1])
-    assert pip == "pip"
+    pip, *words = pages.first_installation(clone / "docs" / PAGE)
+    assert [pip, *words] == pages.first_installation(clone / "docs" / "index.md")
     run(str(python), "-m", "pip", "--quiet", *words, *FLAGS, folder=clone)
 
     # The tests' own modules without the package beside them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from docs.pictures import VIEWS
 from docs.tables import TABLES
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.layout import Layout
+from inductor_plugin.worker.farm.resource import resource_of
 from inductor_plugin.worker.jobs import Status
 from tests.support import pages
 from tests.support.remote.s3_server import s3_server
@@ -28,41 +30,21 @@ PAGES = sorted(path.name for path in pages.DOCS.glob("*.md"))
 COMPILE = {"fleet.md", "index.md", "options.md", "own-device.md", "own-kernel.md", "ship.md", "slow-compile.md", "troubleshooting.md"}  # fmt: skip
 """Pages whose snippets compile models or load Inductor: each runs in a process of its own, which leaves nothing behind."""
 LATE = "<!-- not run: it is late -->\n\n"
-NVCC = "it needs nvcc and minutes"
+APART = "<!-- run apart: somewhere -->\n\n"
+HOURS = "hundreds of products take nvcc hours; tests/aot/test_precompile.py compiles a few"
 NOT_RUN: dict[str, list[str]] = {
-    "README.md": [
-        ".ci/run runs both",
-        "it installs packages",
-        "train.py is your program",
-        "KEY is of your cache; docs/explain.md and docs/own-kernel.md run these verbs",
-        NVCC,
-    ],
-    "examples.md": ["tests/examples runs each of them"],
-    "explain.md": ["this page's records are another machine's; own-kernel.md runs it"],
+    "README.md": [".ci/run runs both"],
     "fleet.md": [
-        "it installs packages",
-        "a cluster takes minutes to start and to compile on two cores; tests/worker/farm runs some",
-        "it needs a Ray cluster",
-        "it needs a Ray cluster",
-        "the pins are a deployment's; ship.md checks some",
+        "the node that it starts goes on, until `ray stop` ends all of the machine; tests/worker/bench_farm has nodes of its own",
+        "it needs a node with an H200; tests/aot/test_measure.py has one that says it is",
     ],
-    "index.md": ["it installs packages; tests/docs/test_own_kernel.py does"],
-    "own-device.md": [
-        "the package has to be installed; tests/end_to_end/test_own_device.py does",
-        NVCC,
-    ],
+    "own-device.md": [HOURS],
     "own-kernel.md": [
         "tests/docs/test_own_kernel.py runs it in a fresh clone, before the rest of this page"
     ],
-    "ship.md": [NVCC, "it needs the pack"],
-    "slow-compile.md": [NVCC],
-    "troubleshooting.md": [
-        "KEY and NAME are of your cache; explain.md and own-kernel.md run these verbs",
-        "train.py is your program, and KEY of your cache",
-    ],
-    "trust.md": [NVCC],
+    "ship.md": [HOURS],
 }
-"""Why snippets are not run, by page."""
+"""Why snippets are not run, by page; those that run apart are in `tests/docs/test_apart.py`."""
 
 
 @pytest.fixture(scope="session")
@@ -215,6 +197,10 @@ def test_a_snippet_that_does_something_else_fails(
         f"{LATE}```console\n$ inductor-plugin look\n```\n": "there is no verb 'look'",
         f"{LATE}```sh\nINDUCTOR_PLUGIN_TUNE_BUDGET=1 python x.py\n```\n": "no option has the variable",
         f'{LATE}```sh\npip install "inductor-plugin[gpu]"\n```\n': "there is no extra 'gpu'",
+        f"{LATE}```sh\npip install .[s3,gpu]\n```\n": "there is no extra 'gpu'",
+        f"{LATE}```sh\npip install inductor-plugins\n```\n": "the package is 'inductor-plugin'",
+        f"{LATE}```sh\nmake test nothing\n```\n": "make has no target 'nothing'",
+        f"{APART}```sh\ninductor-plugin ls --colour\n```\n": "unrecognized arguments: --colour",
     }
     for text, failure in cases.items():
         (tmp_path / "page.md").write_text(text)
@@ -245,6 +231,29 @@ def test_a_snippet_is_left_out_with_a_reason_alone(
         page.write_text(f"{comment}```sh\nfalse\n```\n")
         with pytest.raises(SybilFailure, match="ended with status 1"):
             pages.run_page("page.md")
+
+
+def test_a_snippet_that_runs_apart_is_left_to_its_scene(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "DOCS", tmp_path)
+    text = f"{APART}```sh\nfalse\n```\n\n{LATE}```sh\nfalse\n```\n\n```sh\ntrue\n```\n"
+    (tmp_path / "page.md").write_text(text)
+    assert pages.run_page("page.md") == 3
+    assert pages.apart("page.md") == [("somewhere", "false\n")]
+    assert pages.reasons("page.md") == ["it is late"]
+
+
+def test_all_pages_install_the_package_in_the_same_way() -> None:
+    """`tests/docs/test_own_kernel.py` follows the line of its page in a fresh clone."""
+    for page in ("README.md", "index.md", "own-kernel.md"):
+        assert pages.first_installation(pages.page_file(page)) == ["pip", "install", "."]
+
+
+def test_a_node_is_started_with_the_resource_by_which_it_is_known() -> None:
+    text = (pages.DOCS / "fleet.md").read_text(encoding="utf-8")
+    (resources,) = re.findall(r"^ray start [^\n]*--resources='([^']+)'", text, re.MULTILINE)
+    assert json.loads(resources) == {resource_of("NVIDIA H200"): 8}
 
 
 def test_each_snippet_of_a_page_with_given_names_begins_with_them(

@@ -50,21 +50,28 @@ def describe(
     (info / "entry_points.txt").write_text(points, encoding="utf-8")
 
 
+def variables(site: Path, home: Path, inductor_folder: Path) -> dict[str, str]:
+    """Return the variables of a shell in which the package is installed, with the plugin's cache in ``home``."""
+    shell = pages.shell(home, inductor_folder)
+    paths = (str(site), str(REPOSITORY), os.environ.get("PYTHONPATH", ""))
+    # Compiled once a machine and version of torch: it takes 25 s.
+    build = REPOSITORY / "build" / "custom_device" / torch.__version__
+    return {
+        **shell,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "TOY_NPU_BUILD": os.environ.get("TOY_NPU_BUILD", str(build)),
+    }
+
+
 def run(
     site: Path, home: Path, inductor_folder: Path, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
     """Run Python with the package installed, the plugin's cache in ``home`` and Inductor's elsewhere."""
-    variables = pages.shell(home, inductor_folder)
-    paths = (str(site), str(REPOSITORY), os.environ.get("PYTHONPATH", ""))
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    # Compiled once a machine and version of torch: it takes 25 s.
-    build = REPOSITORY / "build" / "custom_device" / torch.__version__
-    variables["TOY_NPU_BUILD"] = os.environ.get("TOY_NPU_BUILD", str(build))
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=home.parent,
-        env=variables,
+        env=variables(site, home, inductor_folder),
         capture_output=True,
         text=True,
         check=False,

@@ -5,8 +5,10 @@
     ```python title="FILE"     is written to the file; so is any other language with a title
     ```console                 `$ COMMAND` and what it writes to standard output: ... matches anything; no output is not compared
     ```sh                      runs in bash, which ends at the first command that fails
-    <!-- not run: REASON -->   above a snippet: it is for another machine, or takes too long. Its verbs and their options, extras
-                               and variables have to exist; `tests/docs/test_pages.py` lists all of them
+    <!-- run apart: SCENE -->  above a snippet: it runs in a test of its own, where what it needs is there (`tests/docs/test_apart.py`)
+    <!-- not run: REASON -->   above a snippet: it is for another machine, or takes too long; `tests/docs/test_pages.py` lists all of them
+
+What does not run with its page is looked at: its verbs and their options, extras, variables and targets of make have to exist.
 
 A line ``--8<-- "FILE"`` includes a file of the repository, as it does on the site.
 
@@ -21,7 +23,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import doctest
-import importlib.metadata
 import io
 import os
 import re
@@ -46,6 +47,8 @@ DOCS = REPOSITORY / "docs"
 CALM = REPOSITORY / "tests" / "support" / "calm"
 _INFO = re.compile(r'(?P<language>\w+)(?: title="(?P<title>[^"\n]+)")?[^\n]*$\n', re.MULTILINE)
 _NOT_RUN = re.compile(r"<!-- not run: (\S[^\n]*?) -->\s*\Z")
+_APART = re.compile(r"<!-- run apart: (\w+) -->\s*\Z")
+_INSTALLED = re.compile(r"^pip install .+$", re.MULTILINE)
 INCLUDED = re.compile(r'^ *--8<-- "([^"]+)"$', re.MULTILINE)
 _SEPARATE = {"bench", "demo", "doctor", "precompile", "tune"}
 """Verbs that compile, measure or look at the machine: they run in a process of their own."""
@@ -86,10 +89,29 @@ def reasons(name: str) -> list[str]:
     return [reason for reason in known if reason is not None]
 
 
+def apart(name: str) -> list[tuple[str, str]]:
+    """Return the snippets of a page that run apart, each with its scene."""
+    examples = Sybil([Snippets()]).parse(page_file(name)).examples()
+    known = ((_APART.search(each.document.text, 0, each.start), each) for each in examples)
+    return [(match[1], str(each.parsed)) for match, each in known if match is not None]
+
+
+def first_installation(page: Path) -> list[str]:
+    """Return the words of the first command of a page that installs something, without its comment."""
+    match = _INSTALLED.search(page.read_text(encoding="utf-8"))
+    assert match is not None, page
+    return shlex.split(match[0], comments=True)
+
+
 def reason_before(text: str, start: int) -> str | None:
     """Return why the snippet that begins there is not run, None if it is."""
     match = _NOT_RUN.search(text, 0, start)
     return match[1] if match else None
+
+
+def _is_left_out(text: str, start: int) -> bool:
+    """Return whether the snippet that begins there does not run with its page."""
+    return any(mark.search(text, 0, start) for mark in (_NOT_RUN, _APART))
 
 
 class Snippets:
@@ -108,7 +130,7 @@ class Snippets:
                 "console": self._run_console,
                 "sh": self._run_shell,
             }
-            if language in evaluators and reason_before(document.text, region.start):
+            if language in evaluators and _is_left_out(document.text, region.start):
                 region.evaluator = self._look
             elif language == "text" and title == "prints":
                 region.evaluator = self._compare
@@ -148,7 +170,7 @@ class Snippets:
         return f"{script}\nended with status {status}:\n{written}" if status else None
 
     def _look(self, example: Example) -> str | None:
-        """Return what a snippet that is not run asks for and does not exist."""
+        """Return what a snippet that does not run with its page asks for and does not exist."""
         text = str(example.parsed)
         if example.region.lexemes["language"] == "python":
             ast.parse(text)
@@ -185,18 +207,35 @@ def difference(expected: str, written: str) -> str | None:
 
 
 def unknown(line: str) -> Iterator[str]:
-    """Yield what a line of a shell asks for and does not exist: a verb, an option, an extra, a variable."""
+    """Yield what a line of a shell asks for and does not exist: a verb, an option, a package, an extra, a variable, a target."""
     for name in re.findall(rf"\b{PREFIX}(\w+)", line):
         if name.lower() not in option_names() and PREFIX + name != ENABLE_VARIABLE:
             yield f"no option has the variable {PREFIX}{name}"
-    known = importlib.metadata.metadata("inductor-plugin").get_all("Provides-Extra") or []
-    for extras in re.findall(r"(?:inductor-plugin|\.)\[([\w,-]+)\]", line):
-        yield from (
-            f"there is no extra {extra!r}" for extra in extras.split(",") if extra not in known
-        )
     words = shlex.split(line, comments=True)
+    if words[:2] == ["pip", "install"]:
+        for requirement in words[2:]:
+            yield from _not_installable(requirement)
+    if words[:1] == ["make"]:
+        makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+        targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+        yield from (f"make has no target {name!r}" for name in words[1:] if name not in targets)
     if "inductor-plugin" in words:
         yield from _refused(words[words.index("inductor-plugin") + 1 :])
+
+
+def _not_installable(requirement: str) -> Iterator[str]:
+    """Yield what pyproject.toml does not know of a requirement: the name, or an extra. A wheel is not looked at."""
+    text = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    (own, *_) = re.findall(r'^name = "([\w-]+)"$', text, re.MULTILINE)
+    section = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    known = re.findall(r"^([\w-]+) = \[", section, re.MULTILINE)
+    match = re.fullmatch(r"([\w.-]+)(?:\[([\w,-]+)\])?", requirement)
+    if match is None or match[1] not in (".", own):
+        if not requirement.endswith(".whl"):
+            yield f"pip install {requirement}: the package is {own!r}"
+        return
+    extras = match[2].split(",") if match[2] else []
+    yield from (f"there is no extra {extra!r}" for extra in extras if extra not in known)
 
 
 def _refused(words: list[str]) -> Iterator[str]:

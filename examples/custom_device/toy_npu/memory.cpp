@@ -115,6 +115,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::nat
 
 } // namespace
 
+// A guard without streams and events: enough for forward passes. Autograd's engine asks for them in a backward pass.
 namespace at::detail {
 C10_REGISTER_GUARD_IMPL(PrivateUse1, c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1>);
 }

@@ -20,6 +20,8 @@ def _arguments(parser: ArgumentParser) -> None:
 
 
 def _completion(arguments: Namespace) -> int:
+    if arguments.json:
+        raise OptionError("completion is a script for a shell; leave out --json")
     try:
         import shtab  # noqa: PLC0415  an optional package
     except ImportError:

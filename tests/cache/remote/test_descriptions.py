@@ -8,12 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from inductor_plugin.cache.remote.descriptions import MOST, joined_descriptions, signers
+from inductor_plugin.cache.remote.descriptions import (
+    MOST,
+    MOST_OF_ONE,
+    joined_descriptions,
+    signers,
+)
+from inductor_plugin.cache.trust.keys import Signer, signer_of
 from tests.support.trust.payload import FRIEND, LIBRARY, STRANGER, Kernel
 
 FALSE = "A" * 86
 Build = Callable[..., dict[str, Any]]
+
+
+def builders(number: int) -> tuple[Signer]:
+    """Return the key of the builder with a number."""
+    return (signer_of(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)),)
 
 
 @pytest.fixture
@@ -61,10 +73,37 @@ def test_builds_stay_apart_and_what_a_key_has_signed_that_counts_comes_first(bui
 
 def test_no_number_of_others_takes_the_place_of_what_counts(build: Build) -> None:
     mine = build(b"mine", FRIEND)
-    others = [build(bytes([number]), STRANGER) for number in range(3 * MOST)]
+    others = [build(bytes([number]), *builders(number)) for number in range(3 * MOST)]
     kept = joined_descriptions([*others, mine], {FRIEND.public})
     assert kept[0] == mine
     assert len(kept) == MOST
+
+
+def test_many_builds_of_one_signer_leave_room_for_those_of_others(build: Build) -> None:
+    theirs = [build(bytes([number]), STRANGER) for number in range(2 * MOST)]
+    unsigned = [build(bytes([number])) for number in range(100, 100 + 2 * MOST)]
+    last = build(b"longer, so that its text is behind theirs", FRIEND)
+    said = [*theirs, *unsigned, last]
+    kept = joined_descriptions(
+        said, ()
+    )  # of a machine that trusts nobody, and writes the next edition
+    assert last in kept
+    assert sum(each in theirs for each in kept) == MOST_OF_ONE
+    assert sum(each in unsigned for each in kept) == MOST_OF_ONE
+    assert joined_descriptions(said[::-1], ()) == kept
+    assert joined_descriptions(kept, ()) == kept
+
+
+def test_where_there_are_too_many_signers_each_has_one_build_before_any_has_two(
+    build: Build,
+) -> None:
+    numbers = [*range(MOST // 2)] * 2
+    said = [build(bytes([place]), *builders(number)) for place, number in enumerate(numbers)]
+    more = [build(bytes([100 + place]), STRANGER) for place in range(MOST)]
+    kept = joined_descriptions([*said, *more], ())
+    assert len(kept) == MOST
+    assert len(signers(kept)) == MOST // 2 + 1
+    assert joined_descriptions(kept, ()) == kept
 
 
 def test_of_what_describes_no_kernel_nothing_is_kept_beside_one_that_does(build: Build) -> None:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from inductor_plugin.cache import Record, Store, open_store
 from inductor_plugin.cache.remote.chain import read_chains
-from inductor_plugin.cache.remote.edition import edition_of
+from inductor_plugin.cache.remote.descriptions import Description
+from inductor_plugin.cache.remote.edition import Edition, edition_of
 from inductor_plugin.cache.remote.exchange import Exchange, saved_ms
-from inductor_plugin.cache.remote.name import MOST_EDITIONS, Place, edition_name
+from inductor_plugin.cache.remote.name import MOST_EDITIONS, Place, edition_name, file_name
 from tests.support.cache.records import (
     ENVIRONMENT,
     decision,
@@ -24,6 +25,7 @@ from tests.support.cache.records import (
     record,
 )
 from tests.support.remote.files import FaultyFiles, MemoryFiles
+from tests.support.trust.payload import FRIEND, STRANGER, TRUST
 
 PLACE = Place(record().environment, record().op, record().digest)
 
@@ -238,6 +240,59 @@ def test_a_file_that_is_not_the_one_of_the_edition_is_no_kernel(fault: str, tmp_
     assert answer.hit  # the record is as good as before
     assert other.kernel(kernel_key().digest) is None
     assert bool(answer.damage) == (fault != "gone")
+
+
+def two_builds(files: MemoryFiles, path: Path) -> Edition:
+    """Write two builds of one kernel, signed by a friend and by a stranger; return the edition that has both."""
+    for content, signer in ((b"library", FRIEND), (b"other", STRANGER)):
+        store = open_store(path / signer.public)
+        entry = store.put_kernel(kernel_key(), {"kernel.so": content})
+        row = measured("a", kernel=entry.digest)
+        kept = store.put_record(record(row, decision=decision("a")))
+        Exchange(files, store, kernels=True, signer=signer).publish(kept, 1.0)
+    chain = read_chains(lambda n, limits: files.read(n, limits, 1.0), [PLACE])[PLACE]
+    assert chain.edition is not None
+    return chain.edition
+
+
+def library_of(build: Description) -> str:
+    """Return the name of the library of a build in the remote."""
+    return file_name(PLACE.environment, build["files"]["kernel.so"])
+
+
+@pytest.mark.parametrize("fault", ["gone", "replaced"])
+def test_where_the_files_of_one_build_are_lost_the_next_build_is_taken(
+    fault: str, tmp_path: Path
+) -> None:
+    files, digest = MemoryFiles(), kernel_key().digest
+    first, second = two_builds(files, tmp_path).descriptions(digest)
+    if fault == "gone":
+        del files.objects[library_of(first)]
+    else:
+        files.objects[library_of(first)] = b"evil"
+    there, store = exchange(files, tmp_path / "there", kernels=True)
+    answer = there.fetch([PLACE], 1.0)[PLACE]
+    kernel = store.kernel(digest)
+    assert kernel is not None
+    assert dict(kernel.files) == second["files"]
+    assert there.take_amounts().kernels == 1
+    assert (bool(answer.damage), answer.error) == (fault == "replaced", None)
+
+
+def test_the_next_build_has_to_be_trusted_as_the_first_and_is_no_refusal(tmp_path: Path) -> None:
+    files, digest = MemoryFiles(), kernel_key().digest
+    (friends,) = (
+        build
+        for build in two_builds(files, tmp_path).descriptions(digest)
+        if FRIEND.public in build["signatures"]
+    )
+    del files.objects[library_of(friends)]
+    store = open_store(tmp_path / "there", trust=TRUST)
+    there = Exchange(files, store, kernels=True)
+    answer = there.fetch([PLACE], 1.0)[PLACE]
+    assert store.kernel(digest) is None
+    assert (answer.refused, answer.damage, answer.error) == ("", (), None)
+    assert there.take_amounts().refused == 0
 
 
 def test_a_hostile_edition_writes_nothing_outside_the_cache(tmp_path: Path) -> None:

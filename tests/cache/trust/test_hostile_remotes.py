@@ -12,6 +12,7 @@ import pytest
 from inductor_plugin.cache import Store, document, open_store
 from inductor_plugin.cache.entry import parse_entry
 from inductor_plugin.cache.remote.chain import read_chains
+from inductor_plugin.cache.remote.descriptions import MOST, Description
 from inductor_plugin.cache.remote.edition import Edition, edition_of, parse_edition, united
 from inductor_plugin.cache.remote.exchange import Answer, Exchange
 from inductor_plugin.cache.remote.files import LocalFiles
@@ -202,17 +203,28 @@ def pulled(path: Path, remote: LocalFiles, signer: Signer) -> tuple[int, int]:
     return amounts.kernels, amounts.refused
 
 
-def add_edition(remote: LocalFiles, number: int, **fields: Any) -> None:
-    """Write an edition as an attacker does: with the first one's record and another description of its kernel."""
+def first_edition(remote: LocalFiles) -> tuple[Edition, str, Description]:
+    """Return the first edition of the record, with digest and description of its kernel."""
     (content,) = remote.read([edition_name(PLACE, 0)], [1 << 20], 1.0)
     assert isinstance(content, bytes)
     first = parse_edition(content, PLACE)
     ((digest, known),) = first.kernels.items()
+    return first, digest, known
+
+
+def false_build(known: Description, **fields: Any) -> dict[str, Any]:
+    """Return another description of a kernel, signed by a stranger unless signatures are given."""
     described: dict[str, Any] = {**known, "created": 1.0, "signatures": {}, **fields}
     if not described["signatures"]:
         entry = parse_entry(document.dump(described), Path())
         described["signatures"] = {STRANGER.public: STRANGER.sign(entry)}
-    whole = Edition(first.record, {digest: described})
+    return described
+
+
+def add_edition(remote: LocalFiles, number: int, **fields: Any) -> None:
+    """Write an edition as an attacker does: with the first one's record and another description of its kernel."""
+    first, digest, known = first_edition(remote)
+    whole = Edition(first.record, {digest: false_build(known, **fields)})
     remote.create(edition_name(PLACE, number), whole.dump(), 1.0)
 
 
@@ -233,6 +245,26 @@ def test_many_descriptions_of_strangers_hide_no_signed_one(tmp_path: Path) -> No
     (tmp_path / "remote" / edition_name(PLACE, 0)).unlink()  # it has expired
     assert pushed(tmp_path / "signer", remote, FRIEND) == 1
     assert pulled(tmp_path / "b", remote, FRIEND) == (1, 0)
+
+
+def test_many_signed_builds_of_a_stranger_hide_none_that_a_third_machine_passes_on(
+    tmp_path: Path,
+) -> None:
+    remote = LocalFiles(tmp_path / "remote")
+    assert pushed(tmp_path / "signer", remote, FRIEND) == 1
+    first, digest, known = first_edition(remote)
+    head, *rest = [
+        false_build(known, bytes=100 + number) for number in range(MOST)
+    ]  # before 15 as text
+    hostile = Edition(first.record, {digest: head}, {digest: tuple(rest)})
+    remote.create(edition_name(PLACE, 1), hostile.dump(), 1.0)
+    third = open_store(tmp_path / "third")  # it trusts neither
+    third.put_environment(ENVIRONMENT)
+    third.put_record(record(measured("b")))
+    assert push(third, remote, TransferPart()).amounts.sent == 1
+    for number in (0, 1):  # they have expired
+        (tmp_path / "remote" / edition_name(PLACE, number)).unlink()
+    assert pulled(tmp_path / "a", remote, FRIEND) == (1, 0)
 
 
 def test_a_signer_writes_where_its_signature_is_missing_or_false(tmp_path: Path) -> None:

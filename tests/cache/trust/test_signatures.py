@@ -6,17 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from inductor_plugin.cache import KernelEntry, Store, open_store
 from inductor_plugin.cache.entry import MAX_SIGNATURES
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive, merge_stores
 from inductor_plugin.cache.transfer.kernels import admitted, copy_kernels
-from inductor_plugin.cache.trust.keys import Signer, is_signature, signer_of
+from inductor_plugin.cache.trust.keys import Signer, is_signature
 from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.cache.trust.signatures import joined, true_signatures
 from tests.support.cache.records import put_library
-from tests.support.trust.payload import FRIEND, STRANGER, TRUST
+from tests.support.trust.payload import FRIEND, STRANGER, TRUST, of_many
 
 FALSE = "A" * 86
 """64 bytes in base64, which no key has made of anything."""
@@ -26,13 +25,6 @@ JUNK = {f"junk{number}": "x" for number in range(MAX_SIGNATURES)}
 def signed(entry: KernelEntry, *signers: Signer, **fields: str) -> KernelEntry:
     by = {signer.public: signer.sign(entry) for signer in signers}
     return replace(entry, signatures={**by, **fields})
-
-
-def of_many(entry: KernelEntry) -> dict[str, str]:
-    """Return as many true signatures as an entry may have, of keys that nobody knows."""
-    privates = [bytes([number]) * 32 for number in range(MAX_SIGNATURES)]
-    signers = [signer_of(Ed25519PrivateKey.from_private_bytes(private)) for private in privates]
-    return {signer.public: signer.sign(entry) for signer in signers}
 
 
 def take(store: Store, entry: KernelEntry, *, trusted: bool = False) -> KernelEntry:
@@ -127,3 +119,36 @@ def test_a_merge_leaves_false_signatures_behind(tmp_path: Path) -> None:
     kernel = open_store(target.root, trust=Trust()).kernel(entry.digest)
     assert kernel is not None
     assert kernel.signatures.keys() == {FRIEND.public}
+
+
+@pytest.mark.parametrize("trust", [Trust(), TRUST], ids=["of nobody", "of the signer"])
+def test_a_merge_says_how_many_signatures_have_no_room(trust: Trust, tmp_path: Path) -> None:
+    entry = put_library(open_store(tmp_path / "own"))
+    files = {name: entry.path(name) for name in entry.files}
+    target, source = open_store(tmp_path / "target", trust=trust), open_store(tmp_path / "source")
+    target.put_kernel(entry.key, files, None, {"signatures": of_many(entry)})
+    theirs = dict(signed(entry, FRIEND).signatures)
+    source.put_kernel(entry.key, files, None, {"signatures": theirs})
+    assert merge_stores(target, source).signatures_left_out == 1  # the friend's, or one of the many
+    kernel = target.kernel(entry.digest)
+    assert kernel is not None
+    assert len(kernel.signatures) == MAX_SIGNATURES
+    assert (FRIEND.public in kernel.signatures) == (trust is TRUST)
+    assert merge_stores(target, source).signatures_left_out == (0 if trust is TRUST else 1)
+
+
+def test_signatures_that_find_room_or_are_of_another_build_are_not_left_out(tmp_path: Path) -> None:
+    entry = put_library(open_store(tmp_path / "own"))
+    files = {name: entry.path(name) for name in entry.files}
+    roomy, full = open_store(tmp_path / "roomy"), open_store(tmp_path / "full")
+    roomy.put_kernel(entry.key, files, None, {"signatures": dict([*of_many(entry).items()][1:])})
+    full.put_kernel(entry.key, files, None, {"signatures": of_many(entry)})
+    source, other = open_store(tmp_path / "source"), open_store(tmp_path / "other")
+    source.put_kernel(
+        entry.key, files, None, {"signatures": dict(signed(entry, FRIEND).signatures)}
+    )
+    assert merge_stores(roomy, source).signatures_left_out == 0
+    build = open_store(tmp_path / "build").put_kernel(entry.key, {"kernel.so": b"another"})
+    content = {"kernel.so": build.path("kernel.so")}
+    other.put_kernel(entry.key, content, None, {"signatures": {FRIEND.public: FRIEND.sign(build)}})
+    assert merge_stores(full, other).signatures_left_out == 0

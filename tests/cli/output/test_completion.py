@@ -62,3 +62,15 @@ def test_without_the_package_the_way_to_it_is_named(
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
     assert 'pip install "inductor-plugin[completion]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [("completion", "bash", "--json"), ("--json", "completion", "zsh")]
+)
+def test_a_script_is_no_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        "inductor-plugin completion: completion is a script for a shell; leave out --json\n"
+    )

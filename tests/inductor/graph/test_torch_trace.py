@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +74,22 @@ def test_the_decisions_of_a_graph_are_an_artifact(trace: Lines) -> None:
         "a": "hung",
     }
     assert (known["not_measured"], known["rejected"]) == (["late"], {"t": "no"})
+
+
+@pytest.mark.claim
+def test_tlparse_makes_a_page_that_links_it(trace: Lines, tmp_path: Path) -> None:
+    """What a compile writes beside it is in `tests/end_to_end/test_tlparse.py`, which takes longer."""
+    torch_trace.write([ticket(hit=True)], Counters().snapshot())
+    log, page = tmp_path / "trace.log", tmp_path / "page"
+    log.write_text("\n".join(trace.lines) + "\n", encoding="utf-8")
+    tlparse = [str(Path(sys.executable).parent / "tlparse"), "--strict", "--no-browser"]
+    command = [*tlparse, "-o", str(page), str(log)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    index = (page / "index.html").read_text(encoding="utf-8")
+    (link,) = set(re.findall(r'href="([^"]*inductor_plugin_decisions[^"]*)"', index))
+    (problem,) = json.loads((page / link).read_text(encoding="utf-8"))["problems"]
+    assert (problem["winner"], problem["reason"]) == ("library", "nothing else ran")
 
 
 def test_without_a_trace_nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from inductor_plugin.cache import KernelEntry, KernelKey, Store, document
-from inductor_plugin.cache.entry import ENTRY, make_entry, parse_entry
+from inductor_plugin.cache.entry import ENTRY, MAX_SIGNATURES, make_entry, parse_entry
 from inductor_plugin.cache.trust.keys import signer_of
 from inductor_plugin.cache.trust.policy import Trust
 from tests.support.cache.records import kernel_key
@@ -118,6 +118,13 @@ class Kernel:
             (folder / name).write_bytes(content)
             (folder / name).chmod(0o600)
         return folder
+
+
+def of_many(entry: KernelEntry) -> dict[str, str]:
+    """Return as many true signatures as an entry may have, of keys that nobody knows."""
+    privates = [bytes([number]) * 32 for number in range(MAX_SIGNATURES)]
+    signers = [signer_of(Ed25519PrivateKey.from_private_bytes(private)) for private in privates]
+    return {signer.public: signer.sign(entry) for signer in signers}
 
 
 def sha256(content: bytes) -> str:

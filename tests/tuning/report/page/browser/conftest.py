@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
+from inductor_plugin.tuning.report.page.gather import read_json
 from tests.support.browser import Page, browser_path, missing, opened_browser
 from tests.support.report_pages import (
     WrittenPage,
@@ -41,20 +46,45 @@ def silent(page: Page) -> Iterator[None]:
     assert [address for address in page.requests if not address.startswith("file:")] == []
 
 
+def tuned(
+    factory: pytest.TempPathFactory, name: str, tune: Callable[[Path], object]
+) -> WrittenPage:
+    """Return the page of a cache with the trace of its tuning, which takes a minute: all workers of a run share the cache.
+
+    Args:
+        factory: Makes the folders.
+        name: Title of the page.
+        tune: Fills a cache, and writes the trace beside it.
+    """
+    base = factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / f"tuned-{name.replace(' ', '-')}"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "done").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # the worker before has failed
+            folder.mkdir(mode=0o700)
+            tune(folder / "cache")
+            (folder / "done").touch()
+    trace = read_json(folder / "cache-trace.json")
+    return written(factory.mktemp("page"), name, cache_at(folder / "cache"), trace=trace)
+
+
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
     """Return the page of the demo's cache, with the trace of its first process."""
-    folder = tmp_path_factory.mktemp("demo")
-    trace = tuned_by_the_demo(folder / "cache")
-    return written(folder, "the demo", cache_at(folder / "cache"), trace=trace)
+    return tuned(tmp_path_factory, "the demo", tuned_by_the_demo)
 
 
 @pytest.fixture(scope="session")
 def training(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
     """Return the page of the cache that a training step of GPT-2 leaves."""
-    folder = tmp_path_factory.mktemp("training")
-    trace = tuned_by_training(folder / "cache")
-    return written(folder, "GPT-2", cache_at(folder / "cache"), trace=trace)
+    return tuned(tmp_path_factory, "GPT-2", tuned_by_training)
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
+    """Return the page of 200 records with 20 candidates each, which is there at once."""
+    return written(tmp_path_factory.mktemp("few"), "few", invented(200))
 
 
 @pytest.fixture(scope="session")

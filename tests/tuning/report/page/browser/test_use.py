@@ -1,4 +1,4 @@
-"""A page is sorted, searched, opened and printed: for the caches of the demo and of a training step, and for 10,000 records."""
+"""A page is sorted, searched, opened and printed: for the caches of the demo and of a training step, and for 200 and 10,000 records."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from tests.support.browser import Page
 from tests.support.cache.records import ENVIRONMENT, decision, measured, record
 from tests.support.report_pages import SHOWN, SIZES, WrittenPage, opened, shown
 
-pytestmark = pytest.mark.slow
-
 NONE = "\N{EN DASH}"
 FIRST_PAINT_MS = 2000
 
@@ -25,7 +23,13 @@ def number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-@pytest.mark.parametrize("name", ["demo", "training", "many"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("few", marks=pytest.mark.claim),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("demo", "training", "many")),
+    ],
+)
 def test_problems_are_sorted_searched_and_opened(
     name: str, page: Page, request: pytest.FixtureRequest
 ) -> None:
@@ -59,6 +63,7 @@ def test_problems_are_sorted_searched_and_opened(
     assert page.run("location.hash").startswith("#r/")
 
 
+@pytest.mark.slow
 def test_the_first_of_ten_thousand_records_is_there_within_two_seconds(
     page: Page, many: WrittenPage
 ) -> None:
@@ -71,6 +76,7 @@ def test_the_first_of_ten_thousand_records_is_there_within_two_seconds(
     page.wait(f"Number({SHOWN}.at(-1).getAttribute('aria-rowindex')) === 10001")
 
 
+@pytest.mark.slow
 def test_a_link_leads_to_a_record_and_back(page: Page, many: WrittenPage) -> None:
     opened(page, many.file)
     address = page.run(f"{SHOWN}[5].querySelector('a').getAttribute('href')")
@@ -85,6 +91,7 @@ def test_a_link_leads_to_a_record_and_back(page: Page, many: WrittenPage) -> Non
     assert page.run("location.hash") == ""
 
 
+@pytest.mark.slow
 def test_an_address_that_nobody_wrote_leaves_the_page_as_it_is(
     page: Page, many: WrittenPage
 ) -> None:
@@ -95,6 +102,7 @@ def test_an_address_that_nobody_wrote_leaves_the_page_as_it_is(
     assert not page.run("document.getElementById('record').open")
 
 
+@pytest.mark.slow
 def test_two_quick_keys_move_by_two_records(page: Page, many: WrittenPage) -> None:
     """The second comes before the record of the first is shown."""
     opened(page, many.file)
@@ -110,6 +118,7 @@ def test_two_quick_keys_move_by_two_records(page: Page, many: WrittenPage) -> No
     page.wait(f"location.hash === {json.dumps(third)}")
 
 
+@pytest.mark.slow
 def test_everything_is_reached_by_keys(page: Page, many: WrittenPage) -> None:
     opened(page, many.file)
     page.press("/")
@@ -130,6 +139,7 @@ def test_everything_is_reached_by_keys(page: Page, many: WrittenPage) -> None:
     assert page.run("document.activeElement.getAttribute('href')") == first
 
 
+@pytest.mark.slow
 def test_arrows_move_between_rows_from_wherever_the_focus_is(page: Page, many: WrittenPage) -> None:
     opened(page, many.file)
     row = "Number(document.activeElement.closest('tr')?.dataset.row)"
@@ -149,6 +159,7 @@ def test_arrows_move_between_rows_from_wherever_the_focus_is(page: Page, many: W
     assert page.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
+@pytest.mark.slow
 def test_a_record_that_was_reached_by_arrows_is_focused_after_it(
     page: Page, many: WrittenPage
 ) -> None:
@@ -164,6 +175,7 @@ def test_a_record_that_was_reached_by_arrows_is_focused_after_it(
     page.wait("document.activeElement.closest('tr')?.dataset.row === '100'")
 
 
+@pytest.mark.slow
 def test_texts_of_a_record_are_shown_and_not_run(page: Page, tmp_path: Path) -> None:
     text = '</script><img src=x onerror="window.owned=1"><script>window.owned=1</script>{{data}}'
     odd = record(measured(text, name=text, reason=text, description=text), rejected={text: text})
@@ -182,6 +194,7 @@ def test_texts_of_a_record_are_shown_and_not_run(page: Page, tmp_path: Path) -> 
     assert text in page.run("document.querySelector('h1').textContent")
 
 
+@pytest.mark.slow
 def test_a_page_has_no_wider_content_than_its_window(
     page: Page, many: WrittenPage, tmp_path: Path
 ) -> None:
@@ -204,6 +217,7 @@ def test_a_page_has_no_wider_content_than_its_window(
                 )
 
 
+@pytest.mark.slow
 def test_an_empty_cache_says_what_to_do(page: Page, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     file.write_text(document(page_model([CacheSource("c", [], {})]), "c"), encoding="utf-8")
@@ -211,6 +225,7 @@ def test_an_empty_cache_says_what_to_do(page: Page, tmp_path: Path) -> None:
     assert "run `inductor-plugin demo`" in page.run("document.getElementById('problems').innerText")
 
 
+@pytest.mark.slow
 def test_a_page_is_printed_without_what_is_for_a_screen(
     page: Page, many: WrittenPage, tmp_path: Path
 ) -> None:
