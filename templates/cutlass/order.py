@@ -84,4 +84,6 @@ def tile_of(choice: Choice) -> TileConfig:
         split_k=launch.split_k,
         stream_k=config.schedule == "stream_k" and launch.split_k == 1,
         group=launch.swizzle,
+        # That of sm_100 orders the tiles by the swizzle and adds none.
+        scheduler="sm90" if config.arch == "sm_90a" else "",
     )
