@@ -80,9 +80,9 @@ class TileConfig:
         split_k: Blocks that share one tile's K and are summed afterwards.
         stream_k: True if K is divided so that all multiprocessors get equal work.
         group: Width of a panel of tiles that are traversed together (Triton's GROUP_M, CUTLASS's swizzle).
-        along: Dimension along which a panel is traversed: ``n`` for Triton's groups of rows.
+        along: Dimension along which a panel is traversed: ``n`` for Triton's groups of rows; empty if ``scheduler`` chooses it.
         scheduler: ``sm90`` for CUTLASS's persistent scheduler of sm_90, which adds tiles until ``group`` divides them
-            (`grid_of`); empty for one that adds none.
+            and counts ``group`` in clusters (`grid_of`); empty for one that does neither.
         epilogue_bytes: Shared memory in addition to the stages.
         zeroed: True if the partial results of ``split_k`` are zeroed before each call.
     """
@@ -97,7 +97,7 @@ class TileConfig:
     split_k: int = 1
     stream_k: bool = False
     group: int = 8
-    along: Literal["m", "n"] = "n"
+    along: Literal["", "m", "n"] = "n"
     scheduler: Literal["", "sm90"] = ""
     epilogue_bytes: int = 0
     zeroed: bool = False
@@ -142,17 +142,20 @@ class Grid:
 def grid_of(shape: GemmShape, config: TileConfig) -> Grid:
     """Return the tiles that a kernel computes: whole clusters, and what its scheduler adds.
 
-    The scheduler of sm_90 computes all tiles that it adds, and reads the operand that they still have
-    (``PersistentTileSchedulerSm90Params::initialize`` in CUTLASS's ``tile_scheduler_params.h``).
+    The scheduler of sm_90 computes all tiles that it adds, and reads the operand that they still have. Where it
+    chooses the direction, it is the one with fewer tiles (``initialize`` and ``get_rasterization_order`` of
+    ``PersistentTileSchedulerSm90Params`` in CUTLASS's ``tile_scheduler_params.h``).
     """
     cluster_m, cluster_n = config.cluster
     rows = round_up(ceil_div(shape.m, config.m), cluster_m)
     columns = round_up(ceil_div(shape.n, config.n), cluster_n)
+    width_m = width_n = config.group
     if config.scheduler == "sm90":
         swizzle = swizzle_of(rows, columns, config.group)
-        rows = round_up(rows, swizzle * cluster_m)
-        columns = round_up(columns, swizzle * cluster_n)
-    return Grid(rows, columns, config.along, config.group)
+        width_m, width_n = swizzle * cluster_m, swizzle * cluster_n
+        rows, columns = round_up(rows, width_m), round_up(columns, width_n)
+    along = config.along or ("m" if columns > rows else "n")
+    return Grid(rows, columns, along, width_n if along == "m" else width_m)
 
 
 def swizzle_of(rows: int, columns: int, most: int) -> int:

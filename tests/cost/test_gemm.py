@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from inductor_plugin.cost.gemm import TilePrediction, predict, ranked
+from inductor_plugin.cost.gemm import DRAM_PEAK, TilePrediction, predict, ranked
 from inductor_plugin.cost.tile import GemmShape, TileConfig
 from inductor_plugin.problem.target import Target, names, target
 
@@ -130,6 +130,18 @@ def test_a_swizzle_that_adds_half_as_many_tiles_costs_their_time():
     # 18 x 63 tiles in 9 waves against 32 x 64 in 16.
     assert seconds(odd, eight) > 1.5 * seconds(odd, one)
     assert seconds(even, eight) <= seconds(even, one)
+
+
+def test_few_rows_of_many_columns_are_read_once_by_a_scheduler_that_chooses_the_direction():
+    shape = GemmShape(1024, 128256, 4096)
+    tile = TileConfig(128, 256, 64, warps=8, cluster=(2, 1), group=1, scheduler="sm90")
+    along_n, chosen = (predict(H100, shape, replace(tile, along=each)) for each in ("n", ""))
+    assert isinstance(along_n, TilePrediction)
+    assert isinstance(chosen, TilePrediction)
+    assert chosen.tiles == along_n.tiles
+    assert chosen.memory_s < 0.5 * along_n.memory_s
+    once_s = shape.bytes / (H100.memory_bandwidth * DRAM_PEAK)
+    assert once_s <= chosen.memory_s < 1.1 * once_s
 
 
 @pytest.mark.parametrize("name", names())

@@ -6,6 +6,7 @@ import pytest
 
 from inductor_plugin.cost.tile import (
     GemmShape,
+    Grid,
     TileConfig,
     grid_of,
     occupancy_of,
@@ -148,3 +149,25 @@ def test_hoppers_scheduler_adds_tiles_until_swizzle_and_cluster_divide_them(
     plain = grid_of(shape, config)
     assert plain.rows == -(-tiles[0] // cluster[0]) * cluster[0]
     assert plain.columns == -(-tiles[1] // cluster[1]) * cluster[1]
+
+
+@pytest.mark.parametrize(
+    ("tiles", "cluster", "most", "grid"),
+    [
+        ((8, 1002), (1, 1), 1, Grid(8, 1002, "m", 1)),
+        ((1002, 8), (1, 1), 1, Grid(1002, 8, "n", 1)),
+        ((8, 8), (2, 1), 2, Grid(8, 8, "n", 4)),
+        ((4, 9), (2, 1), 8, Grid(8, 12, "m", 4)),
+        ((9, 4), (1, 2), 8, Grid(12, 8, "n", 4)),
+        ((5, 6), (1, 1), 4, Grid(8, 8, "n", 4)),  # equal with the tiles that are added
+    ],
+)
+def test_hoppers_scheduler_walks_along_the_side_with_fewer_tiles(
+    tiles: tuple[int, int], cluster: tuple[int, int], most: int, grid: Grid
+) -> None:
+    """``get_rasterization_order`` by hand; a panel is as wide as the swizzle in clusters."""
+    shape = GemmShape(tiles[0] * 128, tiles[1] * 256, 64)
+    config = replace(TILE, cluster=cluster, group=most, along="", scheduler="sm90")
+    assert grid_of(shape, config) == grid
+    assert grid_of(shape, replace(config, along="m")).along == "m"
+    assert grid_of(shape, replace(config, scheduler="", along="n")).width == most

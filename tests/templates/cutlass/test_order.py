@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass.choices import LIMIT, choices
-from inductor_plugin.templates.cutlass.config import LaunchOptions
+from inductor_plugin.templates.cutlass.config import LaunchOptions, Raster
 from inductor_plugin.templates.cutlass.order import order, shape_of, tile_of
 from inductor_plugin.templates.cutlass.problem import GemmFacts
 
@@ -84,3 +85,13 @@ def test_a_swizzle_is_ranked_with_the_tiles_it_adds() -> None:
 def test_only_hoppers_scheduler_adds_tiles() -> None:
     for name in ("A100", "B200"):
         assert {tile_of(offer).scheduler for offer in offered(FACTS, name)} == {""}
+
+
+def test_hoppers_scheduler_chooses_its_direction_unless_the_launch_names_it() -> None:
+    (offer, *_) = offered(FACTS, "H100")
+    named = {
+        raster: tile_of(replace(offer, launch=LaunchOptions(raster=raster))).along
+        for raster in get_args(Raster)
+    }
+    assert named == {"heuristic": "", "along_m": "m", "along_n": "n"}
+    assert {tile_of(offer).along for offer in offered(FACTS, "B200")} == {"n"}
