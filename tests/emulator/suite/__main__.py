@@ -8,14 +8,11 @@ At the end it names the cases that are still to run, by family.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
 
 from inductor_plugin.errors import KernelError
-from inductor_plugin.kernels import nvcc
-from inductor_plugin.kernels.nvcc import Toolkit
 from tests.emulator.fault import FaultError
 from tests.emulator.kernels import build
 from tests.emulator.machine.schedule import EAGER
@@ -23,7 +20,7 @@ from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import row as table
 from tests.emulator.suite.entry import Entry, entries
-from tests.emulator.suite.row import Row, counts_of, rounded
+from tests.emulator.suite.row import Row, counts_of, rounded, versions
 
 _BATCH = 6
 """Kernels of a unit: more take more memory than two compilers have on a machine of 8 GB."""
@@ -121,13 +118,8 @@ def row_of(runtime: Runtime, entry: Entry) -> tuple[Row, str]:
 
 def _facts() -> dict[str, str]:
     """Return what the table depends on besides the kernels."""
-    toolkit = nvcc.find("", dict(os.environ))
-    known = isinstance(toolkit, Toolkit)
-    return {
-        "nvcc": toolkit.version if known else "",
-        "cutlass": toolkit.cutlass_version if known else "",
-        "unit of errors": "what the product accepts (problem/tolerance.py) against float64",
-    }
+    unit = "what the product accepts (problem/tolerance.py) against float64"
+    return {**versions(), "unit of errors": unit}
 
 
 if __name__ == "__main__":
