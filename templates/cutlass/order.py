@@ -75,7 +75,8 @@ def tile_of(choice: Choice) -> TileConfig:
     m, n, k = config.tile
     schedule = "cooperative" if config.schedule == "stream_k" else config.schedule
     along_m, along_n = SM80_WARPS[(m, n)] if config.arch == "sm_80" else (4, 1)
-    hopper = config.arch == "sm_90a"
+    # The scheduler of groups is another, and that of sm_100 orders the tiles by the swizzle and adds none.
+    hopper = config.arch == "sm_90a" and not config.grouped
     consumers = 2 if schedule in ("pingpong", "cooperative") else 1
     return TileConfig(
         m=m // 2 if schedule == "two_sm" else m,
@@ -89,6 +90,5 @@ def tile_of(choice: Choice) -> TileConfig:
         stream_k=config.schedule == "stream_k" and launch.split_k == 1,
         group=launch.swizzle,
         along=_ALONG[launch.raster] if hopper else "n",
-        # That of sm_100 orders the tiles by the swizzle and adds none.
         scheduler="sm90" if hopper else "",
     )

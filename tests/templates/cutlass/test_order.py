@@ -85,6 +85,8 @@ def test_a_swizzle_is_ranked_with_the_tiles_it_adds() -> None:
 def test_only_hoppers_scheduler_adds_tiles() -> None:
     for name in ("A100", "B200"):
         assert {tile_of(offer).scheduler for offer in offered(FACTS, name)} == {""}
+    groups = offered(replace(FACTS, batch=4, grouped=True), "H100")
+    assert {(each.config.arch, tile_of(each).scheduler) for each in groups} == {("sm_90a", "")}
 
 
 def test_hoppers_scheduler_chooses_its_direction_unless_the_launch_names_it() -> None:
