@@ -144,7 +144,7 @@ def test_the_table_has_the_share_of_each_family_and_the_reason_of_each_miss(tmp_
 @pytest.mark.parametrize(
     ("scores", "complaint"),
     [
-        ([Score("sm90 x", "bar.sync", "a", 20, {"late": 17}, {2: "b;"}, {})], ""),  # not all run
+        ([Score("sm90 x", "red", "a", 20, {"late": 2}, {2: "b;"}, {3: "c"})], ""),  # not all run
         ([Score("sm90 x", "bar.sync", "a", 18, {"late": 17}, {2: "b;"}, {})], ""),
         ([Score("sm90 x", "red", "a", 6, {"late": 5}, {2: "b;"}, {})], "nobody has said"),
         ([Score("sm90 x", "membar", "a", 6, {"late": 5}, {2: "b;"}, {})], "83.3% are noticed"),
