@@ -11,14 +11,16 @@ are hardware figures, named below, and were not fitted to timings.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from inductor_plugin.cost.tile import (
     BYTES,
     GemmShape,
+    Grid,
     TileConfig,
     ceil_div,
+    grid_of,
     occupancy_of,
     stages_of,
     why_not,
@@ -61,11 +63,11 @@ class TilePrediction:
         fill_s: Filling the pipeline and storing, where nothing else hides it.
         reduce_s: Summing the partial results of split-K or stream-K, and zeroing the sums first where
             the kernel needs it.
-        tiles: Blocks of work.
+        tiles: Blocks of work, those that a scheduler adds (`tile.grid_of`) included.
         waves: Number of waves of blocks.
-        operations: Multiplications and additions, those of incomplete tiles included. This and `loaded` are held against what
+        operations: Multiplications and additions, those of incomplete and added tiles included. This and `loaded` are held against what
             kernels do in the emulator (tests/emulator/suite/test_models.py).
-        loaded: Bytes loaded from L2; incomplete tiles along M and N count as whole ones.
+        loaded: Bytes loaded from L2; incomplete and added tiles along M and N count as whole ones.
     """
 
     seconds: float
@@ -139,9 +141,8 @@ def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePredict
     shared = cluster_m * cluster_n
     # Only multiprocessors that whole clusters cover are used.
     usable = target.multiprocessors // shared * shared
-    rows = ceil_div(ceil_div(shape.m, config.m), cluster_m) * cluster_m
-    columns = ceil_div(ceil_div(shape.n, config.n), cluster_n) * cluster_n
-    tiles = rows * columns * shape.batch * config.split_k
+    grid = grid_of(shape, config)
+    tiles = grid.rows * grid.columns * shape.batch * config.split_k
     steps = ceil_div(ceil_div(shape.k, config.k), config.split_k)
     occupancy = min(occupancy_of(target, shape, config), ceil_div(tiles, usable))
     # With stream-K a multiprocessor gets a share of the steps, else whole tiles.
@@ -158,7 +159,7 @@ def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePredict
         tiles * steps * loaded / _l2_bandwidth(target),
         each * steps * loaded / (FILL_BYTES_PER_CLOCK * clock),
     )
-    moved = _moved_bytes(target, shape, config, usable * occupancy, (rows, columns))
+    moved = _moved_bytes(target, shape, config, usable * occupancy, grid)
     flying = (stages_of(target, shape, config) - 1) * loaded
     blocks = min(tiles * steps, usable * occupancy) if config.stream_k else tiles
     memory_s = moved * _seconds_per_byte(target, blocks, usable * occupancy, max(flying, 1.0))
@@ -236,31 +237,30 @@ def _seconds_per_byte(target: Target, tiles: int, slots: int, flying: float) -> 
 
 
 def _moved_bytes(
-    target: Target, shape: GemmShape, config: TileConfig, resident: int, grid: tuple[int, int]
+    target: Target, shape: GemmShape, config: TileConfig, resident: int, grid: Grid
 ) -> float:
     """Return bytes read from and written to device memory.
 
     Operands that concurrent blocks share are read once by them; an operand that fits half of L2 is read
     once in total.
     """
-    rows, columns = grid
-    high, wide = _panel(config, max(resident // config.split_k, 1), rows, columns)
+    high, wide = _panel(grid, max(resident // config.split_k, 1))
     kept = target.l2_bytes / 2
     a, b = shape.m * shape.k * BYTES[shape.a], shape.k * shape.n * BYTES[shape.b]
-    a_read = a if a + b <= kept or a <= kept / 2 else a * ceil_div(columns, wide)
-    b_read = b if a + b <= kept or b <= kept / 2 else b * ceil_div(rows, high)
+    a_read = a if a + b <= kept or a <= kept / 2 else a * ceil_div(grid.columns, wide)
+    b_read = b if a + b <= kept or b <= kept / 2 else b * ceil_div(grid.rows, high)
     written = 0 if config.split_k > 1 else shape.m * shape.n * BYTES[shape.out]
     return float(shape.batch * (a_read + b_read + written))
 
 
-def _panel(config: TileConfig, resident: int, rows: int, columns: int) -> tuple[int, int]:
+def _panel(grid: Grid, resident: int) -> tuple[int, int]:
     """Return the (rows, columns) of tiles that concurrent blocks cover."""
-    if config.along == "m":
-        wide, high = _panel(replace(config, along="n"), resident, columns, rows)
+    if grid.along == "m":
+        wide, high = _panel(Grid(grid.columns, grid.rows, "n", grid.width), resident)
         return high, wide
-    high = min(rows, max(config.group, 1))
-    wide = min(columns, ceil_div(resident, high))
-    return min(rows, max(high, resident // wide)), wide
+    high = min(grid.rows, max(grid.width, 1))
+    wide = min(grid.columns, ceil_div(resident, high))
+    return min(grid.rows, max(high, resident // wide)), wide
 
 
 def _fill_s(

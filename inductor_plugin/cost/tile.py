@@ -80,7 +80,9 @@ class TileConfig:
         split_k: Blocks that share one tile's K and are summed afterwards.
         stream_k: True if K is divided so that all multiprocessors get equal work.
         group: Width of a panel of tiles that are traversed together (Triton's GROUP_M, CUTLASS's swizzle).
-        along: Dimension along which a panel is traversed: ``n`` for Triton's groups of rows.
+        along: Dimension along which a panel is traversed: ``n`` for Triton's groups of rows; empty if ``scheduler`` chooses it.
+        scheduler: ``sm90`` for CUTLASS's persistent scheduler of sm_90, which adds tiles until ``group`` divides them
+            and counts ``group`` in clusters (`grid_of`); empty for one that does neither.
         epilogue_bytes: Shared memory in addition to the stages.
         zeroed: True if the partial results of ``split_k`` are zeroed before each call.
     """
@@ -95,7 +97,8 @@ class TileConfig:
     split_k: int = 1
     stream_k: bool = False
     group: int = 8
-    along: Literal["m", "n"] = "n"
+    along: Literal["", "m", "n"] = "n"
+    scheduler: Literal["", "sm90"] = ""
     epilogue_bytes: int = 0
     zeroed: bool = False
 
@@ -117,6 +120,57 @@ class TileConfig:
     def stage_bytes(self, shape: GemmShape) -> int:
         """Return the shared memory of one step along K."""
         return self.k * (self.m * BYTES[shape.a] + self.n * BYTES[shape.b])
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The tiles of one product, and the order in which blocks take them.
+
+    Attributes:
+        rows: Tiles along M, those beyond the last row included.
+        columns: Tiles along N, likewise.
+        along: Dimension along which a panel is traversed.
+        width: Tiles of a panel across that dimension.
+    """
+
+    rows: int
+    columns: int
+    along: Literal["m", "n"]
+    width: int
+
+
+def grid_of(shape: GemmShape, config: TileConfig) -> Grid:
+    """Return the tiles that a kernel computes: whole clusters, and what its scheduler adds.
+
+    The scheduler of sm_90 computes all tiles that it adds, and reads the operand that they still have. Where it
+    chooses the direction, it is the one with fewer tiles (``initialize`` and ``get_rasterization_order`` of
+    ``PersistentTileSchedulerSm90Params`` in CUTLASS's ``tile_scheduler_params.h``).
+    """
+    cluster_m, cluster_n = config.cluster
+    rows = round_up(ceil_div(shape.m, config.m), cluster_m)
+    columns = round_up(ceil_div(shape.n, config.n), cluster_n)
+    width_m = width_n = config.group
+    if config.scheduler == "sm90":
+        swizzle = swizzle_of(rows, columns, config.group)
+        width_m, width_n = swizzle * cluster_m, swizzle * cluster_n
+        rows, columns = round_up(rows, width_m), round_up(columns, width_n)
+    along = config.along or ("m" if columns > rows else "n")
+    return Grid(rows, columns, along, width_n if along == "m" else width_m)
+
+
+def swizzle_of(rows: int, columns: int, most: int) -> int:
+    """Return the swizzle that CUTLASS's scheduler of sm_90 uses (``get_log_swizzle_size``).
+
+    Args:
+        rows: Tiles along M, of whole clusters.
+        columns: Tiles along N, likewise.
+        most: ``max_swizzle_size``.
+    """
+    fewest = min(rows, columns)
+    for swizzle, needed in ((8, 6), (4, 3), (2, 2)):
+        if most >= swizzle and fewest >= needed:
+            return swizzle
+    return 1
 
 
 def why_not(target: Target, shape: GemmShape, config: TileConfig) -> str | None:
@@ -196,3 +250,8 @@ def occupancy_of(target: Target, shape: GemmShape, config: TileConfig) -> int:
 def ceil_div(whole: int, part: int) -> int:
     """Return ``whole / part``, rounded up."""
     return -(-whole // part)
+
+
+def round_up(whole: int, part: int) -> int:
+    """Return the smallest multiple of ``part`` that is not below ``whole``."""
+    return ceil_div(whole, part) * part

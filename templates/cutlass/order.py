@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from inductor_plugin.cost.gemm import ranked
 from inductor_plugin.cost.nvidia import ordered
 from inductor_plugin.cost.tile import GemmShape, TileConfig
 from inductor_plugin.problem.target import Target
 from inductor_plugin.templates.cutlass.choices import LIMIT, Choice
+from inductor_plugin.templates.cutlass.config import Raster
 from inductor_plugin.templates.cutlass.limits import SM80_WARPS
 from inductor_plugin.templates.cutlass.problem import GemmFacts
 
@@ -23,6 +25,7 @@ _DTYPES: dict[str, str] = {
     "s8": "int8",
     "s32": "int32",
 }
+_ALONG: dict[Raster, Literal["", "m", "n"]] = {"heuristic": "", "along_m": "m", "along_n": "n"}
 
 
 def order(
@@ -72,6 +75,8 @@ def tile_of(choice: Choice) -> TileConfig:
     m, n, k = config.tile
     schedule = "cooperative" if config.schedule == "stream_k" else config.schedule
     along_m, along_n = SM80_WARPS[(m, n)] if config.arch == "sm_80" else (4, 1)
+    # The scheduler of groups is another, and that of sm_100 orders the tiles by the swizzle and adds none.
+    hopper = config.arch == "sm_90a" and not config.grouped
     consumers = 2 if schedule in ("pingpong", "cooperative") else 1
     return TileConfig(
         m=m // 2 if schedule == "two_sm" else m,
@@ -84,4 +89,6 @@ def tile_of(choice: Choice) -> TileConfig:
         split_k=launch.split_k,
         stream_k=config.schedule == "stream_k" and launch.split_k == 1,
         group=launch.swizzle,
+        along=_ALONG[launch.raster] if hopper else "n",
+        scheduler="sm90" if hopper else "",
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from inductor_plugin.cost.gemm import TilePrediction, predict, ranked
+from inductor_plugin.cost.gemm import DRAM_PEAK, TilePrediction, predict, ranked
 from inductor_plugin.cost.tile import GemmShape, TileConfig
 from inductor_plugin.problem.target import Target, names, target
 
@@ -109,6 +109,39 @@ def test_walking_in_panels_saves_device_memory_where_l2_does_not_hold_the_operan
     down = predict(H100, shape, replace(tile, group=1, along="m"))
     assert isinstance(down, TilePrediction)
     assert down.memory_s == pytest.approx(rows.memory_s)
+
+
+def test_tiles_that_a_swizzle_adds_are_computed_and_loaded():
+    # The case "sm90 swizzle" of tests/emulator/suite: 6 x 4 tiles in clusters of 2, which a swizzle of 4 makes 8 x 4.
+    shape = GemmShape(515, 392, 72)
+    tile = TileConfig(128, 128, 64, warps=8, cluster=(2, 1), group=4)
+    plain, added = (predict(H100, shape, each) for each in (tile, replace(tile, scheduler="sm90")))
+    assert isinstance(plain, TilePrediction)
+    assert isinstance(added, TilePrediction)
+    assert (plain.tiles, added.tiles) == (24, 32)
+    assert added.operations == 32 * 2 * 2 * 128 * 128 * 64
+    assert added.loaded * 24 == plain.loaded * 32
+
+
+def test_a_swizzle_that_adds_half_as_many_tiles_costs_their_time():
+    tile = TileConfig(128, 128, 64, warps=8, cluster=(2, 1), scheduler="sm90")
+    odd, even = GemmShape(17 * 128, 63 * 128, 4096), GemmShape(32 * 128, 64 * 128, 4096)
+    one, eight = replace(tile, group=1), replace(tile, group=8)
+    # 18 x 63 tiles in 9 waves against 32 x 64 in 16.
+    assert seconds(odd, eight) > 1.5 * seconds(odd, one)
+    assert seconds(even, eight) <= seconds(even, one)
+
+
+def test_few_rows_of_many_columns_are_read_once_by_a_scheduler_that_chooses_the_direction():
+    shape = GemmShape(1024, 128256, 4096)
+    tile = TileConfig(128, 256, 64, warps=8, cluster=(2, 1), group=1, scheduler="sm90")
+    along_n, chosen = (predict(H100, shape, replace(tile, along=each)) for each in ("n", ""))
+    assert isinstance(along_n, TilePrediction)
+    assert isinstance(chosen, TilePrediction)
+    assert chosen.tiles == along_n.tiles
+    assert chosen.memory_s < 0.5 * along_n.memory_s
+    once_s = shape.bytes / (H100.memory_bandwidth * DRAM_PEAK)
+    assert once_s <= chosen.memory_s < 1.1 * once_s
 
 
 @pytest.mark.parametrize("name", names())

@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from inductor_plugin.cost.tile import GemmShape, TileConfig, occupancy_of, stages_of, why_not
+from inductor_plugin.cost.tile import (
+    GemmShape,
+    Grid,
+    TileConfig,
+    grid_of,
+    occupancy_of,
+    stages_of,
+    swizzle_of,
+    why_not,
+)
 from inductor_plugin.problem.target import target
 
 H100, A100, B200 = target("H100"), target("A100"), target("B200")
@@ -91,3 +100,74 @@ def test_threads_and_sums_are_those_of_the_targets_warps():
     tile = TileConfig(256, 256, 64, warps=8, stages=2)
     assert "256 sums" in str(why_not(H100, SHAPE, tile))
     assert "512 threads with 128 sums each" in str(why_not(wide, SHAPE, tile))
+
+
+@pytest.mark.parametrize(
+    ("tiles", "most", "swizzle"),
+    [
+        ((6, 6), 8, 8),
+        ((6, 6), 7, 4),
+        ((5, 40), 8, 4),
+        ((40, 3), 4, 4),
+        ((40, 3), 3, 2),
+        ((2, 40), 8, 2),
+        ((1, 40), 8, 1),
+        ((40, 40), 1, 1),
+    ],
+)
+def test_a_swizzle_is_no_larger_than_the_grid_allows(
+    tiles: tuple[int, int], most: int, swizzle: int
+) -> None:
+    """``get_log_swizzle_size`` by hand: 8 from six tiles on, 4 from three, 2 from two."""
+    assert swizzle_of(*tiles, most) == swizzle
+
+
+@pytest.mark.parametrize(
+    ("tiles", "cluster", "most", "grid"),
+    [
+        ((5, 4), (2, 1), 4, (8, 4)),  # the emulator has counted these 32 tiles
+        ((5, 4), (2, 1), 8, (8, 4)),  # four columns allow no more than 4
+        ((5, 5), (1, 1), 8, (8, 8)),
+        ((6, 6), (1, 1), 8, (8, 8)),
+        ((17, 63), (2, 1), 8, (32, 64)),
+        ((32, 32), (2, 1), 8, (32, 32)),
+        ((3, 3), (1, 2), 2, (4, 4)),
+        ((5, 5), (1, 1), 3, (6, 6)),
+        ((1, 40), (1, 1), 8, (1, 40)),
+        ((1, 40), (2, 1), 8, (4, 40)),  # the cluster's second row counts as a row
+        ((5, 5), (2, 1), 1, (6, 5)),
+    ],
+)
+def test_hoppers_scheduler_adds_tiles_until_swizzle_and_cluster_divide_them(
+    tiles: tuple[int, int], cluster: tuple[int, int], most: int, grid: tuple[int, int]
+) -> None:
+    """``PersistentTileSchedulerSm90Params::initialize`` by hand; other schedulers add no more than a cluster needs."""
+    shape = GemmShape(tiles[0] * 128 - 1, tiles[1] * 256 - 1, 64)
+    config = replace(TILE, cluster=cluster, group=most)
+    added = grid_of(shape, replace(config, scheduler="sm90"))
+    assert (added.rows, added.columns) == grid
+    plain = grid_of(shape, config)
+    assert plain.rows == -(-tiles[0] // cluster[0]) * cluster[0]
+    assert plain.columns == -(-tiles[1] // cluster[1]) * cluster[1]
+
+
+@pytest.mark.parametrize(
+    ("tiles", "cluster", "most", "grid"),
+    [
+        ((8, 1002), (1, 1), 1, Grid(8, 1002, "m", 1)),
+        ((1002, 8), (1, 1), 1, Grid(1002, 8, "n", 1)),
+        ((8, 8), (2, 1), 2, Grid(8, 8, "n", 4)),
+        ((4, 9), (2, 1), 8, Grid(8, 12, "m", 4)),
+        ((9, 4), (1, 2), 8, Grid(12, 8, "n", 4)),
+        ((5, 6), (1, 1), 4, Grid(8, 8, "n", 4)),  # equal with the tiles that are added
+    ],
+)
+def test_hoppers_scheduler_walks_along_the_side_with_fewer_tiles(
+    tiles: tuple[int, int], cluster: tuple[int, int], most: int, grid: Grid
+) -> None:
+    """``get_rasterization_order`` by hand; a panel is as wide as the swizzle in clusters."""
+    shape = GemmShape(tiles[0] * 128, tiles[1] * 256, 64)
+    config = replace(TILE, cluster=cluster, group=most, along="", scheduler="sm90")
+    assert grid_of(shape, config) == grid
+    assert grid_of(shape, replace(config, along="m")).along == "m"
+    assert grid_of(shape, replace(config, scheduler="", along="n")).width == most

@@ -12,6 +12,8 @@ from tests.emulator.fault import FaultError
 _WITHOUT = {
     "bar.sync": "bar.warp.sync -1;",
     "bar.arrive": "",
+    "bar.warp.sync": "",
+    "mbarrier.init": "",
     "mbarrier.arrive": "",
     "cp.async.commit_group": "",
     "cp.async.wait_group": "",
@@ -21,22 +23,32 @@ _WITHOUT = {
     "wgmma.commit_group": "",
     "wgmma.wait_group": "",
     "fence.proxy.async": "",
+    "fence.proxy.tensormap": "",
+    "fence.mbarrier_init": "",
+    "fence.acq_rel": "",
+    "fence.sc": "",
+    "membar": "",
+    "red": "",
     "barrier.cluster.arrive": "",
     "barrier.cluster.wait": "",
     "tcgen05.commit": "",
+    "tcgen05.fence": "",
+    "tcgen05.wait": "",
 }
 """What takes the place of an instruction, by the beginning of its opcode."""
 _WAIT = "mbarrier.try_wait"
-_ADDRESSES = (
-    "ld.shared",
-    "st.shared",
-    "ld.global",
-    "st.global",
-    "ldmatrix",
-    "stmatrix",
-    "cp.async.c",
-)
-"""Accesses whose address is moved by 16 bytes, which keeps it aligned."""
+_ADDRESSES = {
+    "ld.shared": 16,
+    "st.shared": 16,
+    "ld.global": 16,
+    "st.global": 16,
+    "ldmatrix": 16,
+    "stmatrix": 16,
+    "atom": 16,
+    "cp.async.c": 16,
+    "cp.async.bulk.tensor": 128,
+}
+"""Accesses whose address is moved by so many bytes, which keeps it aligned; of a copy by TMA, that in shared memory."""
 SYNCHRONISING = (*_WITHOUT, _WAIT)
 ALL = (*SYNCHRONISING, *_ADDRESSES)
 _PLACE = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
@@ -86,7 +98,7 @@ def _bent(line: str, opcode: str) -> str | None:
     place = _PLACE.search(line)
     if place is None:
         return None
-    moved = f"[{place[1]}+{int(place[2] or 0) + 16}]"
+    moved = f"[{place[1]}+{int(place[2] or 0) + _ADDRESSES[opcode]}]"
     return line[: place.start()] + moved + line[place.end() :]
 
 

@@ -37,6 +37,24 @@ def test_a_wait_is_taken_as_over_and_an_address_is_moved() -> None:
     assert moved.new == load.replace("[%rd4]", "[%rd4+16]")
 
 
+def test_a_copy_by_tma_has_its_address_in_shared_memory_moved_by_a_line_of_it() -> None:
+    load = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd2, {%r3, %r4}], [%r5];"
+    store = (
+        "@%p1 cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd2, {%r3, %r4}], [%r1+64];"
+    )
+    first, second = mutants(f"{load}\n{store}", frozenset((1, 2)), "cp.async.bulk.tensor")
+    assert first.new == load.replace("[%r1]", "[%r1+128]")
+    assert second.new == store.replace("[%r1+64]", "[%r1+192]")
+
+
+def test_the_beginning_of_an_opcode_is_no_other_opcode() -> None:
+    text = "cp.async.commit_group;\nredux.sync.add.s32 %r1, %r2, -1;\nbar.warp.sync -1;\nfence.proxy.async;"
+    ran = frozenset(range(1, 5))
+    for opcode in ("cp.async.c", "red", "bar.sync", "fence.proxy.tensormap"):
+        assert list(mutants(text, ran, opcode)) == []
+    assert len(list(mutants(text, ran, "bar.warp.sync"))) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("opcode", "schedule", "redundant"),

@@ -14,8 +14,8 @@ import math
 import struct
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -108,11 +108,38 @@ def _compiled(
     return _Compiled(module, signature, int(metadata.shared), scratch)
 
 
+_EDITS: list[Callable[[str], str]] = []
+
+
+@contextlib.contextmanager
+def edited(edit: Callable[[str], str]) -> Generator[None]:
+    """Change the PTX of generated kernels before it is parsed, as `Runtime.edited` does for libraries."""
+    _EDITS.append(edit)
+    try:
+        yield
+    finally:
+        _EDITS.remove(edit)
+        _parsed.cache_clear()
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(text: str) -> LoadedModule:
+    """Parse an edited text; it runs in several schedules."""
+    return LoadedModule(text)
+
+
+def _with_edits(kernel: _Compiled) -> _Compiled:
+    text = kernel.module.text
+    for edit in _EDITS:
+        text = edit(text)
+    return kernel if text == kernel.module.text else replace(kernel, module=_parsed(text))
+
+
 class EmulatedKernel:
     """Replaces a compiled kernel: the last three of its arguments are the grid."""
 
     def __init__(self, source: str, target: Target, schedule: Schedule, done: list[Launch]) -> None:
-        self._kernel = _generated(source, target.capability)
+        self._kernel = _with_edits(_generated(source, target.capability))
         self._target, self._schedule, self._done = target, schedule, done
 
     def run(self, *arguments: Any, stream: int) -> None:

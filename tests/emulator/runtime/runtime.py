@@ -77,7 +77,7 @@ class Runtime:
         self._target: Target | None = None
         self._conditions = Conditions()
         self._launches: list[Launch] = []
-        self._fault: Exception | None = None
+        self._fault: BaseException | None = None
 
     @contextmanager
     def on(
@@ -132,7 +132,7 @@ class Runtime:
         except FaultError as fault:
             self._fault = self._fault or fault
             return int(fault.error)
-        except Exception as error:  # noqa: BLE001 - raised by `on`, behind the C code
+        except BaseException as error:  # noqa: BLE001 - raised by `on`, behind the C code; Ctrl-C, too
             self._fault = self._fault or error
             return int(CudaError.LAUNCH_FAILURE)
         return int(CudaError.SUCCESS)

@@ -200,6 +200,20 @@ def test_an_unknown_instruction_is_raised_behind_the_host_code(runtime: Runtime)
         run(runtime, code)
 
 
+def test_an_interrupt_while_a_kernel_runs_is_raised_behind_the_host_code(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with host(runtime) as code:
+        monkeypatch.setattr(runtime, "_run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(runtime, code)
+        monkeypatch.undo()
+        assert run(runtime, code)[0] == CudaError.SUCCESS
+
+
 def test_ptx_does_not_run_on_another_gpu(runtime: Runtime) -> None:
     with (
         host(runtime, "sm_90a") as code,

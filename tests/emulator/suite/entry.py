@@ -54,7 +54,7 @@ class Entry:
         """Name of the kernel."""
         return self.template if self.config is None else self.config.name
 
-    @property
+    @functools.cached_property
     def source(self) -> str:
         """Digest of the kernel's source, or of what generates it."""
         text = build.text_of(self.config) if self.config else _text_of(self.template)

@@ -1,28 +1,35 @@
-"""Which mutants of a representative kernel of each family are noticed.
+"""Which mutants of a representative kernel of each family are noticed, and which faults of host code.
 
-    python -m tests.emulator.suite.mutations [--family sm80 ...] [--limit-s 600]
+    python -m tests.emulator.suite.mutations [--family sm90 ...] [--limit-s 1200] [--built]
 
-Every synchronising instruction that runs is taken out, and every address moved by 16 bytes, one at a time; a mutant is noticed if a
-schedule is wrong, refused or stuck. What is missed is listed with its line, and has to be explained in `EXPLAINED`.
+Every synchronising instruction that runs is taken out, and every address moved, one at a time; a mutant is noticed if a schedule is
+wrong, refused or stuck. The table is written after each of them, and a stopped run goes on where it was. What is missed
+has to be explained in `explained`. The command ends with what is not as it has to be, and then returns 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import hashlib
+import sys
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tests.emulator.kernels import build, mutants
-from tests.emulator.kernels.mutants import Mutant, noticed
+from inductor_plugin.errors import KernelError
+from tests.emulator.fault import FaultError, UnmodelledError
+from tests.emulator.kernels import build, mutants, triton
+from tests.emulator.kernels.mutants import Mutant
 from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
+from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.runtime import Runtime
-from tests.emulator.suite.entry import Entry, entries
-from tests.support.repository import REPOSITORY
+from tests.emulator.suite import host_faults
+from tests.emulator.suite.entry import Entry, cutlass, entries
+from tests.emulator.suite.row import Verdict, versions
+from tests.emulator.suite.score import HOST, TABLE, Score, complaints, read, shares, write
 
-TABLE = REPOSITORY / "benchmarks" / "results" / "emulator_mutants.json"
 REPRESENTATIVES = {
     "sm80": "sm80 nn",
     "sm90 pingpong": "sm90 one B for all",
@@ -36,120 +43,277 @@ REPRESENTATIVES = {
     "sm100": "sm100 full bias",
     "fmha forward": "fmha window, more keys",
     "fmha backward": "fmha backward, causal, more keys",
+    "triton Ampere": "triton split_k, a few rows, sm_80",
+    "triton TMA": "triton persistent_tma, bfloat16, sm_90a",
+    "triton Blackwell": "triton persistent_tma, bfloat16, sm_100a",
+    "triton attention": "triton attention, masks 2, sm_90a",
 }
 """A case of each family, with several tiles a block or stages used twice where that is cheap."""
+FAMILIES = (HOST, *REPRESENTATIVES)
 SCHEDULES = (WATCHED, LATE, Schedule(ahead="first"), Schedule(late=True, ahead="last"))
-EXPLAINED: dict[tuple[str, str], str] = {}
-"""Why mutants of a family and an opcode are missed."""
 
 
-@dataclass
-class Score:
-    """The mutants of one opcode.
+@dataclass(frozen=True)
+class Change:
+    """A mutant of a score, and how it is run.
 
     Attributes:
-        family: A key of `REPRESENTATIVES`.
-        opcode: One of `mutants.ALL`.
-        total: How many there are.
-        by: Those that are noticed, by the first schedule that does.
-        missed: Lines of the others.
-        why: Why they are missed.
+        instruction: What is changed, for people.
+        run: Returns the first schedule that notices it, and else what the emulator says that cannot run it.
     """
 
-    family: str
-    opcode: str
-    total: int = 0
-    by: dict[str, int] = field(default_factory=dict[str, int])
-    missed: list[str] = field(default_factory=list[str])
-    why: str = ""
-
-    @property
-    def seen(self) -> int:
-        """How many are noticed."""
-        return sum(self.by.values())
+    instruction: str
+    run: Callable[[], tuple[str, str]]
 
 
-def read(path: Path = TABLE) -> dict[tuple[str, str], Score]:
-    """Return the scores of a table by family and opcode; none if there is no table."""
-    if not path.exists():
-        return {}
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return {(row["family"], row["opcode"]): Score(**row) for row in data["rows"]}
+@dataclass(frozen=True)
+class Family:
+    """A kernel that is right, and what its mutants are compared with.
+
+    Attributes:
+        runtime: Runs it.
+        entry: Its case.
+        unfinished: Schedules in which it leaves asynchronous operations undone; in the others a mutant that does is wrong.
+    """
+
+    runtime: Runtime
+    entry: Entry
+    unfinished: frozenset[Schedule]
+
+    def edited(self, edit: Callable[[str], str]) -> AbstractContextManager[None]:
+        """Change the PTX of its modules."""
+        if self.entry.family == "triton":
+            return triton.edited(edit)
+        return self.runtime.edited(edit)
+
+    def seen(self, text: str, mutant: Mutant) -> tuple[str, str]:
+        """Run a mutant of the module with a text; see `Change`."""
+
+        def edit(module: str) -> str:
+            return mutant.apply(module) if module == text else module
+
+        with self.edited(edit):
+            return first_that_notices(self.wrong)
+
+    def wrong(self, schedule: Schedule) -> bool:
+        """Run it, edited; return whether its results are wrong."""
+        verdict = self.entry.run(self.runtime, schedule)
+        left = schedule not in self.unfinished and _unfinished(verdict)
+        return not verdict.error <= 1 or verdict.changed > 0 or left
 
 
-def write(scores: dict[tuple[str, str], Score], path: Path = TABLE) -> None:
-    """Write a table, with the share of each family first."""
-    shares: dict[str, str] = {}
-    for family in sorted({family for family, _ in scores}):
-        mine = [score for score in scores.values() if score.family == family]
-        shares[family] = f"{sum(each.seen for each in mine)} of {sum(each.total for each in mine)}"
-    lines = ",\n".join(f"  {json.dumps(asdict(scores[key]))}" for key in sorted(scores))
-    text = f'{{\n "noticed": {json.dumps(shares, indent=2)},\n "rows": [\n{lines}\n ]\n}}\n'
-    path.write_text(text, encoding="utf-8")
+def first_that_notices(
+    wrong: Callable[[Schedule], bool], schedules: Sequence[Schedule] = SCHEDULES
+) -> tuple[str, str]:
+    """Return the first schedule in which a kernel is wrong or refused, and else why one could not be run; see `Change`."""
+    unknown = ""
+    for schedule in schedules:
+        noticed, said = _noticed(wrong, schedule)
+        if noticed:
+            return str(schedule), ""
+        unknown = unknown or said
+    return "", unknown
 
 
-def first_that_notices(runtime: Runtime, entry: Entry, mutant: Mutant) -> str:
-    """Return the first schedule in which a mutant is wrong, empty if none is."""
+def _noticed(wrong: Callable[[Schedule], bool], schedule: Schedule) -> tuple[bool, str]:
+    """Return whether a kernel is wrong or refused, or why the emulator cannot say it."""
+    try:
+        return wrong(schedule), ""
+    except UnmodelledError as error:
+        return False, str(error)
+    except (FaultError, KernelError):
+        return True, ""
+    except Exception as error:  # noqa: BLE001 - a mistake of the emulator is in the table; other mutants are still to run
+        return False, f"{type(error).__name__}: {error}"
+
+
+def _unfinished(verdict: Verdict) -> bool:
+    return any(launch.unfinished for launch in verdict.launches)
+
+
+def family_of(runtime: Runtime, entry: Entry) -> tuple[Family, dict[str, frozenset[int]]]:
+    """Run a kernel as it is, in all schedules; return it and the lines that ran of each module's text.
+
+    Raises:
+        ValueError: It is wrong itself.
+    """
+    lines: dict[str, frozenset[int]] = {}
+    unfinished: set[Schedule] = set()
     for schedule in SCHEDULES:
+        verdict = entry.run(runtime, schedule)
+        if not verdict.error <= 1 or verdict.changed:
+            raise ValueError(f"{entry.name} is wrong itself, {schedule}: {verdict.error}")
+        if _unfinished(verdict):
+            unfinished.add(schedule)
+        for launch in verdict.launches:
+            lines[launch.text] = lines.get(launch.text, frozenset()) | launch.lines
+    return Family(runtime, entry, frozenset(unfinished)), lines
 
-        def right(schedule: Schedule = schedule) -> bool:
-            verdict = entry.run(runtime, schedule)
-            blackwell = entry.gpu == "B200"  # that epilogue ends with stores that nobody waits for
-            unfinished = (
-                [] if blackwell else [x for each in verdict.launches for x in each.unfinished]
+
+def changes_of(runtime: Runtime, entry: Entry) -> dict[str, list[Change]]:
+    """Return the mutants of a kernel by opcode."""
+    family, lines = family_of(runtime, entry)
+
+    def change(text: str, mutant: Mutant) -> Change:
+        return Change(mutant.old.strip(), lambda: family.seen(text, mutant))
+
+    return {
+        opcode: [
+            change(text, mutant)
+            for text, ran in lines.items()
+            for mutant in mutants.mutants(text, ran, opcode)
+        ]
+        for opcode in mutants.ALL
+    }
+
+
+def host_changes(runtime: Runtime) -> dict[str, list[Change]]:
+    """Return the faults of host code by name, each with itself alone."""
+
+    def change(name: str) -> Change:
+        def wrong(_schedule: Schedule) -> bool:
+            return not host_faults.right(runtime, name)
+
+        return Change(host_faults.case_of(name), lambda: first_that_notices(wrong, (EAGER,)))
+
+    return {name: [change(name)] for name in host_faults.NAMES}
+
+
+def begun(
+    family: str, source: str, changes: dict[str, list[Change]], scores: dict[tuple[str, str], Score]
+) -> dict[tuple[str, str], Score]:
+    """Return the scores of a family: those of the table that are of these mutants, and empty ones.
+
+    Args:
+        family: Its name.
+        source: Digest of its source.
+        changes: Its mutants by opcode; of an opcode without any there is no score.
+        scores: The table.
+    """
+    result: dict[tuple[str, str], Score] = {}
+    for opcode, listed in changes.items():
+        texts = "\n".join((source, *(change.instruction for change in listed)))
+        digest = hashlib.sha256(texts.encode()).hexdigest()[:16]
+        old = scores.get((family, opcode))
+        if listed:
+            known = old is not None and (old.source, old.total) == (digest, len(listed))
+            result[family, opcode] = (
+                old if old and known else Score(family, opcode, digest, len(listed))
             )
-            return verdict.error <= 1 and not verdict.changed and not unfinished
-
-        with runtime.edited(mutant.apply):
-            if noticed(right):
-                return str(schedule)
-    return ""
-
-
-def score(runtime: Runtime, family: str, opcode: str) -> Score:
-    """Run all mutants of an opcode."""
-    entry, texts = entries()[REPRESENTATIVES[family]], list[str]()
-
-    def kept(text: str) -> str:
-        texts.append(text)
-        return text
-
-    with runtime.edited(kept):
-        verdict = entry.run(runtime, EAGER)
-    assert verdict.error <= 1, f"{entry.name} is wrong itself"
-    result = Score(family, opcode, why=EXPLAINED.get((family, opcode), ""))
-    ran = frozenset(line for launch in verdict.launches for line in launch.lines)
-    for mutant in mutants.mutants(texts[-1], ran, opcode):
-        result.total += 1
-        schedule = first_that_notices(runtime, entry, mutant)
-        if schedule:
-            result.by[schedule] = result.by.get(schedule, 0) + 1
-        else:
-            result.missed.append(f"{mutant.line}: {mutant.old.strip()}")
     return result
 
 
-def main() -> None:
-    """Run what is missing in the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.emulator.suite.mutations")
-    parser.add_argument("--family", action="append", choices=list(REPRESENTATIVES))
-    parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no opcode after it")
-    arguments = parser.parse_args()
-    ends = time.monotonic() + arguments.limit_s
-    runtime, scores = Runtime(build.CACHE), read()
-    for family in arguments.family or REPRESENTATIVES:
-        config = entries()[REPRESENTATIVES[family]].config
-        if config is None or not build.is_built(config):
-            print(f"{family}: its kernel is not built", flush=True)
-            continue
-        for opcode in mutants.ALL:
-            if (family, opcode) in scores or time.monotonic() > ends:
-                continue
-            scores[family, opcode] = score(runtime, family, opcode)
-            done = scores[family, opcode]
-            print(f"{family} {opcode}: {done.seen} of {done.total}", *done.missed, sep="\n  ")
-            write(scores)
+def chosen(names: Sequence[str]) -> list[str]:
+    """Return the families of some names: a family's own, or the first word of several; all if there are none.
+
+    Raises:
+        ValueError: There is none of a name.
+    """
+    for name in names:
+        if not any(name in (family, family.split()[0]) for family in FAMILIES):
+            raise ValueError(f"no family {name!r}; there are {', '.join(FAMILIES)}")
+    return [
+        family for family in FAMILIES if not names or family in names or family.split()[0] in names
+    ]
+
+
+def run_family(
+    family: str,
+    source: str,
+    changes: dict[str, list[Change]],
+    ends: float,
+    path: Path = TABLE,
+) -> Generator[str]:
+    """Run what is missing of a family, and write the table after each mutant; yield a line about it.
+
+    Args:
+        family: Its name.
+        source: Digest of its source.
+        changes: Its mutants by opcode.
+        ends: Time of `time.monotonic` after which none is begun.
+        path: The table.
+    """
+    mine, facts = begun(family, source, changes, read(path)), versions()
+    write(_merged(family, mine, path), facts, path)
+    for (_, opcode), score in mine.items():
+        for change in changes[opcode][score.run :]:
+            if time.monotonic() > ends:
+                return
+            schedule, unknown = change.run()
+            score.add(change.instruction, schedule, unknown)
+            write(_merged(family, mine, path), facts, path)
+            place = f"{family}, {opcode}, {score.run} of {score.total}"
+            yield f"{place}: {schedule or unknown or 'missed'}: {change.instruction}"
+
+
+def _merged(
+    family: str, mine: dict[tuple[str, str], Score], path: Path
+) -> dict[tuple[str, str], Score]:
+    """Return the table with a family's scores in place of its old ones; another process may have added some of others."""
+    others = {key: score for key, score in read(path).items() if key[0] != family}
+    return {**others, **mine}
+
+
+def said_of(families: Sequence[str], scores: Iterable[Score]) -> tuple[list[str], list[str]]:
+    """Return a line for the share of each family, and what is not as it has to be."""
+    mine = [score for score in scores if score.family in families]
+    share = shares(mine)
+    lines = [f"{family}: {share.get(family, 'not begun')}" for family in families]
+    return lines, complaints(mine)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing in the table; return 1 if something is not as it has to be."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.emulator.suite.mutations", description=__doc__
+    )
+    parser.add_argument(
+        "--family", action="append", default=[], help="sm90, 'sm90 grouped', host ..."
+    )
+    parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no mutant after it")
+    parser.add_argument("--built", action="store_true", help="only kernels that are compiled")
+    given = parser.parse_args(arguments)
+    try:
+        families = chosen(given.family)
+    except ValueError as error:
+        parser.error(str(error))
+    ends = time.monotonic() + given.limit_s
+    runtime = Runtime(build.CACHE)
+    for family in families:
+        if time.monotonic() > ends:
+            break
+        for line in _run(runtime, family, ends, built=given.built):
+            print(line, flush=True)
+    lines, wrong = said_of(families, read().values())
+    print(*lines, *wrong, sep="\n")
+    return 1 if wrong else 0
+
+
+def _spoiled() -> list[Entry]:
+    """Return the cases whose calls `host_faults` spoils."""
+    cases = cutlass()
+    return [
+        cases[name] for name in sorted({host_faults.case_of(each) for each in host_faults.NAMES})
+    ]
+
+
+def _run(runtime: Runtime, family: str, ends: float, *, built: bool) -> Iterator[str]:
+    """Run a family by its name: compile its kernels, find its mutants, and run them."""
+    cases = [entries()[REPRESENTATIVES[family]]] if family != HOST else _spoiled()
+    configs = [case.config for case in cases if case.config is not None]
+    if built and not all(build.is_built(config) for config in configs):
+        yield f"{family}: its kernels are not built"
+        return
+    if configs:
+        build.libraries(configs, runtime.cudart)
+    source = " ".join(case.source for case in cases)
+    try:
+        changes = host_changes(runtime) if family == HOST else changes_of(runtime, cases[0])
+    except (ValueError, FaultError, KernelError, PtxError) as error:
+        yield f"{family}: {error}"  # the other families are still to run
+        return
+    yield from run_family(family, source, changes, ends)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

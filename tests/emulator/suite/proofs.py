@@ -1,74 +1,122 @@
 """Static proofs of the synchronisation of Blackwell kernels by sentryward, beside their runs here.
 
-    python -m tests.emulator.suite.proofs [--limit-s 600]        needs `pip install sentryward` (0.1.1)
+    python -m tests.emulator.suite.proofs [--family sm100 ...] [--limit-s 600] [--built]
 
-sentryward proves that barriers and accesses of a kernel for sm_100 have an order in all schedules, of the launch that the suite makes.
-What it cannot decide it calls ``unsupported``, and that is what the table says, then.
+It needs `pip install sentryward` (0.1.1), which proves that barriers and accesses of a kernel for sm_100 have an order in all schedules,
+of each launch that the suite makes. What it cannot decide it calls ``unsupported``, and that is what the table says, then.
+The table is written after each case, and a stopped run goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from inductor_plugin.errors import KernelError
 from tests.emulator.fault import FaultError
 from tests.emulator.kernels import build
 from tests.emulator.machine.schedule import EAGER
+from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.launch import Launch
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite.entry import Entry, entries
+from tests.emulator.suite.row import replace_file
 from tests.support.repository import REPOSITORY
 
 TABLE = REPOSITORY / "benchmarks" / "results" / "emulator_proofs.json"
 _SCHEMA = "spverify.kernel-input/v1"
 _LIMIT_S, _MEMORY_MIB = 60, 3000
+_GRACE_S = 60
+"""Seconds that sentryward may take beyond its own limit."""
+NO_ANSWER = "no answer"
+"""Result of a proof that sentryward did not end: it is tried again."""
+FAMILIES = ("sm100", "tree", "triton")
+"""Those that have kernels for Blackwell."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What sentryward says of a kernel.
+    """What sentryward says of a launch.
 
     Attributes:
         case: The case of the suite whose launch it is.
-        kernel: Name of the kernel.
+        launch: Its number, from 0, among the different launches of the case.
+        kernel: Name of the kernel, or of the Triton template.
+        source: Digest of the kernel's source.
         result: ``race_free``, ``unsupported`` ...
         reasons: Codes of its diagnostics, each once.
     """
 
     case: str
+    launch: int
     kernel: str
+    source: str
     result: str
     reasons: tuple[str, ...]
 
 
-def read(path: Path = TABLE) -> dict[str, Proof]:
+def read(path: Path = TABLE) -> dict[str, list[Proof]]:
     """Return the proofs of a table by case; none if there is no table."""
-    if not path.exists():
-        return {}
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return {
-        row["case"]: Proof(row["case"], row["kernel"], row["result"], tuple(row["reasons"]))
-        for row in data["rows"]
-    }
+    proofs: dict[str, list[Proof]] = {}
+    if path.exists():
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        for row in data["rows"]:
+            proof = Proof(**{**row, "reasons": tuple(row["reasons"])})
+            proofs.setdefault(proof.case, []).append(proof)
+    return proofs
 
 
-def write(proofs: dict[str, Proof], path: Path = TABLE) -> None:
+def write(proofs: dict[str, list[Proof]], path: Path = TABLE) -> None:
     """Write a table with the number of each result first."""
-    counts = dict(sorted(Counter(proof.result for proof in proofs.values()).items()))
-    lines = ",\n".join(f"  {json.dumps(asdict(proofs[case]))}" for case in sorted(proofs))
-    text = f'{{\n "results": {json.dumps(counts)},\n "rows": [\n{lines}\n ]\n}}\n'
-    path.write_text(text, encoding="utf-8")
+    rows = [proof for case in sorted(proofs) for proof in proofs[case]]
+    counts = dict(sorted(Counter(proof.result for proof in rows).items()))
+    lines = ",\n".join(f"  {json.dumps(asdict(proof))}" for proof in rows)
+    replace_file(path, f'{{\n "results": {json.dumps(counts)},\n "rows": [\n{lines}\n ]\n}}\n')
 
 
-def proof(entry: Entry, launch: Launch, folder: Path) -> Proof:
+def left(chosen: Iterable[Entry], proofs: dict[str, list[Proof]]) -> list[Entry]:
+    """Return the cases without proofs of their source, and those without an answer."""
+    return [entry for entry in chosen if not _done(entry, proofs.get(entry.name, []))]
+
+
+def _done(entry: Entry, proofs: Sequence[Proof]) -> bool:
+    return bool(proofs) and all(
+        proof.source == entry.source and proof.result != NO_ANSWER for proof in proofs
+    )
+
+
+def different(launches: Iterable[Launch]) -> list[Launch]:
+    """Return one launch of each kernel and shape."""
+    kinds = {(each.text, each.name, each.shape, each.shared_bytes): each for each in launches}
+    return list(kinds.values())
+
+
+def answer(
+    command: Sequence[str], limit_s: float = _LIMIT_S + _GRACE_S
+) -> tuple[str, tuple[str, ...]]:
+    """Run sentryward; return its result and the codes of its diagnostics, or `NO_ANSWER` and why."""
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return NO_ANSWER, (f"not within {limit_s:g} s",)
+    if not done.stdout.strip():
+        return NO_ANSWER, (done.stderr.strip()[-200:],)
+    report: dict[str, Any] = json.loads(done.stdout)
+    reasons = {str(each.get("code", "")) for each in report.get("diagnostics", [])}
+    return str(report.get("result", "")), tuple(sorted(reasons))
+
+
+def proof_of(entry: Entry, number: int, launch: Launch, folder: Path) -> Proof:
     """Ask sentryward about a launch."""
     ptx, facts = folder / "kernel.ptx", folder / "input.json"
     ptx.write_text(launch.text, encoding="utf-8")
@@ -85,35 +133,62 @@ def proof(entry: Entry, launch: Launch, folder: Path) -> Proof:
     facts.write_text(json.dumps(operands), encoding="utf-8")
     command = [sys.executable, "-m", "sentryward", str(ptx), "--input", str(facts)]
     command += ["--timeout", str(_LIMIT_S), "--memory-limit-mib", str(_MEMORY_MIB)]
-    done = subprocess.run(command, capture_output=True, check=False, text=True)
-    if not done.stdout.strip():
-        raise RuntimeError(f"sentryward says nothing: {done.stderr.strip()[-500:]}")
-    report: dict[str, Any] = json.loads(done.stdout)
-    reasons = dict.fromkeys(str(each.get("code", "")) for each in report.get("diagnostics", []))
-    return Proof(entry.name, entry.kernel, str(report.get("result", "")), tuple(sorted(reasons)))
+    return Proof(entry.name, number, entry.kernel, entry.source, *answer(command))
 
 
-def main() -> None:
-    """Prove what is missing in the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.emulator.suite.proofs")
-    parser.add_argument("--limit-s", type=float, default=1200.0, help="begin no proof after it")
-    ends = time.monotonic() + parser.parse_args().limit_s
-    runtime, proofs = Runtime(build.CACHE), read()
-    for entry in entries().values():
-        if entry.gpu != "B200" or entry.name in proofs or time.monotonic() > ends:
+def proofs_of(runtime: Runtime, entry: Entry) -> list[Proof]:
+    """Run a case, and ask sentryward about each of its launches.
+
+    Raises:
+        FaultError: The kernel does what no GPU allows.
+        KernelError: It refuses the call.
+        PtxError: It has an instruction that is not known.
+    """
+    launches = different(entry.run(runtime, EAGER).launches)
+    with tempfile.TemporaryDirectory() as folder:
+        return [
+            proof_of(entry, number, launch, Path(folder)) for number, launch in enumerate(launches)
+        ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prove what is missing in the table; return 1 if a kernel could not be run, 2 without sentryward."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.emulator.suite.proofs", description=__doc__
+    )
+    parser.add_argument("--family", action="append", choices=FAMILIES)
+    parser.add_argument("--limit-s", type=float, default=1200.0, help="begin no case after it")
+    parser.add_argument("--built", action="store_true", help="only kernels that are compiled")
+    given = parser.parse_args(arguments)
+    if importlib.util.find_spec("sentryward") is None:
+        print("sentryward is not installed: pip install sentryward==0.1.1")
+        return 2
+    ends, wrong = time.monotonic() + given.limit_s, 0
+    chosen = [
+        entry
+        for entry in entries().values()
+        if entry.gpu == "B200" and entry.family in (given.family or FAMILIES)
+    ]
+    runtime = Runtime(build.CACHE)
+    for entry in left(chosen, read()):
+        if time.monotonic() > ends:
+            break
+        if entry.config is not None and given.built and not build.is_built(entry.config):
             continue
-        if entry.config is not None and not build.is_built(entry.config):
-            continue
+        if entry.config is not None:
+            build.library(entry.config, runtime.cudart)
         try:
-            launches = entry.run(runtime, EAGER).launches
-        except FaultError as fault:
-            print(f"{entry.name}: {fault}", flush=True)
+            proofs = proofs_of(runtime, entry)
+        except (FaultError, KernelError, PtxError) as error:
+            wrong += 1
+            print(f"{entry.name}: {error}", flush=True)
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            proofs[entry.name] = proof(entry, launches[0], Path(folder))
-        print(f"{entry.name}: {proofs[entry.name].result}", flush=True)
-        write(proofs)
+        print(f"{entry.name}: {', '.join(proof.result for proof in proofs)}", flush=True)
+        write(read() | {entry.name: proofs})  # another process may have added some
+    names = [f"\n  {entry.name}" for entry in left(chosen, read())]
+    print(f"{len(names)} of {len(chosen)} cases still to prove{''.join(names)}")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

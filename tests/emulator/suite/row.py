@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from inductor_plugin.kernels import nvcc
+from inductor_plugin.kernels.nvcc import Toolkit
 from tests.emulator.runtime.launch import Launch
 from tests.support.repository import REPOSITORY
 
@@ -73,9 +76,24 @@ def write(rows: Iterable[Row], facts: dict[str, Any], path: Path = TABLE) -> Non
     facts = {**facts, "seconds of each family": {name: round(s) for name, s in seconds.items()}}
     lines = ",\n".join("  " + json.dumps(asdict(row)) for row in ordered)
     text = f'{{\n "facts": {json.dumps(facts)},\n "rows": [\n{lines}\n ]\n}}\n'
-    unfinished = path.with_suffix(".unfinished")
+    replace_file(path, text)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all: a command may be stopped at any time."""
+    unfinished = path.with_suffix(f".unfinished{os.getpid()}")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that compiled kernels depend on; empty where there is no nvcc."""
+    toolkit = nvcc.find("", dict(os.environ))
+    known = isinstance(toolkit, Toolkit)
+    return {
+        "nvcc": toolkit.version if known else "",
+        "cutlass": toolkit.cutlass_version if known else "",
+    }
 
 
 def rounded(error: float) -> float:

@@ -1,123 +1,27 @@
-"""Faults of our own: calls with one argument wrong, as a mistake in the host code would make it. All are noticed."""
+"""Faults of our own in the arguments of a call (`host_faults`): all are noticed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
-from inductor_plugin.ops.gemm_abi import GemmCall
-from inductor_plugin.problem.target import target
-from tests.emulator.kernels import attention, gemm
 from tests.emulator.kernels.mutants import noticed
-from tests.emulator.machine.schedule import EAGER
 from tests.emulator.runtime.runtime import Runtime
-from tests.emulator.suite import heads, products
-
-pytestmark = pytest.mark.slow
+from tests.emulator.suite import heads, host_faults, products
 
 
-def added(name: str, value: float) -> Callable[[Any], None]:
-    """Return what adds a number to a field."""
-
-    def spoil(call: Any) -> None:
-        setattr(call, name, getattr(call, name) + value)
-
-    return spoil
-
-
-def zeroed(name: str) -> Callable[[Any], None]:
-    def spoil(call: Any) -> None:
-        setattr(call, name, 0)
-
-    return spoil
-
-
-def swapped(text: str, two: str) -> Callable[[Any], None]:
-    def spoil(call: Any) -> None:
-        first, second = getattr(call, text), getattr(call, two)
-        setattr(call, text, second)
-        setattr(call, two, first)
-
-    return spoil
-
-
-def head_and_row_of_k_swapped(call: Any) -> None:
-    strides = call.stride_k
-    strides[1], strides[2] = strides[2], strides[1]
-
-
-def every_head_its_own(call: Any) -> None:
-    call.heads_kv = call.heads
-
-
-def other_corner(call: Any) -> None:
-    call.bottom_right = 1 - call.bottom_right
-
-
-def one_group_later(call: GemmCall) -> None:
-    assert call.offsets is not None
-    call.offsets += 4
-
-
-_BATCH, _BIAS, _ROW = "sm80 one A for all", "sm80 full bias", "sm80 bias of a row, 8 bytes"
-_SCALED, _GROUPED = "sm90 fp8 scales by row, bias", "sm90 grouped, odd"
-PRODUCTS: dict[str, tuple[str, Callable[[Any], None]]] = {
-    "rows of A too far apart": (_BIAS, added("lead_a", 8)),
-    "rows of A too close": (_BIAS, added("lead_a", -8)),
-    "columns of B too far apart": (_BIAS, added("lead_b", 8)),
-    "rows of D too far apart": (_BIAS, added("lead_d", 8)),
-    "rows of C too close": (_BIAS, added("lead_c", -8)),
-    "one B for all": (_BATCH, zeroed("batch_b")),
-    "an A for each": (_BATCH, added("batch_a", 8)),
-    "one D for all": (_BATCH, zeroed("batch_d")),
-    "one C for all": (_BIAS, zeroed("batch_c")),
-    "a sum too short": (_BIAS, added("k", -8)),
-    "a row too few": (_BATCH, added("m", -1)),
-    "a row too many": (_BATCH, added("m", 1)),
-    "columns too many": (_BATCH, added("n", 8)),
-    "alpha forgotten": (_BIAS, added("alpha", 0.5)),
-    "beta with the other sign": (_BIAS, added("beta", 2.0)),
-    "a bias from the next elements on": (_ROW, added("c", 8)),
-    "a matrix too few": (_BATCH, added("batch", -1)),
-    "scales of the other operand": (_SCALED, swapped("scale_a", "scale_b")),
-    "scales from the next row on": (_SCALED, added("scale_a", 16)),
-    "the ends of other groups": (_GROUPED, one_group_later),
-}
-ATTENTIONS: dict[str, tuple[str, Callable[[Any], None]]] = {
-    "a key too many on the right": ("fmha causal, more keys", added("window_right", 1)),
-    "a key too few on the left": ("fmha left, more keys", added("window_left", -1)),
-    "the other corner": ("fmha causal, more keys", other_corner),
-    "another scale": ("fmha heads of 64", added("scale", 0.01)),
-    "heads and rows swapped": ("fmha heads of 64", head_and_row_of_k_swapped),
-    "heads that are not shared": ("fmha heads of 64", every_head_its_own),
-    "a key too few": ("fmha heads of 64", added("seq_k", -1)),
-    "lse from the next row on": ("fmha heads of 64", added("lse", 4)),
-}
-
-
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", host_faults.PRODUCTS)
 def test_a_wrong_argument_of_a_product_is_noticed(runtime: Runtime, name: str) -> None:
-    of, spoil = PRODUCTS[name]
-    product = products.CASES[of]
-    case = replace(product.case, spoil=spoil)
-
-    def right() -> bool:
-        outcome = gemm.run(runtime, case, target(product.gpu), EAGER)
-        return outcome.share <= 1 and not outcome.changed
-
-    assert noticed(right)
+    assert noticed(lambda: host_faults.right(runtime, name))
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", host_faults.ATTENTIONS)
 def test_a_wrong_argument_of_an_attention_is_noticed(runtime: Runtime, name: str) -> None:
-    of, spoil = ATTENTIONS[name]
-    case = replace(heads.CASES[of], spoil=spoil)
+    assert noticed(lambda: host_faults.right(runtime, name))
 
-    def right() -> bool:
-        outcome = attention.run(runtime, case, target("H100"), EAGER)
-        return outcome.share <= 1 and not outcome.changed
 
-    assert noticed(right)
+def test_there_are_at_least_twenty_of_cases_that_exist() -> None:
+    assert len(set(host_faults.NAMES)) == len(host_faults.NAMES) >= 20
+    cases = {host_faults.case_of(name) for name in host_faults.NAMES}
+    assert cases <= {*products.CASES, *heads.CASES}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass.choices import LIMIT, choices
+from inductor_plugin.templates.cutlass.config import LaunchOptions, Raster
 from inductor_plugin.templates.cutlass.order import order, shape_of, tile_of
 from inductor_plugin.templates.cutlass.problem import GemmFacts
 
@@ -61,3 +63,37 @@ def test_a_choice_keeps_its_launch() -> None:
 def test_tiles_of_two_multiprocessors_count_by_half() -> None:
     halves = next(offer for offer in offered(FACTS, "B200") if offer.config.schedule == "two_sm")
     assert tile_of(halves).m * 2 == halves.config.tile[0]
+
+
+def test_a_swizzle_is_ranked_with_the_tiles_it_adds() -> None:
+    facts = replace(FACTS, m=17 * 128, n=63 * 128)
+    offers = offered(facts, "H100")
+    swizzled = [
+        offer
+        for offer in offers
+        if offer.launch.swizzle == 8 and offer.config.tile[:2] == (128, 128)
+    ]
+    assert swizzled
+    ranked = order(target("H100"), facts, offers, limit=1000)
+    for offer in swizzled:
+        assert (tile_of(offer).group, tile_of(offer).scheduler) == (8, "sm90")
+        # 17 x 63 tiles become 24 x 64, in clusters of two rows 32 x 64: three or seven waves more than 9.
+        plain = replace(offer, launch=LaunchOptions())
+        assert ranked.index(plain) < ranked.index(offer), offer.name
+
+
+def test_only_hoppers_scheduler_adds_tiles() -> None:
+    for name in ("A100", "B200"):
+        assert {tile_of(offer).scheduler for offer in offered(FACTS, name)} == {""}
+    groups = offered(replace(FACTS, batch=4, grouped=True), "H100")
+    assert {(each.config.arch, tile_of(each).scheduler) for each in groups} == {("sm_90a", "")}
+
+
+def test_hoppers_scheduler_chooses_its_direction_unless_the_launch_names_it() -> None:
+    (offer, *_) = offered(FACTS, "H100")
+    named = {
+        raster: tile_of(replace(offer, launch=LaunchOptions(raster=raster))).along
+        for raster in get_args(Raster)
+    }
+    assert named == {"heuristic": "", "along_m": "m", "along_n": "n"}
+    assert {tile_of(offer).along for offer in offered(FACTS, "B200")} == {"n"}

@@ -1,0 +1,38 @@
+"""Why mutants are missed: because they are redundant, or because the emulator does not model what they break."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a mutant is right in all schedules.
+
+    Attributes:
+        why: The reason, in a sentence.
+        redundant: Whether the kernel is right without the instruction on every GPU; else a GPU may be wrong, and the emulator
+            does not know it.
+    """
+
+    why: str
+    redundant: bool = False
+
+
+_ORDER = "one instruction of one group of lanes runs at a time: memory is sequentially consistent"
+NOT_MODELLED = {
+    "bar.warp.sync": Explanation("lanes of a warp are in order"),
+    "membar": Explanation(_ORDER),
+    "fence.acq_rel": Explanation(_ORDER),
+    "fence.sc": Explanation(_ORDER),
+    "fence.mbarrier_init": Explanation(_ORDER),
+    "fence.proxy.tensormap": Explanation(
+        "tensor maps are read where they are, not through a cache"
+    ),
+    "tcgen05.fence": Explanation(_ORDER),
+    "tcgen05.wait": Explanation("loads and stores of tensor memory are done at once"),
+}
+"""Instructions whose absence nothing here shows (README.md, "What it does not know"), with the reason, in all families."""
+
+EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {}
+"""By family and opcode: the places of the mutants that are missed, as the table has them, each with its reason."""

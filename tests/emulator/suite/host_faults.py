@@ -1,0 +1,120 @@
+"""Faults of our own: calls with one argument wrong, as a mistake in the host code would make it. All have to be noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from inductor_plugin.ops.gemm_abi import GemmCall
+from inductor_plugin.problem.target import target
+from tests.emulator.kernels import attention, gemm
+from tests.emulator.machine.schedule import EAGER
+from tests.emulator.runtime.runtime import Runtime
+from tests.emulator.suite import heads, products
+
+
+def _added(name: str, value: float) -> Callable[[Any], None]:
+    """Return what adds a number to a field."""
+
+    def spoil(call: Any) -> None:
+        setattr(call, name, getattr(call, name) + value)
+
+    return spoil
+
+
+def _zeroed(name: str) -> Callable[[Any], None]:
+    def spoil(call: Any) -> None:
+        setattr(call, name, 0)
+
+    return spoil
+
+
+def _swapped(name: str, other: str) -> Callable[[Any], None]:
+    def spoil(call: Any) -> None:
+        first, second = getattr(call, name), getattr(call, other)
+        setattr(call, name, second)
+        setattr(call, other, first)
+
+    return spoil
+
+
+def _head_and_row_of_k_swapped(call: Any) -> None:
+    strides = call.stride_k
+    strides[1], strides[2] = strides[2], strides[1]
+
+
+def _every_head_its_own(call: Any) -> None:
+    call.heads_kv = call.heads
+
+
+def _other_corner(call: Any) -> None:
+    call.bottom_right = 1 - call.bottom_right
+
+
+def _one_group_later(call: GemmCall) -> None:
+    assert call.offsets is not None
+    call.offsets += 4
+
+
+_BATCH, _BIAS, _ROW = "sm80 one A for all", "sm80 full bias", "sm80 bias of a row, 8 bytes"
+_SCALED, _GROUPED = "sm90 fp8 scales by row, bias", "sm90 grouped, odd"
+PRODUCTS: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "rows of A too far apart": (_BIAS, _added("lead_a", 8)),
+    "rows of A too close": (_BIAS, _added("lead_a", -8)),
+    "columns of B too far apart": (_BIAS, _added("lead_b", 8)),
+    "rows of D too far apart": (_BIAS, _added("lead_d", 8)),
+    "rows of C too close": (_BIAS, _added("lead_c", -8)),
+    "one B for all": (_BATCH, _zeroed("batch_b")),
+    "an A for each": (_BATCH, _added("batch_a", 8)),
+    "one D for all": (_BATCH, _zeroed("batch_d")),
+    "one C for all": (_BIAS, _zeroed("batch_c")),
+    "a sum too short": (_BIAS, _added("k", -8)),
+    "a row too few": (_BATCH, _added("m", -1)),
+    "a row too many": (_BATCH, _added("m", 1)),
+    "columns too many": (_BATCH, _added("n", 8)),
+    "alpha forgotten": (_BIAS, _added("alpha", 0.5)),
+    "beta with the other sign": (_BIAS, _added("beta", 2.0)),
+    "a bias from the next elements on": (_ROW, _added("c", 8)),
+    "a matrix too few": (_BATCH, _added("batch", -1)),
+    "scales of the other operand": (_SCALED, _swapped("scale_a", "scale_b")),
+    "scales from the next row on": (_SCALED, _added("scale_a", 16)),
+    "the ends of other groups": (_GROUPED, _one_group_later),
+}
+ATTENTIONS: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "a key too many on the right": ("fmha causal, more keys", _added("window_right", 1)),
+    "a key too few on the left": ("fmha left, more keys", _added("window_left", -1)),
+    "the other corner": ("fmha causal, more keys", _other_corner),
+    "another scale": ("fmha heads of 64", _added("scale", 0.01)),
+    "heads and rows swapped": ("fmha heads of 64", _head_and_row_of_k_swapped),
+    "heads that are not shared": ("fmha heads of 64", _every_head_its_own),
+    "a key too few": ("fmha heads of 64", _added("seq_k", -1)),
+    "lse from the next row on": ("fmha heads of 64", _added("lse", 4)),
+}
+
+NAMES = (*PRODUCTS, *ATTENTIONS)
+
+
+def case_of(name: str) -> str:
+    """Return the name of the case whose call is spoiled."""
+    return (PRODUCTS.get(name) or ATTENTIONS[name])[0]
+
+
+def right(runtime: Runtime, name: str) -> bool:
+    """Run a spoiled call; return whether its numbers are right nevertheless.
+
+    Raises:
+        FaultError: The kernel touched other memory than its operands and workspace, or worse.
+        KernelError: It refused the call.
+    """
+    outcome: gemm.Outcome | attention.Outcome
+    if name in PRODUCTS:
+        of, spoil = PRODUCTS[name]
+        product = products.CASES[of]
+        case = replace(product.case, spoil=spoil)
+        outcome = gemm.run(runtime, case, target(product.gpu), EAGER)
+    else:
+        of, spoil = ATTENTIONS[name]
+        head = replace(heads.CASES[of], spoil=spoil)
+        outcome = attention.run(runtime, head, target("H100"), EAGER)
+    return outcome.share <= 1 and not outcome.changed

@@ -1,0 +1,282 @@
+"""Scores of mutants: how a stopped run goes on, what the table says of them, and which families the command runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from inductor_plugin.errors import KernelError
+from tests.emulator.fault import FaultError, UnmodelledError
+from tests.emulator.kernels import mutants
+from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
+from tests.emulator.runtime.launch import Launch
+from tests.emulator.runtime.runtime import Runtime
+from tests.emulator.suite import mutations, score
+from tests.emulator.suite.entry import Entry, entries
+from tests.emulator.suite.explained import NOT_MODELLED, Explanation
+from tests.emulator.suite.mutations import Change, chosen, first_that_notices, run_family
+from tests.emulator.suite.row import Verdict
+from tests.emulator.suite.score import HOST, Score
+from tests.emulator.threads.lanes import Shape
+
+LATER = time.monotonic() + 1e6
+EXPLAINED = {("sm90 x", "bar.sync"): {2: Explanation("nothing was stored before", redundant=True)}}
+
+
+class Script:
+    """Mutants with answers that are written down; it counts how often each is run."""
+
+    def __init__(self, *answers: tuple[str, str]) -> None:
+        self.runs = [0] * len(answers)
+        self._answers = answers
+
+    def changes(self, opcode: str = "bar.sync") -> dict[str, list[Change]]:
+        return {opcode: [self._change(number) for number in range(len(self._answers))], "red": []}
+
+    def _change(self, number: int) -> Change:
+        def run() -> tuple[str, str]:
+            self.runs[number] += 1
+            return self._answers[number]
+
+        return Change(f"{number};", run)
+
+
+NOTICED, LATELY, MISSED, BROKEN = ("watched", ""), ("late", ""), ("", ""), ("", "no such thing")
+FIVE = (NOTICED, NOTICED, MISSED, LATELY, BROKEN)
+
+
+def ran(script: Script, path: Path, count: int = 99, source: str = "text") -> Score:
+    """Run mutants until so many lines were printed, as if the process was stopped then; return what the table has of them."""
+    lines = run_family("sm90 x", source, script.changes(), LATER, path)
+    for _, _ in zip(range(count), lines, strict=False):
+        pass
+    lines.close()
+    return score.read(path)["sm90 x", "bar.sync"]
+
+
+def test_a_stopped_run_goes_on_behind_the_last_mutant(tmp_path: Path) -> None:
+    script, path = Script(*FIVE), tmp_path / "mutants.json"
+    first = ran(script, path, 2)
+    assert (first.total, first.run, first.noticed) == (5, 2, {"watched": 2})
+    whole = ran(script, path)
+    assert (whole.run, whole.noticed, whole.missed) == (5, {"watched": 2, "late": 1}, {2: "2;"})
+    assert whole.unknown == {4: "4;: no such thing"}
+    assert script.runs == [1, 1, 1, 1, 1]
+    assert ran(script, path) == whole
+    assert script.runs == [1, 1, 1, 1, 1]
+
+
+def test_mutants_of_another_source_or_other_instructions_are_run_anew(tmp_path: Path) -> None:
+    path = tmp_path / "mutants.json"
+    ran(Script(*FIVE), path)
+    again = Script(*FIVE)
+    ran(again, path, source="another text")
+    assert again.runs == [1, 1, 1, 1, 1]
+    fewer = Script(*FIVE[:4])
+    assert ran(fewer, path, source="another text").total == 4
+    assert fewer.runs == [1, 1, 1, 1]
+
+
+def test_no_mutant_is_begun_after_the_limit_and_totals_are_known_nevertheless(
+    tmp_path: Path,
+) -> None:
+    script, path = Script(*FIVE), tmp_path / "mutants.json"
+    assert list(run_family("sm90 x", "text", script.changes(), time.monotonic() - 1, path)) == []
+    assert script.runs == [0] * 5
+    share = score.shares(score.read(path).values())["sm90 x"]
+    assert (share.mutants, share.run, share.whole) == (5, 0, False)
+    assert "5 of 5 still to run" in str(share)
+
+
+def test_families_of_other_processes_stay_in_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "mutants.json"
+    lines = run_family("sm90 x", "text", Script(*FIVE).changes(), LATER, path)
+    next(lines)
+    other = Score("sm80", "bar.sync", "digest", 1, {"late": 1})
+    score.write({**score.read(path), ("sm80", "bar.sync"): other}, {}, path)
+    list(lines)
+    assert score.read(path)["sm80", "bar.sync"] == other
+    assert [each.name for each in tmp_path.iterdir()] == ["mutants.json"]
+
+
+def table_of(*scores: Score) -> dict[tuple[str, str], Score]:
+    return {(each.family, each.change): each for each in scores}
+
+
+def test_the_table_has_the_share_of_each_family_and_the_reason_of_each_miss(tmp_path: Path) -> None:
+    path = tmp_path / "mutants.json"
+    scores = table_of(
+        Score("sm90 x", "bar.sync", "a", 10, {"late": 7}, {2: "bar.sync 0;", 5: "bar.sync 1;"}),
+        Score("sm90 x", "membar", "a", 1, {}, {0: "membar.gl;"}),
+        Score(HOST, "a row too few", "a", 1, {"eager": 1}),
+    )
+    score.write(scores, {"nvcc": "13"}, path, EXPLAINED)
+    plain: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    assert plain["facts"] == {"nvcc": "13"}
+    assert plain["families"]["sm90 x"] == {
+        "mutants": 11,
+        "run": 10,
+        "noticed": 7,
+        "redundant": 1,
+        "unmodelled": 1,
+        "unexplained": 1,
+        "share": round(7 / 9, 3),
+    }
+    assert plain["families"][HOST]["share"] == 1.0
+    missed = plain["rows"][1]["missed"]
+    assert missed[0] == {
+        "place": 2,
+        "instruction": "bar.sync 0;",
+        "redundant": True,
+        "why": "nothing was stored before",
+    }
+    assert (missed[1]["redundant"], missed[1]["why"]) == (None, "")
+    assert score.read(path) == scores
+
+
+@pytest.mark.parametrize(
+    ("scores", "complaint"),
+    [
+        ([Score("sm90 x", "red", "a", 20, {"late": 2}, {2: "b;"}, {3: "c"})], ""),  # not all run
+        ([Score("sm90 x", "bar.sync", "a", 18, {"late": 17}, {2: "b;"}, {})], ""),
+        ([Score("sm90 x", "red", "a", 6, {"late": 5}, {2: "b;"}, {})], "nobody has said"),
+        ([Score("sm90 x", "membar", "a", 6, {"late": 5}, {2: "b;"}, {})], "83.3% are noticed"),
+        ([Score("sm90 x", "red", "a", 9, {"late": 8}, {}, {2: "b;: c"})], "cannot run it: b;: c"),
+        ([Score("sm90 x", "bar.sync", "a", 2, {"late": 2}, {}, {})], "explained, and not missed"),
+        ([Score(HOST, str(n), "a", 1, {"eager": 1}) for n in range(20)], ""),
+        (
+            [
+                Score(HOST, "wrong", "a", 1, {}, {0: "a case"}),
+                *(Score(HOST, str(n), "a", 1, {"eager": 1}) for n in range(20)),
+            ],
+            "95.2% are noticed, less than 100%",
+        ),
+    ],
+)
+def test_what_is_not_as_it_has_to_be_is_said_of_whole_families(
+    scores: list[Score], complaint: str
+) -> None:
+    lines = score.complaints(scores, EXPLAINED)
+    assert any(complaint in line for line in lines) if complaint else not lines
+
+
+def test_the_committed_table_is_as_it_has_to_be() -> None:
+    assert score.complaints(score.read().values()) == []
+
+
+def test_instructions_that_are_not_modelled_are_taken_out_all_the_same() -> None:
+    assert NOT_MODELLED.keys() <= set(mutants.SYNCHRONISING)
+
+
+def test_families_are_named_whole_or_by_their_first_word() -> None:
+    assert chosen([]) == list(mutations.FAMILIES)
+    assert chosen(["sm90"]) == [each for each in mutations.FAMILIES if each.startswith("sm90 ")]
+    assert chosen(["fmha backward", "host"]) == [HOST, "fmha backward"]
+    with pytest.raises(ValueError, match="no family 'sm9'; there are host code, sm80"):
+        chosen(["sm90", "sm9"])
+
+
+def test_every_family_of_the_suite_has_a_representative() -> None:
+    cases = entries()
+    families = {cases[case].family for case in mutations.REPRESENTATIVES.values()}
+    assert families == {entry.family for entry in cases.values()}
+    for family, case in mutations.REPRESENTATIVES.items():
+        assert family.split()[0] == cases[case].family
+
+
+def raising(error: Exception) -> Callable[[Schedule], bool]:
+    def wrong(_schedule: Schedule) -> bool:
+        raise error
+
+    return wrong
+
+
+def test_a_refusal_is_noticed_and_what_the_emulator_cannot_do_is_not() -> None:
+    assert first_that_notices(lambda schedule: schedule == LATE) == ("late", "")
+    assert first_that_notices(lambda schedule: False) == ("", "")
+    assert first_that_notices(raising(FaultError("a race"))) == ("watched", "")
+    assert first_that_notices(raising(KernelError("refused"))) == ("watched", "")
+    assert first_that_notices(raising(UnmodelledError("a box"))) == ("", "a box")
+    assert first_that_notices(raising(IndexError("3"))) == ("", "IndexError: 3")
+
+
+def test_an_interrupt_is_no_answer() -> None:
+    def wrong(_schedule: Schedule) -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        first_that_notices(wrong)
+
+
+class Edits:
+    """A runtime that remembers which text its modules have."""
+
+    def __init__(self, *texts: str) -> None:
+        self._texts, self.texts = texts, texts
+
+    @contextmanager
+    def edited(self, edit: Callable[[str], str]) -> Iterator[None]:
+        self.texts = tuple(edit(text) for text in self._texts)
+        yield
+        self.texts = self._texts
+
+
+def entry_of(run: Callable[[Edits, Schedule], Verdict]) -> Entry:
+    return Entry("sm90", "x", "H100", cast("Callable[[Runtime, Schedule], Verdict]", run))
+
+
+def launch_of(text: str, *, unfinished: bool = False) -> Launch:
+    left = ("a store",) if unfinished else ()
+    lines = frozenset((1, 2))
+    return Launch("k", Shape((1, 1, 1), (32, 1, 1)), 0, 0.0, 0, 0, 0, left, lines, text)
+
+
+def test_the_module_of_a_mutant_is_changed_and_no_other() -> None:
+    both = ("bar.sync 0;\nst.shared.b32 [%r1], %r2;", "bar.sync 0;\nret;")
+    seen: list[tuple[str, ...]] = []
+
+    def run(runtime: Edits, _schedule: Schedule) -> Verdict:
+        seen.append(runtime.texts)
+        error = 0.0 if runtime.texts == both else 2.0
+        return Verdict(error, 0, [launch_of(text) for text in runtime.texts])
+
+    changes = mutations.changes_of(cast("Runtime", Edits(*both)), entry_of(run))
+    assert {opcode: len(listed) for opcode, listed in changes.items() if listed} == {
+        "bar.sync": 2,
+        "st.shared": 1,
+    }
+    for change in changes["bar.sync"]:
+        assert change.run() == ("watched", "")
+    assert seen[-2:] == [
+        ("bar.warp.sync -1;\nst.shared.b32 [%r1], %r2;", both[1]),
+        (both[0], "bar.warp.sync -1;\nret;"),
+    ]
+
+
+def test_stores_that_a_kernel_leaves_itself_are_no_sign_of_a_mutant() -> None:
+    def run(_runtime: Edits, schedule: Schedule) -> Verdict:
+        return Verdict(0.0, 0, [launch_of("bar.sync 0;", unfinished=schedule.late)])
+
+    changes = mutations.changes_of(cast("Runtime", Edits("bar.sync 0;")), entry_of(run))
+    assert changes["bar.sync"][0].run() == ("", "")
+
+
+@pytest.mark.parametrize("error", [2.0, math.nan])
+def test_a_kernel_that_is_wrong_itself_has_no_mutants(error: float) -> None:
+    def run(_runtime: Edits, schedule: Schedule) -> Verdict:
+        return Verdict(error if schedule == LATE else 0.0, 0, [])
+
+    with pytest.raises(ValueError, match="x is wrong itself, late"):
+        mutations.changes_of(cast("Runtime", Edits()), entry_of(run))
+
+
+def test_the_first_schedule_looks_for_races() -> None:
+    assert mutations.SCHEDULES[0] == WATCHED
+    assert EAGER not in mutations.SCHEDULES  # `WATCHED` is that, and looks for races, too

@@ -1,0 +1,76 @@
+"""The table of static proofs: what is asked again, and what sentryward's answers become."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.emulator.machine.schedule import Schedule
+from tests.emulator.runtime.launch import Launch
+from tests.emulator.runtime.runtime import Runtime
+from tests.emulator.suite import proofs
+from tests.emulator.suite.entry import Entry
+from tests.emulator.suite.proofs import NO_ANSWER, Proof
+from tests.emulator.suite.row import Verdict
+from tests.emulator.threads.lanes import Shape
+
+
+def entry_of(name: str) -> Entry:
+    def run(runtime: Runtime, schedule: Schedule) -> Verdict:
+        raise AssertionError((runtime, schedule))
+
+    return Entry("triton", name, "B200", run, template="triton_decode")
+
+
+def proof_of(entry: Entry, number: int = 0, result: str = "unsupported", source: str = "") -> Proof:
+    return Proof(entry.name, number, "k", source or entry.source, result, ("barrier", "tensor-map"))
+
+
+def test_a_table_is_read_as_it_was_written_with_the_number_of_each_result(tmp_path: Path) -> None:
+    first, second = entry_of("first"), entry_of("second")
+    table = {
+        "first": [proof_of(first), proof_of(first, 1, "race_free")],
+        "second": [proof_of(second)],
+    }
+    path = tmp_path / "proofs.json"
+    assert proofs.read(path) == {}
+    proofs.write(table, path)
+    assert proofs.read(path) == table
+    assert '"results": {"race_free": 1, "unsupported": 2}' in path.read_text(encoding="utf-8")
+    assert [each.name for each in tmp_path.iterdir()] == ["proofs.json"]
+
+
+def test_a_case_is_asked_again_if_its_source_is_another_or_there_was_no_answer() -> None:
+    done, old, mute, new = (entry_of(name) for name in ("done", "old", "mute", "new"))
+    table = {
+        "done": [proof_of(done)],
+        "old": [proof_of(old, source="of before")],
+        "mute": [proof_of(mute), proof_of(mute, 1, NO_ANSWER)],
+    }
+    assert proofs.left((done, old, mute, new), table) == [old, mute, new]
+
+
+def test_equal_launches_are_proven_once() -> None:
+    def launch(name: str, blocks: int) -> Launch:
+        shape = Shape((blocks, 1, 1), (32, 1, 1))
+        return Launch(name, shape, 0, 0.0, 0, 0, 0, (), frozenset(), "text")
+
+    launches = [launch("a", 1), launch("b", 1), launch("a", 1), launch("a", 2)]
+    listed = [(each.name, each.shape.grid[0]) for each in proofs.different(launches)]
+    assert listed == [("a", 1), ("b", 1), ("a", 2)]
+
+
+def answered(program: str, limit_s: float = 60.0) -> tuple[str, tuple[str, ...]]:
+    return proofs.answer([sys.executable, "-c", program], limit_s)
+
+
+def test_answers_are_results_with_the_codes_of_diagnostics() -> None:
+    report = (
+        '{"result": "unsupported", "diagnostics": [{"code": "b"}, {"code": "a"}, {"code": "b"}]}'
+    )
+    assert answered(f"print({report!r})") == ("unsupported", ("a", "b"))
+
+
+def test_silence_and_waiting_are_no_answer_with_a_reason() -> None:
+    assert answered("raise SystemExit('out of memory')") == (NO_ANSWER, ("out of memory",))
+    assert answered("import time; time.sleep(60)", 0.5) == (NO_ANSWER, ("not within 0.5 s",))
