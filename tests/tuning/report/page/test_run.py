@@ -160,3 +160,5 @@ def test_a_compile_with_the_option_report_writes_its_graphs(
     assert all(graph["records"] and graph["spent"]["benchmarked"] > 0 for graph in graphs)
     assert {source["kind"] for source in content["sources"]} == {"cache"}
     assert content["timeline"]["totals"]["measure"]["count"] > 0
+    kept = open_store(cache_dir, create=False).graphs.everything()
+    assert {entry.kind for entry in kept} == {"forward", "backward"}

@@ -140,6 +140,7 @@ const groupsOf = new Map();
 for (const group of groups) {
   for (const index of group.own) groupsOf.set(index, [...(groupsOf.get(index) ?? []), group]);
 }
+const modelsOf = (record) => (groupsOf.get(record.index) ?? []).filter((group) => group.kind === "model");
 const groupOfGraph = new Map(groups.filter((group) => group.record >= 0).map((group) => [group.record, group]));
 const groupAddress = (group) => `#g/${encodeURIComponent(group.id)}`;
 const groupSize = (group) => counted(group.own.size, "problem") + (group.total > group.records.length ? ` of ${count(group.total)}` : "");
