@@ -44,10 +44,14 @@ function problemsSection() {
     ...(isBeside ? shortNames.map((name, index) => ({ label: name, keeps: (r) => r.source === index })) : []),
   ].filter(Boolean);
   const severalPlaces = raw.environments.length > 1;
-  const models = groups.some((group) => group.kind === "model");
-  const crowded = severalPlaces && models; // a problem's text needs the room of a column
+  const severalSources = new Set(records.map((record) => record.source)).size > 1;
+  // A problem's text needs room, so that not every column has a place.
+  const models = groups.some((group) => group.kind === "model") && !(severalPlaces && severalSources);
+  const crowded = [severalPlaces, severalSources, models].filter(Boolean).length > 1;
+  const labels = groupLabels();
   const columns = [
     { name: "problem", title: "Problem", value: (r) => r.text, cell: (r) => el("a", { href: `#r/${r.id}`, title: r.text }, r.text) },
+    severalSources && { name: "source", title: "Source", wide: true, value: (r) => shortNames[r.source], cell: (r) => el("span", { class: "cut", title: sourceName(r.source) }, shortNames[r.source]) },
     models && { name: "model", title: "Model", wide: true, value: (r) => modelsOf(r)[0]?.title, cell: (r) => modelCell(modelsOf(r)) },
     { name: "kernel", title: "Runs", value: (r) => (r.family === "library" ? " " : r.family) + r.winner, cell: (r) => (r.winner ? [badge(r.family), " ", cut(r.winner)] : el("span", { class: "none", title: r.why }, "nothing decided")) },
     { name: "ms", title: `Time, ${unit}`, number: true, first: true, value: (r) => r.ms, cell: (r) => inUnit(r.ms, micro) },
@@ -59,11 +63,11 @@ function problemsSection() {
   ].filter(Boolean);
   problems = grid({
     name: "problems", label: "Problems", columns, rows: records, chips: chips.length > 1 ? chips : [], empty, height: "min(70vh, 44rem)",
-    choices: groups.map((group) => ({
-      id: group.id, kind: KINDS[group.kind], label: `${group.title} (${groupSize(group)})`, keeps: (r) => group.own.has(r.index), address: groupAddress(group),
+    choices: groups.map((group, at) => ({
+      id: group.id, kind: KINDS[group.kind], label: labels[at], keeps: (r) => group.own.has(r.index), address: groupAddress(group),
     })),
     chosen: (choice) => history.replaceState(null, "", choice?.address ?? location.pathname + location.search),
-    words: (r) => [r.text, r.op, r.winner, r.family, FAMILIES[r.family], r.key, r.noisy && "noisy", r.pinned && "pinned", raw.environments[r.environment].name, ...modelsOf(r).map((group) => group.title)].filter(Boolean).join(" "),
+    words: (r) => [r.text, r.op, r.winner, r.family, FAMILIES[r.family], r.key, r.noisy && "noisy", r.pinned && "pinned", raw.environments[r.environment].name, severalSources && shortNames[r.source], ...modelsOf(r).map((group) => group.title)].filter(Boolean).join(" "),
   });
   if (records.length) problems.sort("ms", true);
   return section("problems", "Problems", problems.element);
@@ -197,7 +201,7 @@ function timelineSection() {
 
 function warmSection() {
   const waited = raw.timeline?.totals.wait.open_ms;
-  const blocks = summaries.map((all, index) => all.candidates && el("div", {}, isBeside && el("h3", { class: "sourcename" }, shortNames[index]),
+  const blocks = sources.map(({ summary: all }, index) => all?.candidates && el("div", {}, isBeside && el("h3", { class: "sourcename" }, shortNames[index]),
     el("dl", { class: "figures small" },
       figure(duration(all.compile_s * 1e3), "compiling", "summed over workers"),
       figure(duration(all.samples_s * 1e3), "samples", "warming up and checking numbers come on top"),
