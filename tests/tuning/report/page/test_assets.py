@@ -118,6 +118,7 @@ def test_no_two_entries_of_the_list_of_groups_have_the_same_words() -> None:
         (["/x/a/cache", "/x/b/cache"], ["a/cache", "b/cache"]),
         (["/x/cache", "/x/cache"], ["cache (1)", "cache (2)"]),
         (["/x/cache"], ["cache"]),
+        (["/x/a/1", "/x/a/2", "/x/b"], ["a/1", "a/2", "b"]),
     ],
 )
 def test_sources_have_short_names_that_tell_them_apart(names: list[str], short: list[str]) -> None:

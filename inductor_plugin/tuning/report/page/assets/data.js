@@ -110,7 +110,7 @@ function differs(a, b) {
 const isGraph = (record) => record.op === "graph";
 const calls = records.filter((record) => !isGraph(record));
 const sources = raw.sources;
-const isBeside = sources.length === 2;
+const isBeside = sources.length > 1;
 /** Names of which no two are alike: those that were have a mark each. */
 const distinct = (names, marks) => names.map((name, at) => (names.indexOf(name) === names.lastIndexOf(name) ? name : `${name} (${marks[at]})`));
 const sourceName = (index) => text(sources[index].name);
@@ -119,7 +119,7 @@ const shortNames = (() => {
   const parts = sources.map((source) => text(source.name).split("/"));
   if (parts.length < 2) return parts.map((each) => each[each.length - 1]);
   let same = 0;
-  while (same < Math.min(...parts.map((each) => each.length)) - 1 && parts[0][same] === parts[1][same]) same += 1;
+  while (same < Math.min(...parts.map((each) => each.length)) - 1 && parts.every((each) => each[same] === parts[0][same])) same += 1;
   return distinct(parts.map((each) => each.slice(same).join("/")), parts.map((_, index) => index + 1));
 })();
 const candidatesOf = (record) => record.row[RECORD.candidates].map(candidateOf);
