@@ -95,7 +95,9 @@ def function_of(nodes: Iterable[Any]) -> str:
     own = (node for node in nodes if node.op != "placeholder")
     for node in itertools.islice(own, _MOST_NODES):
         trace = node.meta.get("stack_trace")
-        frames = _FRAME.findall(trace) if isinstance(trace, str) else []
+        frames: list[tuple[str, str, str]] = []
+        if isinstance(trace, str):
+            frames = _FRAME.findall(trace)
         if frames:
             file, line, name = next((f for f in frames if f[2] not in _WRAPPERS), frames[0])
             resumed = _RESUMED.fullmatch(name)

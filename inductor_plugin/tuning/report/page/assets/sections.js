@@ -37,14 +37,14 @@ function problemsSection() {
   const empty = "This cache has no records yet: run `inductor-plugin demo`, or compile a model with backend=\"inductor_plugin\".";
   const micro = inMicro(calls.map((record) => record.ms));
   const unit = micro ? "µs" : "ms";
+  const severalSources = new Set(records.map((record) => record.source)).size > 1;
   const known = Object.keys(FAMILIES).filter((name) => records.some((record) => record.family === name));
   const chips = [
     ...known.map((name) => ({ label: `${FAMILIES[name]} ${count(records.filter((r) => r.family === name).length)}`, keeps: (r) => r.family === name })),
     records.some((r) => r.noisy) && { label: `Noisy ${count(records.filter((r) => r.noisy).length)}`, keeps: (r) => r.noisy },
-    ...(isBeside ? shortNames.map((name, index) => ({ label: name, keeps: (r) => r.source === index })) : []),
+    ...(severalSources ? shortNames.map((name, index) => ({ label: name, keeps: (r) => r.source === index })) : []),
   ].filter(Boolean);
   const severalPlaces = raw.environments.length > 1;
-  const severalSources = new Set(records.map((record) => record.source)).size > 1;
   // A problem's text needs room, so that not every column has a place.
   const models = groups.some((group) => group.kind === "model") && !(severalPlaces && severalSources);
   const crowded = [severalPlaces, severalSources, models].filter(Boolean).length > 1;
