@@ -52,6 +52,11 @@ class Layout:
         return self.root / "quarantine"
 
     @property
+    def graphs(self) -> Path:
+        """The folder of compiled graphs: which program and function each is of, and which problems it has."""
+        return self.root / "graphs"
+
+    @property
     def packs(self) -> Path:
         """The folder of packs: lists of kernels that were compiled ahead of time together."""
         return self.root / "packs"
@@ -93,6 +98,10 @@ class Layout:
     def quarantine(self, environment: str, candidate: str) -> Path:
         """Return the file of one candidate that misbehaved."""
         return self.quarantined / part(environment) / f"{part(candidate)}.json"
+
+    def graph(self, digest: str) -> Path:
+        """Return the file of one compiled graph."""
+        return self.graphs / f"{part(digest)}.json"
 
     def pack(self, name: str) -> Path:
         """Return the file of one pack."""

@@ -12,6 +12,7 @@ from typing import Any
 from inductor_plugin.cache.directory import NOWHERE, SCHEMA_FIELDS, mend_schema, prepare
 from inductor_plugin.cache.entry import KernelEntry, Resources
 from inductor_plugin.cache.folder import Folder
+from inductor_plugin.cache.graph import GraphShelf
 from inductor_plugin.cache.guard import exists, read
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.key import SCHEMA, KernelKey
@@ -90,6 +91,7 @@ class Store:
         self._root = root
         self._folder = folder
         self.trust = folder.trust
+        self.graphs = GraphShelf(folder)
         self._size = SizeLimit(folder, limit_bytes)
         self._swept = False
         self._records = RecordShelf(folder)

@@ -13,6 +13,7 @@ from inductor_plugin.cache import atomic, document
 from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.entry import ENTRY, content_damage, read_entry
 from inductor_plugin.cache.folder import Folder
+from inductor_plugin.cache.graph import graph_files, parse_graph
 from inductor_plugin.cache.guard import MISSING, exists, kernel_refusal, read
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.key import SCHEMA
@@ -33,8 +34,8 @@ class Damage:
     """A damaged entry.
 
     Attributes:
-        kind: ``schema``, ``record``, ``environment``, ``kernel``, ``quarantine``, ``pack`` or
-            ``counters``, ``misses``.
+        kind: ``schema``, ``record``, ``environment``, ``kernel``, ``quarantine``, ``pack``, ``graph``,
+            ``counters`` or ``misses``.
         path: Its file or folder.
         reason: Description of the damage.
     """
@@ -135,6 +136,7 @@ def _damages(layout: Layout) -> Iterator[Damage]:
             yield Damage("kernel", folder, reason)
     yield from _checked(layout, "quarantine", quarantined)
     yield from _checked(layout, "pack", pack_files(layout.packs))
+    yield from _checked(layout, "graph", graph_files(layout.graphs))
     yield from _checked(layout, "counters", [layout.counters])
     yield from _checked(layout, "misses", [layout.misses])
     yield from _schema(layout, [*records, *kernels, *quarantined])
@@ -205,6 +207,7 @@ _PARSERS: Mapping[str, Callable[[bytes, Path], object]] = {
     "environment": lambda data, path: parse_environment(data, path.parent.name),
     "quarantine": parse_quarantined,
     "pack": lambda data, _: parse_pack(data),
+    "graph": parse_graph,
     "counters": lambda data, _: document.load(data),
     "misses": lambda data, _: document.load(data),
     "schema": lambda data, _: check_schema(data),

@@ -27,6 +27,7 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
     "record": ("<environment>", "<op>", "<digest>"),
     "environment": ("<environment>",),
     "quarantine": ("<environment>", "<candidate>"),
+    "graph": ("<digest>",),
     "pack": ("<name>",),
     "lock": ("<name>",),
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 from inductor_plugin.cache import atomic
 from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.folder import Folder
+from inductor_plugin.cache.graph import graph_files, graphs_without_records
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout
@@ -67,6 +68,7 @@ class Pruned:
         bytes_left: Size of the remaining kernels and records.
         pinned: Entries that had to go and stayed because they are pinned.
         in_use: Entries that had to go and stayed because a process holds their lock.
+        graphs: Entries of compiled graphs none of whose problems has a record any more.
     """
 
     kernels: int
@@ -77,6 +79,7 @@ class Pruned:
     bytes_left: int
     pinned: int = 0
     in_use: int = 0
+    graphs: int = 0
 
 
 def choose(
@@ -110,7 +113,7 @@ def prune(
     *,
     dry_run: bool = False,
 ) -> Pruned:
-    """Evict least recently used entries until the rest fits, and sweep files of killed processes.
+    """Evict least recently used entries until the rest fits, and sweep files of killed processes and graphs without records.
 
     Pinned records, the kernels of their winners, and kernels being built stay.
 
@@ -142,6 +145,7 @@ def prune(
             excess -= sum(stamp.bytes for stamp in removed[kind])
     gone = [*removed["kernels"], *removed["records"]]
     old = list(leftovers(layout))
+    graphs = graphs_without_records(layout, {stamp.place for stamp in removed["records"]})
     return Pruned(
         kernels=len(removed["kernels"]),
         records=len(removed["records"]),
@@ -151,6 +155,7 @@ def prune(
         bytes_left=total - sum(stamp.bytes for stamp in gone),
         pinned=spared,
         in_use=chosen - len(gone),
+        graphs=len(graphs) if dry_run else _unlinked(graphs),
     )
 
 
@@ -161,6 +166,7 @@ def clear(folder: Folder) -> dict[str, int]:
     """
     layout = folder.layout
     packs = _unlinked(pack_files(layout.packs))
+    graphs = _unlinked(graph_files(layout.graphs))
     records = sum(remove_record(folder, path) for path in list(record_files(layout.records)))
     kernels = sum(remove_kernel(folder, path) for path in kernel_folders(layout.kernels))
     quarantined = _unlinked(quarantine_files(layout.quarantined))
@@ -174,6 +180,7 @@ def clear(folder: Folder) -> dict[str, int]:
         "environments": environments,
         "quarantined": quarantined,
         "packs": packs,
+        "graphs": graphs,
     }
 
 

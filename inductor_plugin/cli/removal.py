@@ -180,7 +180,9 @@ def _prune(arguments: Namespace) -> int:
 def _why_they_stay(pruned: Pruned, arguments: Namespace) -> list[str]:
     """Return why more was not removed, a line for each reason."""
     if arguments.max_bytes is None and arguments.older_than is None:
-        return ["without --max-bytes or --older-than only leftovers of killed processes go"]
+        return [
+            "without --max-bytes or --older-than only leftovers of killed processes go, and graphs without a record"
+        ]
     reasons: list[str] = []
     if pruned.pinned:
         reasons.append(f"{pruned.pinned} entries stay because they are pinned; see `unpin`")

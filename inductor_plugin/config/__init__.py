@@ -14,6 +14,7 @@ from inductor_plugin.config.variables import (
     default_cache_read,
     default_trusted_keys,
     enabled_by_environment,
+    launched_rank,
     process_environment,
     set_environment,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "default_cache_read",
     "default_trusted_keys",
     "enabled_by_environment",
+    "launched_rank",
     "option_names",
     "process_environment",
     "set_environment",

@@ -46,6 +46,16 @@ def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
     return bool(text) and switch(text, f"variable {ENABLE_VARIABLE}")
 
 
+def launched_rank(environ: Mapping[str, str] | None = None) -> int | None:
+    """Return the rank that torchrun, or a launcher like it, has given this process; None if it has no other ranks beside it."""
+    variables = os.environ if environ is None else environ
+    try:
+        rank, world = int(variables.get("RANK", "")), int(variables.get("WORLD_SIZE", ""))
+    except ValueError:
+        return None
+    return rank if 0 <= rank < world and world > 1 else None
+
+
 def process_environment() -> dict[str, str]:
     """Return a copy of this process's variables."""
     return dict(os.environ)

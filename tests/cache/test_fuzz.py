@@ -18,6 +18,7 @@ from hypothesis import given, strategies
 
 from inductor_plugin.cache import Pack, Store, open_store
 from inductor_plugin.cache.entry import ENTRY
+from inductor_plugin.cache.graph import GraphEntry
 from inductor_plugin.cache.merge import merge
 from inductor_plugin.cache.record import from_fields, to_fields
 from inductor_plugin.errors import CacheError
@@ -44,6 +45,7 @@ KINDS = (
     "library",
     "quarantine",
     "pack",
+    "graph",
     "counters",
     "schema",
     "lock",
@@ -62,6 +64,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.put_record(SOUND)
     store.quarantine(environment, "c", {"candidate": "c", "status": "hung"})
     store.put_pack(Pack("H100", "sm_90a", 1.0, {"torch": "2"}, ("m:f",), ("mm",), (entry.digest,)))
+    store.graphs.put(GraphEntry("p", "f", "forward", (SOUND.place,), 1.0))
     store.add_counts(hits=1)
     names = "op", "digest", "describe", "environment", "reason"
     row = {**dict.fromkeys(names, "x"), "unseen": ["a"], "near": None}
@@ -81,6 +84,7 @@ def places(root: Path) -> dict[str, Path]:
         "library": layout.kernel(DIGEST) / "kernel.so",
         "quarantine": layout.quarantine(environment, "c"),
         "pack": next(layout.packs.glob("*.json")),
+        "graph": next(layout.graphs.glob("*.json")),
         "counters": layout.counters,
         "schema": layout.schema,
         "lock": layout.lock(f"records-{wanted.digest[:2]}"),
@@ -98,6 +102,7 @@ def use(root: Path) -> Store:
     store.counters()
     store.packs()
     store.packed()
+    store.graphs.everything()
     store.misses()
     store.environment(wanted.environment)
     store.has_records(wanted.environment)

@@ -160,6 +160,7 @@ def test_clear_asks_and_removes_everything(store: Store, capsys: pytest.CaptureF
         "environments": 2,
         "quarantined": 1,
         "packs": 0,
+        "graphs": 0,
     }
     answer = answer_of(store, capsys, "stats")
     assert (answer["records"], answer["kernels"], answer["environments"], answer["hits"]) == (

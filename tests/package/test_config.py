@@ -13,6 +13,7 @@ from inductor_plugin.config import (
     Config,
     default_cache_dir,
     enabled_by_environment,
+    launched_rank,
     option_names,
     process_environment,
     split,
@@ -49,6 +50,17 @@ def test_an_option_wins_over_its_variable_and_the_variable_over_the_default():
 def test_variables_of_this_process_are_read_by_default(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("INDUCTOR_PLUGIN_TUNE_BUDGET_S", "1.5")
     assert Config.load().tune_budget_s == 1.5
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "said"),
+    [("3", "8", 3), ("0", "2", 0), ("0", "1", None), ("8", "8", None), ("-1", "8", None), ("x", "8", None), ("", "", None)],
+)  # fmt: skip
+def test_a_launcher_says_which_rank_of_several_a_process_is(
+    rank: str, world: str, said: int | None
+):
+    assert launched_rank({"RANK": rank, "WORLD_SIZE": world}) == said
+    assert launched_rank({"RANK": rank}) is None
 
 
 def test_an_empty_variable_counts_as_unset():

@@ -9,6 +9,7 @@ from torch._inductor.graph import GraphLowering
 
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
+from inductor_plugin.tuning.ranks.job import rank_here
 from inductor_plugin.tuning.report.table import spent_on
 from inductor_plugin.tuning.runtime import DeviceContext
 from inductor_plugin.tuning.selection import Selection, TuningTicket
@@ -57,4 +58,5 @@ def _add(
         for ticket in tickets
         if ticket.selection is selection
     ]
-    run_page(config.report, config.trace_path).add(kind, problems, spent_on(tickets).to_dict())
+    page = run_page(config.report, config.trace_path, rank_here())
+    page.add(kind, problems, spent_on(tickets).to_dict())

@@ -33,6 +33,7 @@ from inductor_plugin.inductor.facts.toolchain import software_of
 from inductor_plugin.inductor.graph import (
     deferral,
     misses,
+    origin,
     run_page,
     stored,
     trial,
@@ -354,6 +355,7 @@ class Session:
                 observe(tickets)
             contexts = [context for context, _ in self._contexts.values()]
             report(tickets, contexts, self.config, untuned=self._untuned > 0)
+            origin.keep(self.config, self._graph(), self._contexts.values(), tickets)
             if self.config.report:
                 run_page.add(self.config, self._graph(), self._contexts.values(), tickets)
             self._pinning.keep(tickets, self._trial)

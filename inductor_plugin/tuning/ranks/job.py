@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from inductor_plugin.config import Config
+from inductor_plugin.config import Config, launched_rank
 from inductor_plugin.tuning.ranks.roll import Roll
 from inductor_plugin.tuning.ranks.store import C10dStore, JobStore
 
@@ -120,6 +120,18 @@ def joined(config: Config) -> Job | None:
     if not (dist.is_available() and dist.is_initialized()):
         return None
     return _MEMBERSHIP.job(min(_ANSWER_S, config.ranks_timeout_s))
+
+
+def rank_here() -> int | None:
+    """Return the rank of this process: in its process group, else what its launcher says; None without other ranks."""
+    untyped: Any = dist
+    try:
+        is_member = dist.is_available() and dist.is_initialized()
+        if is_member and untyped.get_world_size() > 1 and untyped.get_backend() != "fake":
+            return int(untyped.get_rank())
+    except (AttributeError, ValueError, RuntimeError):  # the group may be destroyed meanwhile
+        pass
+    return launched_rank()
 
 
 _MEMBERSHIP = _Membership()

@@ -151,3 +151,31 @@ def test_a_forked_child_is_no_rank_before_it_joins_a_group_of_its_own(dist: Dist
     os.waitpid(pid, 0)
     assert os.read(read, 100) == b"apart"
     assert current() is not None
+
+
+@pytest.mark.parametrize(
+    ("facts", "launcher", "rank"),
+    [
+        ({}, None, 1),
+        ({"rank": 0}, ("7", "8"), 0),
+        ({"store": None}, None, 1),  # MPI has none, and ranks all the same
+        ({"world": 1}, None, None),
+        ({"world": 1}, ("7", "8"), 7),
+        ({"backend": "fake"}, None, None),
+        ({"initialized": False}, None, None),
+        ({"initialized": False}, ("7", "8"), 7),
+    ],
+)
+def test_the_rank_is_that_of_the_process_group_or_of_the_launcher(
+    dist: Distributed,
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict[str, Any],
+    launcher: tuple[str, str] | None,
+    rank: int | None,
+) -> None:
+    for index, name in enumerate(("RANK", "WORLD_SIZE")):
+        monkeypatch.delenv(name, raising=False)
+        if launcher is not None:
+            monkeypatch.setenv(name, launcher[index])
+    vars(dist).update(facts)
+    assert job.rank_here() == rank

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from inductor_plugin.cache import Record, Store
 from inductor_plugin.cache.document import is_object
+from inductor_plugin.cache.graph import graph_files
 from inductor_plugin.device import BUILT_IN, DEVICES
 from inductor_plugin.errors import CacheError, DeviceError, warn_once
 from inductor_plugin.tuning.pins.document import read_file
@@ -56,17 +57,21 @@ def cache_source(
             (entry.candidate, entry.status, entry.reason) for entry in store.iter_quarantine()
         ],
         graphs=graphs,
-        groups=groups_of(records, store.packs(), store.misses()) if is_whole else (),
+        groups=groups_of(records, store.packs(), store.misses(), store.graphs.everything())
+        if is_whole
+        else (),
     )
 
 
 def holdings(store: Store) -> list[Holding]:
-    """Return what a cache holds: records by operator, kernels by template, packs, quarantine; the largest first."""
+    """Return what a cache holds: records by operator, kernels by template, graphs, packs, quarantine; the largest first."""
     counts, sizes = Counter[str](), Counter[str]()
     for path in store.record_paths():
         _count(counts, sizes, f"records of {path.parent.name}", _size(path))
     for kernel in store.iter_kernels():
         _count(counts, sizes, f"kernels of {kernel.key.template}", kernel.bytes)
+    for path in graph_files(store.layout.graphs):
+        _count(counts, sizes, "compiled graphs", _size(path))
     counts["packs"] = len(store.packs())
     counts["candidates in quarantine"] = sum(1 for _ in store.iter_quarantine())
     named = [Holding(name, counts[name], sizes[name]) for name in counts if counts[name]]

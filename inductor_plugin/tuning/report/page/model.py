@@ -37,14 +37,17 @@ def page_model(
     trace: Any = None,
     now: float = 0.0,
     figures: Callable[[Mapping[str, Any]], Peak | None] = peak_of,
+    *,
+    compares: bool = True,
 ) -> dict[str, Any]:
-    """Return what a page shows of one source, or of two side by side.
+    """Return what a page shows of one source, or of several.
 
     Args:
         sources: What it is about.
         trace: The content of a trace file, if there is one.
         now: The time, in seconds since 1970.
         figures: Returns the peaks of an environment's device, None if they are not known.
+        compares: Whether two sources are compared: not the caches of one process, which have different problems.
 
     Raises:
         CacheError: The trace is none.
@@ -63,6 +66,7 @@ def page_model(
         rows += own
         places.append(named)
     alike = _compared(sources)
+    is_paired = compares and len(sources) == 2 and not any(map(_is_bench, sources))
     model: dict[str, Any] = {
         "version": VERSION,
         "plugin": __version__,
@@ -71,7 +75,7 @@ def page_model(
         "columns": {"record": RECORD, "candidate": CANDIDATE},
         "detail": asdict(detail),
         "records": rows,
-        "pairs": _pairs(places) if len(places) == 2 and not any(map(_is_bench, sources)) else None,
+        "pairs": _pairs(places) if is_paired else None,
         "compared": None if alike is None else alike[:MOST_ROWS],
         "compared_left_out": max(0, len(alike or ()) - MOST_ROWS),
         "timeline": None if trace is None else timeline(trace, tables.texts),

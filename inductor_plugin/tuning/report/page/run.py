@@ -18,7 +18,7 @@ from inductor_plugin.errors import CacheError, warn_once
 from inductor_plugin.tuning.report.page.document import document
 from inductor_plugin.tuning.report.page.gather import cache_source, peak_here, read_json
 from inductor_plugin.tuning.report.page.model import page_model
-from inductor_plugin.tuning.report.page.source import CompiledGraphRow
+from inductor_plugin.tuning.report.page.source import CacheSource, CompiledGraphRow
 from inductor_plugin.tuning.report.page.write import write_page
 
 logger = logging.getLogger(__name__)
@@ -60,29 +60,37 @@ class RunPage:
         self._trace = trace
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._graphs: list[CompiledGraphRow] = []
-        self._problems: dict[str, DecidedProblem] = {}
+        self._graphs: list[tuple[Path | None, CompiledGraphRow]] = []
+        self._problems: dict[Path, dict[str, DecidedProblem]] = {}
         self._next_s = 0.0
         self._pending = False
 
     def add(
         self, kind: str, problems: Sequence[DecidedProblem], spent: Mapping[str, float]
     ) -> None:
-        """Add a graph: ``forward``, ``backward`` ...; the page is written unless that was done a moment ago."""
+        """Add a graph: ``forward``, ``backward`` ...; the page is written unless that was done a moment ago.
+
+        All problems of a graph are of one cache, and those of two graphs may be of two.
+        """
         with self._lock:
-            self._graphs.append(
-                CompiledGraphRow(
-                    f"{len(self._graphs) + 1} {kind}",
-                    tuple(problem.place for problem in problems),
-                    sum(problem.hit for problem in problems),
-                    spent,
-                    time.time(),
-                )
+            graph = CompiledGraphRow(
+                f"{len(self._graphs) + 1} {kind}",
+                tuple(problem.place for problem in problems),
+                sum(problem.hit for problem in problems),
+                spent,
+                time.time(),
             )
-            self._problems |= {problem.place: problem for problem in problems}
+            self._graphs.append((problems[0].store.root if problems else None, graph))
+            for problem in problems:
+                self._problems.setdefault(problem.store.root, {})[problem.place] = problem
             self._pending = True
         if time.monotonic() >= self._next_s:
             self.write()
+
+    def write_to(self, file: Path) -> None:
+        """Write to another file from now on; the one before stays as it is."""
+        with self._lock:
+            self._file = file
 
     def write(self) -> None:
         """Write the page. Warns once if it cannot be written, whatever the reason."""
@@ -104,13 +112,19 @@ class RunPage:
             self._next_s = time.monotonic() + _PAUSE * (time.monotonic() - began)
 
     def _page(self) -> str:
-        records = [record for each in self._problems.values() if (record := _record(each))]
-        store = next(iter(self._problems.values())).store if self._problems else None
-        if store is None:
+        if not self._problems:
             return document(page_model([], None, time.time()), "nothing was tuned")
-        source = cache_source(store, records, self._graphs)
-        model = page_model([source], self._spans(), time.time(), peak_here)
-        return document(model, source.name)
+        sources = [self._source(root) for root in self._problems]
+        model = page_model(sources, self._spans(), time.time(), peak_here, compares=False)
+        return document(model, " and ".join(source.name for source in sources))
+
+    def _source(self, root: Path) -> CacheSource:
+        """Return what the process used of a cache. Graphs without a problem are of the first."""
+        problems = list(self._problems[root].values())
+        records = [record for each in problems if (record := _record(each))]
+        first = next(iter(self._problems))
+        graphs = [graph for where, graph in self._graphs if (where or first) == root]
+        return cache_source(problems[-1].store, records, graphs)
 
     def _spans(self) -> Any:
         with suppress(CacheError, OSError):
@@ -126,11 +140,28 @@ _PAGES: dict[str, RunPage] = {}
 _GUARD = threading.Lock()
 
 
-def run_page(file: str, trace: str = "") -> RunPage:
-    """Return this process's page that is written to a file, at the end of the process, too."""
+def run_page(file: str, trace: str = "", rank: int | None = None) -> RunPage:
+    """Return this process's page that is written to a file, at the end of the process, too.
+
+    Args:
+        file: The file.
+        trace: A file with spans to draw; empty for none.
+        rank: The rank of this process in its job, None if it has none. It may be known only from some compile on.
+    """
+    path = of_rank(Path(file).expanduser().absolute(), rank)
     with _GUARD:
         page = _PAGES.get(file)
         if page is None:
-            page = _PAGES[file] = RunPage(Path(file).expanduser().absolute(), trace)
+            page = _PAGES[file] = RunPage(path, trace)
             atexit.register(page.write)
-        return page
+        elif rank:
+            page.write_to(path)
+    return page
+
+
+def of_rank(file: Path, rank: int | None) -> Path:
+    """Return the file of a rank: ``out.rank3.html``; ``out.html`` itself for rank 0, and without a job.
+
+    Each rank compiles graphs of its own, so none may write over the page of another.
+    """
+    return file.with_name(f"{file.stem}.rank{rank}{file.suffix}") if rank else file

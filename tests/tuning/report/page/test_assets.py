@@ -11,7 +11,7 @@ import pytest
 
 from inductor_plugin.tuning.pins.pin import pin_file, pin_of_record
 from inductor_plugin.tuning.report.page.model import page_model
-from inductor_plugin.tuning.report.page.source import CacheSource, PinSource
+from inductor_plugin.tuning.report.page.source import CacheSource, PinSource, ProblemGroup
 from tests.support.cache.records import decision, measured, record
 from tests.support.page_scripts import ASSETS, evaluated
 
@@ -93,6 +93,37 @@ def test_each_record_has_an_address_of_its_own() -> None:
 @pytest.mark.parametrize(("hash_", "name"), [("#a%20b", "a b"), ("#%", "%"), ("#%zz", "%zz")])
 def test_an_address_that_is_no_escaped_text_is_taken_as_it_is(hash_: str, name: str) -> None:
     assert evaluated(f"addressed({json.dumps(hash_)})") == name
+
+
+def test_no_two_entries_of_the_list_of_groups_have_the_same_words() -> None:
+    known = chosen(FAST)
+    rows = [ProblemGroup("model", key, "Gpt.forward, train.py", (known.place,)) for key in "ab"]
+    last = ProblemGroup("process", "last", "train.py, process 7", (known.place,))
+    alone = page_model([CacheSource("/x/cache", [known], {}, groups=[*rows, last])])
+    assert evaluated("groupLabels()", "text.js", model=alone) == [
+        "Gpt.forward, train.py (1 problem) (a)",
+        "Gpt.forward, train.py (1 problem) (b)",
+        "train.py, process 7 (1 problem)",
+    ]
+    sources = [CacheSource(f"/x/{name}", [known], {}, groups=[last]) for name in ("old", "new")]
+    assert evaluated("groupLabels()", "text.js", model=page_model(sources)) == [
+        "train.py, process 7 (1 problem), old",
+        "train.py, process 7 (1 problem), new",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["/x/a/cache", "/x/b/cache"], ["a/cache", "b/cache"]),
+        (["/x/cache", "/x/cache"], ["cache (1)", "cache (2)"]),
+        (["/x/cache"], ["cache"]),
+        (["/x/a/1", "/x/a/2", "/x/b"], ["a/1", "a/2", "b"]),
+    ],
+)
+def test_sources_have_short_names_that_tell_them_apart(names: list[str], short: list[str]) -> None:
+    model = page_model([CacheSource(name, [chosen(FAST)], {}) for name in names])
+    assert evaluated("shortNames", model=model) == short
 
 
 def colours() -> tuple[dict[str, str], dict[str, str]]:

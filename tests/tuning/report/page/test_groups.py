@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import Pack, Record, open_store
-from inductor_plugin.cache.graph import CHOICES, TUNED
+from inductor_plugin.cache.graph import CHOICES, TUNED, GraphEntry
 from inductor_plugin.tuning.report.page.gather import cache_source
 from inductor_plugin.tuning.report.page.groups import groups_of
 from tests.support.cache.records import measured, record
@@ -73,3 +73,45 @@ def test_a_cache_has_groups_and_the_page_of_a_process_only_its_graphs(tmp_path: 
     (group,) = cache_source(store).groups
     assert group.places == (known.place,)
     assert cache_source(store, [known]).groups == ()
+
+
+def compiled(function: str, *records: Record, kind: str = "forward", at: float = 1.0, program: str = "/home/x/train.py") -> GraphEntry:  # fmt: skip
+    return GraphEntry(program, function, kind, tuple(each.place for each in records), at)
+
+
+def test_a_function_that_was_compiled_is_a_model_with_the_problems_of_all_its_graphs() -> None:
+    one, two, three = (record(measured("a"), problem=n) for n in range(1, 4))
+    forward = compiled("Gpt.forward", one, two, at=2.0)
+    backward = compiled("Gpt.forward", two, three, kind="backward", at=3.0)
+    single = compiled("Vit.forward", two, kind="inference")
+    gpt, vit, *graphs = groups_of([one, two, three], [], None, [backward, forward, single])
+    assert (gpt.kind, gpt.name, gpt.at_s) == ("model", "Gpt.forward, train.py", 3.0)
+    assert gpt.places == (two.place, three.place, one.place)
+    assert (vit.kind, vit.name, vit.places) == ("model", "Vit.forward, train.py", (two.place,))
+    assert [(each.kind, each.key, each.name, each.places) for each in graphs] == [
+        ("graph", entry.digest, f"{entry.kind} {entry.digest[:8]}, {gpt.name}", entry.problems)
+        for entry in (backward, forward)
+    ]
+    assert len({each.key for each in (gpt, vit, *graphs)}) == 4
+
+
+def test_programs_of_one_name_are_told_apart_by_their_folders() -> None:
+    known = record(measured("a"))
+    entries = [
+        compiled("f", known, program=program) for program in ("/a/run.py", "/b/run.py", "/b/go.py")
+    ]
+    nameless = [compiled("", known), compiled("", known, program="")]
+    names = [group.name for group in groups_of([known], [], None, [*entries, *nameless])]
+    assert names == ["f, /a/run.py", "f, /b/run.py", "f, go.py", "train.py", "no program"]
+
+
+def test_the_graphs_that_a_cache_has_compiled_are_groups_and_counted(tmp_path: Path) -> None:
+    store, known = open_store(tmp_path), record(measured("a"))
+    store.add_record(known)
+    store.graphs.put(compiled("Gpt.forward", known))
+    source = cache_source(store)
+    (group,) = source.groups
+    assert (group.name, group.places) == ("Gpt.forward, train.py", (known.place,))
+    (held,) = [each for each in source.holdings if each.name == "compiled graphs"]
+    assert held.count == 1
+    assert held.bytes > 100

@@ -82,6 +82,7 @@ def test_problems_of_two_caches_are_paired_by_environment_then_by_problem() -> N
     assert page_model([left, right])["pairs"] == [[0, 4], [1, 3], [2, -1]]
     assert page_model([right, left])["pairs"] == [[1, 2], [0, 3], [-1, 4]]
     assert page_model([left])["pairs"] is None
+    assert page_model([left, right], compares=False)["pairs"] is None
     assert page_model([left, BenchSource("b", {"ms": 1.0})])["pairs"] is None
 
 

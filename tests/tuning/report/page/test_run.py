@@ -14,7 +14,7 @@ from torch import nn
 import inductor_plugin
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.tuning.report.page import run
-from inductor_plugin.tuning.report.page.run import DecidedProblem, RunPage
+from inductor_plugin.tuning.report.page.run import DecidedProblem, RunPage, of_rank
 from tests.support.cache.records import decision, measured, record
 from tests.support.candidates.fast_templates import rivals_offered
 
@@ -45,6 +45,60 @@ def test_a_page_has_the_graphs_of_the_process_and_their_records_alone(
     assert [graph["records"] for graph in graphs] == [[0], [1, 0]]
     assert [graph["known"] for graph in graphs] == [0, 1]
     assert len(model["records"]) == 2
+
+
+def test_a_process_with_two_caches_has_both_on_its_page(tmp_path: Path) -> None:
+    """Each problem with the record of its own cache, also where both have it, and nothing is compared."""
+    first, second = (open_store(tmp_path / name) for name in ("first", "second"))
+    page = RunPage(tmp_path / "out.html")
+    page.add("inference", [], {})
+    page.add("forward", [decided(first, 1), decided(first, 2)], {})
+    page.add("forward", [decided(second, 2)], {})
+    page.add("backward", [decided(first, 3)], {})
+    page.write()
+    model = model_in(tmp_path / "out.html")
+    own, other = model["sources"]
+    names = [model["texts"][source["name"]] for source in (own, other)]
+    assert names == [str(first.root), str(second.root)]
+    graphs = [[model["texts"][g["name"]] for g in source["graphs"]] for source in (own, other)]
+    assert graphs == [["1 inference", "2 forward", "4 backward"], ["3 forward"]]
+    assert [[g["records"] for g in source["graphs"]] for source in (own, other)] == [
+        [[], [0, 1], [2]],
+        [[3]],
+    ]
+    assert [source["summary"]["problems"] for source in (own, other)] == [3, 1]
+    assert model["pairs"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "said"),
+    [
+        ("out.html", None, "out.html"),
+        ("out.html", 0, "out.html"),
+        ("out.html", 3, "out.rank3.html"),
+        ("a.b.html", 12, "a.b.rank12.html"),
+        ("out", 1, "out.rank1"),
+    ],
+)
+def test_each_rank_has_a_page_of_its_own(name: str, rank: int | None, said: str) -> None:
+    assert of_rank(Path("/x") / name, rank) == Path("/x") / said
+
+
+def test_a_rank_that_is_known_later_leaves_the_page_of_all_to_the_others(
+    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_PAGES", {})
+    file, own = tmp_path / "out.html", tmp_path / "out.rank3.html"
+    store = open_store(cache_dir)
+    page = run.run_page(str(file))
+    page.add("forward", [decided(store, 1)], {})
+    file.write_text("of rank 0")
+    for rank in (3, None):  # the process group is destroyed at the end
+        assert run.run_page(str(file), rank=rank) is page
+        page.add("forward", [decided(store, 2)], {})
+        page.write()
+    assert file.read_text() == "of rank 0"
+    assert len(model_in(own)["sources"][0]["graphs"]) == 3
 
 
 def test_a_page_is_not_written_for_every_graph_but_at_the_end(
@@ -110,7 +164,7 @@ def test_whatever_is_wrong_with_a_page_is_one_warning(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def raising(*_: object) -> None:
+    def raising(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(run, "page_model", raising)
@@ -160,3 +214,5 @@ def test_a_compile_with_the_option_report_writes_its_graphs(
     assert all(graph["records"] and graph["spent"]["benchmarked"] > 0 for graph in graphs)
     assert {source["kind"] for source in content["sources"]} == {"cache"}
     assert content["timeline"]["totals"]["measure"]["count"] > 0
+    kept = open_store(cache_dir, create=False).graphs.everything()
+    assert {entry.kind for entry in kept} == {"forward", "backward"}

@@ -110,15 +110,17 @@ function differs(a, b) {
 const isGraph = (record) => record.op === "graph";
 const calls = records.filter((record) => !isGraph(record));
 const sources = raw.sources;
-const isBeside = sources.length === 2;
+const isBeside = sources.length > 1;
+/** Names of which no two are alike: those that were have a mark each. */
+const distinct = (names, marks) => names.map((name, at) => (names.indexOf(name) === names.lastIndexOf(name) ? name : `${name} (${marks[at]})`));
 const sourceName = (index) => text(sources[index].name);
-/** The names of two sources without the folders that they share. */
+/** The names of several sources without the folders that they share; no two are alike. */
 const shortNames = (() => {
   const parts = sources.map((source) => text(source.name).split("/"));
   if (parts.length < 2) return parts.map((each) => each[each.length - 1]);
   let same = 0;
-  while (same < Math.min(...parts.map((each) => each.length)) - 1 && parts[0][same] === parts[1][same]) same += 1;
-  return parts.map((each) => each.slice(same).join("/"));
+  while (same < Math.min(...parts.map((each) => each.length)) - 1 && parts.every((each) => each[same] === parts[0][same])) same += 1;
+  return distinct(parts.map((each) => each.slice(same).join("/")), parts.map((_, index) => index + 1));
 })();
 const candidatesOf = (record) => record.row[RECORD.candidates].map(candidateOf);
 const refusalsOf = (record) => record.refused.map((place) => raw.refusals[place].map(text));
@@ -140,6 +142,12 @@ const groupsOf = new Map();
 for (const group of groups) {
   for (const index of group.own) groupsOf.set(index, [...(groupsOf.get(index) ?? []), group]);
 }
+const modelsOf = (record) => (groupsOf.get(record.index) ?? []).filter((group) => group.kind === "model");
 const groupOfGraph = new Map(groups.filter((group) => group.record >= 0).map((group) => [group.record, group]));
 const groupAddress = (group) => `#g/${encodeURIComponent(group.id)}`;
+/** What the list of groups says of each, so that no two entries are alike: of several sources, which one it is of. */
+const groupLabels = () => distinct(
+  groups.map((group) => `${group.title} (${groupSize(group)})${isBeside ? `, ${shortNames[group.source]}` : ""}`),
+  groups.map((group) => group.key),
+);
 const groupSize = (group) => counted(group.own.size, "problem") + (group.total > group.records.length ? ` of ${count(group.total)}` : "");

@@ -37,33 +37,48 @@ function problemsSection() {
   const empty = "This cache has no records yet: run `inductor-plugin demo`, or compile a model with backend=\"inductor_plugin\".";
   const micro = inMicro(calls.map((record) => record.ms));
   const unit = micro ? "µs" : "ms";
+  const severalSources = new Set(records.map((record) => record.source)).size > 1;
   const known = Object.keys(FAMILIES).filter((name) => records.some((record) => record.family === name));
   const chips = [
     ...known.map((name) => ({ label: `${FAMILIES[name]} ${count(records.filter((r) => r.family === name).length)}`, keeps: (r) => r.family === name })),
     records.some((r) => r.noisy) && { label: `Noisy ${count(records.filter((r) => r.noisy).length)}`, keeps: (r) => r.noisy },
-    ...(isBeside ? shortNames.map((name, index) => ({ label: name, keeps: (r) => r.source === index })) : []),
+    ...(severalSources ? shortNames.map((name, index) => ({ label: name, keeps: (r) => r.source === index })) : []),
   ].filter(Boolean);
   const severalPlaces = raw.environments.length > 1;
+  // A problem's text needs room, so that not every column has a place.
+  const models = groups.some((group) => group.kind === "model") && !(severalPlaces && severalSources);
+  const crowded = [severalPlaces, severalSources, models].filter(Boolean).length > 1;
+  const labels = groupLabels();
   const columns = [
     { name: "problem", title: "Problem", value: (r) => r.text, cell: (r) => el("a", { href: `#r/${r.id}`, title: r.text }, r.text) },
+    severalSources && { name: "source", title: "Source", wide: true, value: (r) => shortNames[r.source], cell: (r) => el("span", { class: "cut", title: sourceName(r.source) }, shortNames[r.source]) },
+    models && { name: "model", title: "Model", wide: true, value: (r) => modelsOf(r)[0]?.title, cell: (r) => modelCell(modelsOf(r)) },
     { name: "kernel", title: "Runs", value: (r) => (r.family === "library" ? " " : r.family) + r.winner, cell: (r) => (r.winner ? [badge(r.family), " ", cut(r.winner)] : el("span", { class: "none", title: r.why }, "nothing decided")) },
     { name: "ms", title: `Time, ${unit}`, number: true, first: true, value: (r) => r.ms, cell: (r) => inUnit(r.ms, micro) },
     { name: "gain", title: "Gain", about: "Time of the library kernel over that of what runs", number: true, first: true, value: (r) => r.gain, cell: (r) => gainCell(r) },
     { name: "spread", title: "Candidates", about: "Each candidate's median, from the fastest to four times as long; sorted by their number", wide: true, first: true, value: (r) => r.total, cell: (r) => [sparkline(r), el("span", { class: "count" }, count(r.total))] },
     calls.some((r) => r.peak) && { name: "peak", title: "Of roof", about: "Share of what the device's memory bandwidth and tensor cores allow", number: true, wide: true, first: true, value: (r) => r.peak, cell: (r) => percent(r.peak) },
     severalPlaces && { name: "environment", title: "Environment", wide: true, value: (r) => raw.environments[r.environment].name, cell: (r) => cut(raw.environments[r.environment].name) },
-    records.some((r) => r.updated) && { name: "updated", title: "Updated", wide: true, first: true, number: true, value: (r) => r.updated, cell: (r) => el("span", { title: when(r.updated) }, day(r.updated)) },
+    !crowded && records.some((r) => r.updated) && { name: "updated", title: "Updated", wide: true, first: true, number: true, value: (r) => r.updated, cell: (r) => el("span", { title: when(r.updated) }, day(r.updated)) },
   ].filter(Boolean);
   problems = grid({
     name: "problems", label: "Problems", columns, rows: records, chips: chips.length > 1 ? chips : [], empty, height: "min(70vh, 44rem)",
-    choices: groups.map((group) => ({
-      id: group.id, kind: KINDS[group.kind], label: `${group.title} (${groupSize(group)})`, keeps: (r) => group.own.has(r.index), address: groupAddress(group),
+    choices: groups.map((group, at) => ({
+      id: group.id, kind: KINDS[group.kind], label: labels[at], keeps: (r) => group.own.has(r.index), address: groupAddress(group),
     })),
     chosen: (choice) => history.replaceState(null, "", choice?.address ?? location.pathname + location.search),
-    words: (r) => [r.text, r.op, r.winner, r.family, FAMILIES[r.family], r.key, r.noisy && "noisy", r.pinned && "pinned", raw.environments[r.environment].name].filter(Boolean).join(" "),
+    words: (r) => [r.text, r.op, r.winner, r.family, FAMILIES[r.family], r.key, r.noisy && "noisy", r.pinned && "pinned", raw.environments[r.environment].name, severalSources && shortNames[r.source], ...modelsOf(r).map((group) => group.title)].filter(Boolean).join(" "),
   });
   if (records.length) problems.sort("ms", true);
   return section("problems", "Problems", problems.element);
+}
+
+/** The first model of a problem, and how many more it is of. */
+function modelCell(models) {
+  if (!models.length) return missing;
+  const [first, ...others] = models;
+  const link = el("a", { class: "cut", href: groupAddress(first), title: models.map((group) => group.title).join("\n") }, first.title);
+  return others.length ? [link, " ", el("span", { class: "count" }, `+${count(others.length)}`)] : link;
 }
 
 function gainCell(record) {
@@ -164,7 +179,7 @@ function groupsSection() {
     ].filter(Boolean),
   });
   const rest = without > 0 && ` ${counted(without, "problem")} ${without === 1 ? "is" : "are"} in none of them.`;
-  return section("groups", "Models and graphs", el("p", { class: "lead" }, "A record does not name its model. What is here was said by packs, by the records of graphs (verify_graph) and by the last process that had misses.", rest), table.element);
+  return section("groups", "Models and graphs", el("p", { class: "lead" }, "A record does not name its model. What is here was said by the graphs that were compiled, by packs, by the records of graphs (verify_graph) and by the last process that had misses.", rest), table.element);
 }
 
 const wholeCell = (record) => (record ? el("a", { href: `#r/${record.id}`, title: record.text }, record.stays ? "library" : times(record.gain)) : missing);
@@ -186,7 +201,7 @@ function timelineSection() {
 
 function warmSection() {
   const waited = raw.timeline?.totals.wait.open_ms;
-  const blocks = summaries.map((all, index) => all.candidates && el("div", {}, isBeside && el("h3", { class: "sourcename" }, shortNames[index]),
+  const blocks = sources.map(({ summary: all }, index) => all?.candidates && el("div", {}, isBeside && el("h3", { class: "sourcename" }, shortNames[index]),
     el("dl", { class: "figures small" },
       figure(duration(all.compile_s * 1e3), "compiling", "summed over workers"),
       figure(duration(all.samples_s * 1e3), "samples", "warming up and checking numbers come on top"),

@@ -207,6 +207,20 @@ def test_two_caches_are_compared_problem_by_problem(shown_page: WrittenPage, pag
     assert "no record" in "".join(texts(page, "#grid-compare tbody td"))
 
 
+@pytest.mark.parametrize("name", ["beside"])
+def test_each_problem_of_two_caches_says_which_it_is_of(
+    shown_page: WrittenPage, page: Page
+) -> None:
+    names = set(texts(page, "#summary .sourcename"))
+    assert len(names) == len(shown_page.model["sources"]) == 2
+    first = "#grid-problems tbody tr:not(.gap) td.c-source"
+    seen = set[str]()
+    for _ in range(2):  # sorted by it, one way and the other
+        page.run("document.querySelector('#grid-problems th.c-source button').click()")
+        seen.add(texts(page, first)[0])
+    assert seen == names
+
+
 def test_results_of_benchmarks_are_shown_whole(bench: WrittenPage, page: Page) -> None:
     opened(page, bench.file)
     sources = bench.model["sources"]
