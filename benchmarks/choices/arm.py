@@ -1,6 +1,6 @@
 """One tuning in a process with caches of its own: what is chosen for frozen linear layers, or how fast every candidate is.
 
-python -m benchmarks.choices.arm ours|stock|reference --turns 60 [--layers 10]
+python -m benchmarks.choices.arm ours|stock|reference --turns 40 [--layers 10]
 """
 
 # torch types these partly; what it leaves open says nothing about the results.
@@ -60,7 +60,7 @@ def main() -> int:
     """Print the answer as JSON, in the last line; the status is 1 if a reference has nothing to compare."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("ours", "stock", "reference"))
-    parser.add_argument("--turns", type=int, default=60)
+    parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--layers", type=int, default=len(LAYERS), help="the first so many")
     arguments = parser.parse_args()
     torch.manual_seed(0)

@@ -77,7 +77,7 @@ def main(given: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=int, default=2, help="tunings of each arm and load")
-    parser.add_argument("--turns", type=int, default=60, help="turns of a reference process")
+    parser.add_argument("--turns", type=int, default=40, help="turns of a reference process")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=_in_turn())
     parser.add_argument("--layers", type=int, default=0, help="only the first so many")
     parser.add_argument("--minutes", type=float, default=1e6, help="after which no process starts")

@@ -137,6 +137,7 @@ def compared(run: Run, arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "rounds": arguments.rounds,
         "tuning": tuning,
         "later": later[0],
+        "later_guard_s": round(sum(each.get("ours", {}).get("guard_s", 0.0) for each in later), 3),
         "failed": sorted({text for each in (tuning, *later) for text in reasons(each)}),
         "median_ms": {n: statistics.median(values) for n, values in every.items() if values},
         **ratios(launches),
@@ -217,8 +218,10 @@ def line(row: Mapping[str, Any]) -> str:
         for name in RATIOS
         if name in row
     )
-    guard_s = row["tuning"].get("ours", {}).get("guard_s")
-    return "  ".join([row["name"], times, shown, f"guard {guard_s} s", *failures(row)])
+    guard = (
+        f"guard {row['tuning'].get('ours', {}).get('guard_s')} s, later {row['later_guard_s']} s"
+    )
+    return "  ".join([row["name"], times, shown, guard, *failures(row)])
 
 
 if __name__ == "__main__":

@@ -97,6 +97,7 @@ def configuration(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     guard_s, compile_s = (sum(r[field] for r in reports) for field in ("guard_s", "first_call_s"))
     result |= {
         "guard_s": round(guard_s, 2),
+        "later_guard_s": round(sum(row["later_guard_s"] for row in rows), 2),
         "guard_share": round(guard_s / compile_s, 4) if compile_s else None,
         **{
             name: sum(report[name] for report in reports)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -147,10 +147,11 @@ def test_results_are_kept_for_these_sources_this_torch_and_these_tests(
     monkeypatch.setattr("benchmarks.pytorch.place.version", lambda _: "9.9")
     assert changed() == (True, True)
     digests = {"benchmarks/pytorch": "own", "inductor_plugin": "another plugin"}
-    monkeypatch.setattr(
-        "benchmarks.pytorch.place.sources_digest",
-        lambda places: " ".join(digests.get(place, "") for place in places),
-    )
+
+    def sources_digest(places: Iterable[str]) -> str:
+        return " ".join(digests.get(place, "") for place in places)
+
+    monkeypatch.setattr("benchmarks.pytorch.place.sources_digest", sources_digest)
     changed()
     digests["inductor_plugin"] = "mended"
     assert changed() == (False, True)  # stock results do not depend on the plugin

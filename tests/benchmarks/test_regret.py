@@ -150,9 +150,9 @@ def test_the_claims_name_what_was_measured_and_whether_it_holds() -> None:
     assert [claim["holds"] for claim in claims({})] == [None, None, None]
     figures = {"ours, quiet": {"near": 0.98}, "ours, 2 busy": {"same": 0.94, "kept": 1}}
     assert [claim["holds"] for claim in claims(figures)] == [True, False, False]
-    found = summary([tuning(a=entry("rival")), tuning("2 busy", a=entry("rival"))], KNOWN)
-    assert found.keys() == {"ours, quiet", "ours, 2 busy"}
-    assert [claim["holds"] for claim in claims(found)] == [True, True, True]
+    measured = summary([tuning(a=entry("rival")), tuning("2 busy", a=entry("rival"))], KNOWN)
+    assert measured.keys() == {"ours, quiet", "ours, 2 busy"}
+    assert [claim["holds"] for claim in claims(measured)] == [True, True, True]
 
 
 def test_the_layers_are_fifty_problems() -> None:
@@ -186,7 +186,7 @@ class Processes:
         self.samples = {"library": [2.0] * 8, "rival": [1.0] * 8}
 
     def run(self, arm: str, load_name: str, folder: Path, turns: int, layers: int) -> Any:
-        assert (folder.is_dir(), turns, layers) == (True, 60, 0)
+        assert (folder.is_dir(), turns, layers) == (True, 40, 0)
         self.asked.append((arm, load_name))
         if arm in self.broken:
             raise command.ArmError("it ended with 1: TypeError")
