@@ -102,8 +102,9 @@ def choices(turns: int, layers: Sequence[tuple[int, int, int]] = LAYERS) -> dict
             if ticket.verdict is None or ticket.verdict.winner is None:
                 continue
             names = offered_names(ticket)
+            winner = ticket.verdict.winner
             entry: dict[str, Any] = {
-                "choice": names[ticket.verdict.winner],
+                "choice": names.get(winner, winner),
                 "firm": not ticket.verdict.provisional,
                 "measured": not ticket.hit,
             }

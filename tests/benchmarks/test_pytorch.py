@@ -212,6 +212,7 @@ def test_the_copies_of_the_suites_have_names_of_their_own() -> None:
     assert {"test_max_autotune_cpu", "test_cpu_select_algorithm"} <= set(names)
 
 
+@pytest.mark.slow
 def test_a_file_that_needs_a_gpu_runs_as_a_copy(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
