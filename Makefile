@@ -55,7 +55,8 @@ test-compat: $(COMPAT:%=test-compat-%)
 test-compat-%:
 	$(MAKE) test VENV=.venv-$* TORCH=$* ARGS='-m "compat and (claim or not slow)" $(ARGS)'
 
-# PYTORCH is a checkout of PyTorch, best of the installed version; a run that was ended goes on where it was.
+# PYTORCH is a checkout of PyTorch, best of the installed version; a run that was ended goes on where it was, unless the sources
+# have changed. It fails if a test differs, or below 400 tests, and writes benchmarks/results/pytorch_tests_cpu.json.
 PYTORCH ?= $(error name a checkout of PyTorch: make test-pytorch PYTORCH=...)
 test-pytorch: $(READY)
 	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[pytorch-tests]"

@@ -16,22 +16,39 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.load import load
 from benchmarks.harness.repository import REPOSITORY
 from benchmarks.harness.resume import Budget
 from benchmarks.harness.sources import sources_digest
 
 SAMPLE_S = 60.0
 _END_S = 10.0
+_LAST_WORK_S = 60.0
 OVER = "the budget ended before its answer"
 
 
 class Arm:
     """The process of an arm; it starts with the first request, and again after it died."""
 
-    def __init__(self, name: str, folder: Path, module: str, *, dry: bool) -> None:
-        """Keep the caches of an arm under ``folder``; its process runs ``module``."""
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        module: str,
+        *,
+        dry: bool,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Keep the caches of an arm under ``folder``; its process runs ``module``.
+
+        Args:
+            name: The arm.
+            folder: Where the folders of all arms are.
+            module: What its process runs.
+            dry: Run on a CPU.
+            environment: Further variables of its process.
+        """
         self.name = name
+        self._environment = dict(environment or {})
         self._module = module
         self._folder = folder / name
         self._dry = dry
@@ -60,6 +77,17 @@ class Arm:
             self.stop()  # its device may be broken
         return answer
 
+    def end(self) -> None:
+        """Let the process end by itself, with all that it does at its end, and kill what is left; the next request starts another."""
+        process = self._process
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            process.stdin = None  # `communicate` would flush it
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LAST_WORK_S)
+        self.stop()
+
     def stop(self) -> None:
         """Kill the process and its children."""
         process, self._process = self._process, None
@@ -73,6 +101,7 @@ class Arm:
         if self._process is None or self._process.poll() is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor")}
+            environment |= self._environment
             environment.pop("TRITON_CACHE_DIR", None)
             command = [sys.executable, "-m", self._module, self.name, str(self._folder)]
             with (self._folder / "stderr.txt").open("a") as log:
@@ -96,7 +125,6 @@ def raced(
     arm_s: float,
     rounds: int,
     seldom: str = "",
-    other_work: str = "quiet",
 ) -> tuple[dict[str, Any], bool]:
     """Return each arm's report of a call, and whether all finished within the budget.
 
@@ -110,7 +138,6 @@ def raced(
         arm_s: Most seconds an arm compiles.
         rounds: Samples of each arm.
         seldom: An arm that is left out of the reports where the budget cut it, for the others count without it.
-        other_work: The load, by its name, beside which the arms compile; they are sampled without it.
     """
     reports: dict[str, dict[str, Any]] = {}
     prepare_s: dict[str, float] = {}
@@ -118,8 +145,7 @@ def raced(
     for arm in processes:
         before_s = budget.spent_s()
         limit_s = share_s(budget.rest_s(), max(1, others))
-        with load(other_work):
-            reports[arm.name] = asked(arm, request, budget, arm_s, limit_s)
+        reports[arm.name] = asked(arm, request, budget, arm_s, limit_s)
         prepare_s[arm.name] = round(budget.spent_s() - before_s, 3)
         others -= arm.name != seldom
     if reports.get(seldom, {}).get("failed") == OVER:
@@ -189,10 +215,14 @@ def asked(
 
 
 @contextlib.contextmanager
-def arms(names: Iterable[str], module: str, *, dry: bool) -> Generator[list[Arm], None, None]:
-    """Yield the arms, each with empty caches; kill them after the block."""
+def arms(
+    names: Iterable[str], module: str, *, dry: bool, environment: Mapping[str, str] | None = None
+) -> Generator[list[Arm], None, None]:
+    """Yield the arms, each with empty caches; kill them after the block. Arguments are as of `Arm`."""
     with tempfile.TemporaryDirectory(prefix="arms-", ignore_cleanup_errors=True) as folder:
-        processes = [Arm(name, Path(folder), module, dry=dry) for name in names]
+        processes = [
+            Arm(name, Path(folder), module, dry=dry, environment=environment) for name in names
+        ]
         try:
             yield processes
         finally:

@@ -2,7 +2,8 @@
 
     python -m benchmarks.models.arm ARM CACHE_DIR --dry
 
-``plain`` is torch.compile without max-autotune, ``stock`` with it, ``ours`` the plugin. Weights are frozen for inference.
+``plain`` is torch.compile without max-autotune, ``stock`` with it, ``ours`` the plugin, whose graphs are compared with those
+of library kernels (``verify_graph=auto``). Weights are frozen for inference.
 """
 
 # torch types some of its functions partly.
@@ -55,6 +56,10 @@ def prepare(
         "waited_s": round(spent.wall_s, 3),
         "problems": spent.problems,
         "measured": spent.benchmarked,
+        "guard_s": round(spent.compare_s, 3),
+        "graphs_compared": spent.graphs_compared,
+        "graphs_reduced": spent.graphs_reduced,
+        "graphs_left_out": spent.graphs_left_out,
         "error": _error(result, _eager(model, inputs, training=request["training"])),
     }
     return report, Prepared(call, "cpu", repeats_for(timer_for("cpu"), call, _SAMPLING))
@@ -67,6 +72,7 @@ def compiler(arm: str, cache_dir: Path) -> Callable[[nn.Module], Callable[..., T
             "cache_dir": str(cache_dir / "plugin"),
             "progress": "off",
             "table": "off",
+            "verify_graph": "auto",
         }
         return lambda model: torch.compile(model, backend="inductor_plugin", options=options)
     stock: dict[str, Any] = {"max_autotune": arm == "stock"}
@@ -86,8 +92,8 @@ def inference(model: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Calla
 def training(
     compiled: Callable[..., Tensor], model: nn.Module, inputs: tuple[Tensor, ...]
 ) -> Callable[[], Tensor]:
-    """Return a forward and a backward pass; the gradient of the first weight is what is compared."""
-    first = next(model.parameters())
+    """Return a forward and a backward pass; the gradient of the first weight, or of the input, is what is compared."""
+    first = differentiated(model, inputs)
 
     def call() -> Tensor:
         first.grad = None
@@ -98,10 +104,15 @@ def training(
     return call
 
 
+def differentiated(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+    """Return the tensor whose gradient is looked at: the first weight, the input where weights are in 8 bits."""
+    return next(model.parameters(), inputs[0]).requires_grad_()
+
+
 def _eager(model: nn.Module, inputs: tuple[Tensor, ...], *, training: bool) -> Tensor:
     if not training:
         return inference(model, inputs)()
-    first = next(model.parameters())
+    first = differentiated(model, inputs)
     gradient, first.grad = first.grad, None
     model(*inputs).float().square().mean().backward()
     expected, first.grad = first.grad, gradient

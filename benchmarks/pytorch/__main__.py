@@ -2,8 +2,11 @@
 
     make test-pytorch PYTORCH=/path/to/pytorch ARGS="--limit-s 1800"
 
-The tests are those of a checkout of PyTorch, best of the installed version. A test that differs is run once more in
-both arms; what differs again is reported. Results are kept in ``--work``: a run that was ended goes on there.
+The tests are those of a checkout of PyTorch, best of the installed version; of files that need a GPU, copies that name the CPU
+run. A test that differs is run once more in both arms; what differs again is reported. Results are kept in ``--work``, in
+folders for these sources, this torch and these tests: a run that was ended goes on there, and shards count together.
+
+The status is 1 if a test differs without a known reason, or if fewer than ``--least`` tests ran in both arms.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,93 +24,190 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness.arms import machine
+from benchmarks.harness.repository import RESULTS
 from benchmarks.harness.sources import PLUGIN as SOURCES
-from benchmarks.pytorch.arm import collected, run
+from benchmarks.pytorch.arm import collected, known, run
+from benchmarks.pytorch.cpu_copy import cpu_copy
 from benchmarks.pytorch.differences import Difference, counts, differences
 from benchmarks.pytorch.journal import Result
+from benchmarks.pytorch.place import Place, place_in
 from benchmarks.pytorch.suite import ARMS, KNOWN, PLUGIN, STOCK, SUITES, Suite, environment
 
+LEAST = 400
+"""Tests that have to run in both arms."""
 _PART = 25
 """Tests of one process: the limit of time is looked at after each."""
+_PART_AGAIN = 5
+_AGAIN = "-again"
+
+
+@dataclass
+class Outcome:
+    """What became of all files.
+
+    Attributes:
+        files: The counts of each file, by its name.
+        differences: The tests that differ.
+        left: Tests without a result in one of the arms.
+        refused: Files that cannot be collected, and why.
+    """
+
+    files: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    differences: list[Difference] = field(default_factory=list[Difference])
+    left: int = 0
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def count(self) -> int:
+        """Tests that ran in both arms."""
+        return sum(row["run_in_both"] for row in self.files.values())
+
+    def complaints(self, least: int) -> list[str]:
+        """Return why the run has failed.
+
+        Args:
+            least: Tests that have to run in both arms.
+        """
+        unknown = sum(not difference.why for difference in self.differences)
+        few = f"{self.count} tests ran in both arms, and {least} have to"
+        return ([f"{unknown} tests differ"] if unknown else []) + (
+            [few] if self.count < least else []
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the files; the exit status is 1 if the plugin is at fault, 2 if there are no tests."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pytorch", description=__doc__)
-    parser.add_argument("pytorch", type=Path, help="checkout of PyTorch")
-    parser.add_argument("--files", nargs="+", default=[suite.name for suite in SUITES])
-    parser.add_argument(
-        "--shard", type=_shard, default=(1, 1), metavar="I/N", help="each N-th test, from the I-th"
+    """Run the files; the exit status is 1 if a test differs or too few ran, 2 if there are no tests."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.pytorch",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--limit-s", type=float, default=7200.0, help="seconds after which no tests start"
-    )
-    parser.add_argument("--work", type=Path, default=Path("build/pytorch-tests"))
-    parser.add_argument("--out", type=Path)
+    add = parser.add_argument
+    add("pytorch", type=Path, help="checkout of PyTorch")
+    add("--files", nargs="+", default=[suite.name for suite in SUITES])
+    each = "each N-th test, from the I-th"
+    add("--shard", type=_shard, default=(1, 1), metavar="I/N", help=each)
+    add("--limit-s", type=float, default=7200.0, help="seconds after which no tests start")
+    add("--least", type=int, default=LEAST, help="tests that have to run in both arms")
+    add("--work", type=Path, default=Path("build/pytorch-tests"))
+    add("--out", type=Path, default=RESULTS / "pytorch_tests_cpu.json")
     given = parser.parse_args(arguments)
     folder = given.pytorch / "test" / "inductor"
     if not folder.is_dir():
         parser.error(
             f"{folder} is not a folder; name a checkout of PyTorch, as `git clone` makes it"
         )
-    work, until = given.work.resolve(), time.monotonic() + given.limit_s
-    summary: dict[str, Any] = {}
-    differences: list[Difference] = []
-    for suite in SUITES:
-        if suite.name in given.files and (folder / suite.file).is_file():
-            try:
-                results = both(suite, folder.resolve(), work, given.shard, until)
-            except ValueError as error:
-                print(error)
-                continue
-            differences += confirmed(suite, results, folder.resolve(), work)
-            summary[suite.name] = counts(*results)
-    if not summary:
+    suites = [
+        suite for suite in SUITES if suite.name in given.files and (folder / suite.file).is_file()
+    ]
+    place, until = (
+        place_in(given.work.resolve(), folder.resolve()),
+        time.monotonic() + given.limit_s,
+    )
+    outcome = outcome_of(suites, place, given.shard, until)
+    if not outcome.files:
         parser.error(f"nothing of {' '.join(given.files)} in {folder} can be run")
-    _print(summary, differences)
-    if given.out:
-        facts = machine((*SOURCES, "benchmarks/pytorch"), dry=True) or {}
-        report = {
-            "machine": facts,
-            "files": summary,
-            "differences": [difference.to_fields() for difference in differences],
-        }
-        given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return int(any(difference.is_fault for difference in differences))
+    complaints = outcome.complaints(given.least)
+    _print(outcome, complaints)
+    _write(given.out, outcome, complaints)
+    return int(bool(complaints))
+
+
+def outcome_of(
+    suites: Sequence[Suite], place: Place, shard: tuple[int, int], until: float
+) -> Outcome:
+    """Run the tests of a shard in both arms while there is time, and return what is known of all shards.
+
+    Args:
+        suites: The files.
+        place: The folders.
+        shard: Which of how many.
+        until: When no more tests start, by ``time.monotonic()``.
+    """
+    outcome = Outcome()
+    for suite in suites:
+        try:
+            _copy(suite, place)
+            results, left = both(suite, place, shard, until)
+        except (ValueError, SyntaxError) as error:
+            print(error)
+            outcome.refused[suite.name] = str(error)[-600:]
+            continue
+        outcome.differences += confirmed(suite, results, place, shard, until)
+        outcome.files[suite.name] = counts(results[STOCK], results[PLUGIN])
+        outcome.left += left
+    return outcome
 
 
 def both(
-    suite: Suite, folder: Path, work: Path, shard: tuple[int, int], until: float
-) -> tuple[dict[str, Result], dict[str, Result]]:
-    """Return the results of a file in both arms, of as many tests as the time suffices for."""
+    suite: Suite, place: Place, shard: tuple[int, int], until: float
+) -> tuple[dict[str, dict[str, Result]], int]:
+    """Return the results of a file by arm, and how many tests lack one; runs as many as the time suffices for.
+
+    Raises:
+        ValueError: The file cannot be collected.
+    """
     index, count = shard
-    variables = {arm: environment(arm, suite, work, folder.parent) for arm in ARMS}
-    tests = collected(suite.file, suite.chosen, folder, variables[STOCK])[index - 1 :: count]
-    results: dict[str, dict[str, Result]] = {arm: {} for arm in ARMS}
-    for start in range(0, len(tests), _PART):
+    folder, variables = place.folder(suite), _variables(suite, place)
+    tests = collected(f"{suite.name}.py", suite.chosen, folder, variables[STOCK])
+    mine = tests[index - 1 :: count]
+    for start in range(0, len(mine), _PART):
         if time.monotonic() > until:
             break
         for arm in ARMS:
-            journal = work / arm / f"{suite.name}.jsonl"
-            results[arm] |= run(tests[start : start + _PART], folder, variables[arm], journal)
-    return results[STOCK], results[PLUGIN]
+            part = mine[start : start + _PART]
+            there = known(part, place.journals(arm, suite))
+            missing = [test for test in part if test not in there]
+            if missing:
+                run(missing, folder, variables[arm], place.journal(arm, suite, shard))
+    results = {arm: known(tests, place.journals(arm, suite)) for arm in ARMS}
+    left = sum(any(test not in results[arm] for arm in ARMS) for test in tests)
+    return results, left
 
 
 def confirmed(
-    suite: Suite, results: tuple[dict[str, Result], dict[str, Result]], folder: Path, work: Path
+    suite: Suite,
+    results: Mapping[str, Mapping[str, Result]],
+    place: Place,
+    shard: tuple[int, int],
+    until: float,
 ) -> list[Difference]:
-    """Return the tests that differ, and differ again when both arms run them once more."""
-    suspects = [difference.test for difference in differences(*results, KNOWN)]
-    again = {
-        arm: run(
-            suspects,
-            folder,
-            environment(arm, suite, work, folder.parent),
-            work / arm / f"{suite.name}-again.jsonl",
-        )
-        for arm in ARMS
-    }
-    return differences(again[STOCK], again[PLUGIN], KNOWN)
+    """Return the tests that differ, and differ again when both arms run them once more, or could not any more."""
+    suspects = differences(results[STOCK], results[PLUGIN], KNOWN)
+    names, variables = [suspect.test for suspect in suspects], _variables(suite, place)
+    for start in range(0, len(names), _PART_AGAIN):
+        if time.monotonic() > until:
+            break
+        for arm in ARMS:
+            part = names[start : start + _PART_AGAIN]
+            there = known(part, place.journals(arm, suite, _AGAIN))
+            missing = [test for test in part if test not in there]
+            if missing:
+                journal = place.journal(arm, suite, shard, _AGAIN)
+                run(missing, place.folder(suite), variables[arm], journal)
+    again = {arm: known(names, place.journals(arm, suite, _AGAIN)) for arm in ARMS}
+    open_ = [
+        replace(suspect, is_confirmed=False)
+        for suspect in suspects
+        if any(suspect.test not in again[arm] for arm in ARMS)
+    ]
+    return differences(again[STOCK], again[PLUGIN], KNOWN) + open_
+
+
+def _variables(suite: Suite, place: Place) -> dict[str, dict[str, str]]:
+    return {arm: environment(arm, suite, place.arms[arm], place.tests.parent) for arm in ARMS}
+
+
+def _copy(suite: Suite, place: Place) -> None:
+    """Write the copy of a file that names the CPU, where one runs.
+
+    Raises:
+        SyntaxError: The file is no Python.
+    """
+    if suite.is_copied:
+        text = (place.tests / suite.file).read_text(encoding="utf-8")
+        place.copies.mkdir(parents=True, exist_ok=True)
+        (place.copies / f"{suite.name}.py").write_text(cpu_copy(text), encoding="utf-8")
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -116,18 +217,38 @@ def _shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def _print(summary: dict[str, Any], differences: Sequence[Difference]) -> None:
-    table = Table("file", "in both", "same", "passed in both", "stock s", "plugin s")
-    for name, row in summary.items():
+def _write(out: Path, outcome: Outcome, complaints: Sequence[str]) -> None:
+    facts = machine((*SOURCES, "benchmarks/pytorch"), dry=True) or {}
+    report: dict[str, Any] = {
+        "machine": facts,
+        "run_in_both": outcome.count,
+        "left": outcome.left,
+        "complaints": list(complaints),
+        "files": outcome.files,
+        "refused": outcome.refused,
+        "differences": [difference.to_fields() for difference in outcome.differences],
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def _print(outcome: Outcome, complaints: Sequence[str]) -> None:
+    table = Table("file", "in both", "run", "same", "passed in both", "stock s", "plugin s")
+    for name, row in outcome.files.items():
         table.add_row(name, *(str(value) for value in row.values()))
     console = Console()
     console.print(table)
-    for difference in differences:
+    for difference in outcome.differences:
         kind = "FAULT" if difference.is_fault else "differs"
         outcomes = (
             f"{difference.stock.outcome} without, {difference.plugin.outcome} with the plugin"
         )
-        console.print(f"{kind} {difference.test}: {outcomes} {difference.why}", markup=False)
+        sure = "" if difference.is_confirmed else " (not run once more yet)"
+        console.print(f"{kind} {difference.test}: {outcomes} {difference.why}{sure}", markup=False)
+    if outcome.left:
+        console.print(f"{outcome.left} tests are left; run it again to go on.")
+    for complaint in complaints:
+        console.print(f"FAILED: {complaint}", markup=False)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.pytorch.journal import Result, crashed, results_in
@@ -55,6 +55,14 @@ def run(
             reason = f"exit status {done.returncode}: {done.stdout[-1500:]}"
             with journal.open("a", encoding="utf-8") as file:
                 file.write(crashed(running or left[0], reason))
+
+
+def known(tests: Iterable[str], journals: Iterable[Path]) -> dict[str, Result]:
+    """Return the results of tests in the journals of all shards."""
+    results: dict[str, Result] = {}
+    for journal in sorted(journals):
+        results |= results_in(journal.read_text(encoding="utf-8").splitlines())[0]
+    return {test: results[test] for test in tests if test in results}
 
 
 def _pytest(

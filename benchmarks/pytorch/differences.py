@@ -18,12 +18,14 @@ class Difference:
         stock: What became of it without the plugin.
         plugin: What became of it with the plugin.
         why: Why it differs though the plugin is right; empty for a fault of the plugin.
+        is_confirmed: Whether it has differed again when both arms ran it once more; False if there was no time for that.
     """
 
     test: str
     stock: Result
     plugin: Result
     why: str = ""
+    is_confirmed: bool = True
 
     @property
     def is_fault(self) -> bool:
@@ -38,6 +40,7 @@ class Difference:
             "stock": self.stock.outcome,
             "plugin": self.plugin.outcome,
             "fault": self.is_fault,
+            "confirmed": self.is_confirmed,
             "why": self.why,
             "message": message[-600:],
         }
@@ -61,12 +64,13 @@ def differences(
 
 
 def counts(stock: Mapping[str, Result], plugin: Mapping[str, Result]) -> dict[str, int]:
-    """Return how many tests have a result in both arms, the same one, and passed in both."""
+    """Return how many tests have a result in both arms, were skipped in neither, have the same result, and passed in both."""
     both = [
         (result.outcome, plugin[test].outcome) for test, result in stock.items() if test in plugin
     ]
     return {
         "in_both": len(both),
+        "run_in_both": sum("skipped" not in outcomes for outcomes in both),
         "same": sum(first == second for first, second in both),
         "passed_in_both": sum(first == second == "passed" for first, second in both),
         "stock_s": round(sum(result.seconds for result in stock.values())),

@@ -22,21 +22,25 @@ class Suite:
         file: Its name, in test/inductor.
         chosen: Expression for pytest's ``-k``; empty for all tests.
         environment: Variables of the plugin's arm.
+        is_copied: Whether it tests a GPU: a copy of it that names the CPU runs instead (`cpu_copy`).
     """
 
     file: str
     chosen: str = ""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    is_copied: bool = False
 
     @property
     def name(self) -> str:
-        """The file without its ending."""
-        return self.file.removesuffix(".py")
+        """The file that runs, without its ending."""
+        return self.file.removesuffix(".py") + ("_cpu" if self.is_copied else "")
 
 
 SUITES = (
     # The test makes ATen's kernels 1000 times slower inside Inductor's own selection; this option is its equal.
     Suite("test_cpu_select_algorithm.py", environment={f"{_OURS}GEMM_BACKENDS": "CPP"}),
+    Suite("test_max_autotune.py", "not (tma or triton or blackwell)", is_copied=True),
+    Suite("test_select_algorithm.py", is_copied=True),
     Suite("test_mkldnn_pattern_matcher.py"),
     Suite("test_inductor_freezing.py"),
     Suite("test_fused_attention.py"),

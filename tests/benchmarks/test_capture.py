@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -26,6 +27,12 @@ from benchmarks.harness.attention import Shape, operands
 from tests.support.attention import reference
 
 SMALL = Shape("small", 1, 2, 2, 8, 8, 16)
+ENDING = """
+import json, os, sys
+for _ in sys.stdin:
+    print(json.dumps({"pid": os.getpid(), "threads": os.environ.get("OMP_NUM_THREADS")}), flush=True)
+open(os.environ["LAST"], "a").write("ended ")
+"""
 
 
 class FakeStream:
@@ -193,3 +200,28 @@ def test_an_arm_says_that_an_error_is_fatal(
     gemm_arm.serve(prepare)
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [line.get("fatal", False) for line in lines] == [True, False]
+
+
+def test_a_process_has_the_variables_of_its_arm_and_ends_with_what_it_does_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own, last = subprocess.Popen, tmp_path / "last"
+
+    def popen(command: Any, **options: Any) -> Any:
+        return own([sys.executable, "-S", "-c", ENDING], **options)
+
+    monkeypatch.setattr(arms.subprocess, "Popen", popen)
+    environment = {"OMP_NUM_THREADS": "3", "LAST": str(last)}
+    arm = arms.Arm("ours", tmp_path, "no.module", dry=True, environment=environment)
+    arm.end()  # it has not begun
+    try:
+        first = arm.ask({}, 60.0)
+        assert first["threads"] == "3"
+        arm.end()
+        assert last.read_text() == "ended "
+        with pytest.raises(ProcessLookupError):
+            os.kill(first["pid"], 0)
+        assert arm.ask({}, 60.0)["pid"] != first["pid"]
+    finally:
+        arm.stop()
+    assert last.read_text() == "ended "  # killed

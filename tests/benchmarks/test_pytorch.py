@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
 from benchmarks.pytorch import __main__ as command
-from benchmarks.pytorch.arm import collected, run
+from benchmarks.pytorch.arm import collected, known, run
+from benchmarks.pytorch.cpu_copy import cpu_copy
 from benchmarks.pytorch.differences import Difference, counts, differences
 from benchmarks.pytorch.journal import Result, crashed, results_in
+from benchmarks.pytorch.place import Place, digest, place_in
 from benchmarks.pytorch.suite import PLUGIN, REPOSITORY, STOCK, SUITES, Suite, environment
 
 FILE = """
@@ -65,27 +67,164 @@ def test_both_arms_run_every_test(folder: Path) -> None:
     assert (folder / f"{STOCK}.jsonl").read_text() == before
 
 
-def test_the_command_reports_a_fault_and_goes_on_where_it_was(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def checkout(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(command, "SUITES", (Suite("test_both.py"), Suite("test_not_there.py")))
-    checkout, out = tmp_path / "pytorch", tmp_path / "out.json"
-    (checkout / "test").mkdir(parents=True)
-    folder.rename(checkout / "test" / "inductor")
+    (tmp_path / "pytorch" / "test").mkdir(parents=True)
+    folder.rename(tmp_path / "pytorch" / "test" / "inductor")
+    return tmp_path / "pytorch"
+
+
+def test_the_command_reports_a_difference_and_goes_on_where_it_was(
+    checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "results" / "out.json"
     arguments = [str(checkout), "--work", str(tmp_path / "work"), "--out", str(out)]
-    arguments += ["--files", "test_both", "test_not_there"]
+    arguments += ["--files", "test_both", "test_not_there", "--least", "4"]
     assert command.main(arguments) == 1
     report = json.loads(out.read_text())
     (difference,) = report["differences"]
     assert difference["test"].endswith("test_passes_without_the_plugin")
     assert (difference["stock"], difference["plugin"]) == ("passed", "failed")
-    assert difference["fault"]
-    assert report["files"]["test_both"]["in_both"] == 4
+    assert (difference["fault"], difference["confirmed"]) == (True, True)
+    assert report["complaints"] == ["1 tests differ"]
+    assert (report["files"]["test_both"]["in_both"], report["left"]) == (4, 0)
     assert report["files"].keys() == {"test_both"}
-    journal = tmp_path / "work" / STOCK / "test_both.jsonl"
+    (journal,) = (tmp_path / "work").glob(f"{STOCK}-*/test_both.1-1.jsonl")
     before = journal.read_text()
-    assert command.main([*arguments, "--shard", "1/2"]) in (0, 1)
+    assert command.main([*arguments, "--shard", "1/2"]) == 1
     assert journal.read_text() == before
+    assert not list(journal.parent.glob("*1-2*"))
+    report = json.loads(out.read_text())
+    assert report["files"]["test_both"]["in_both"] == 4  # shards count together
+    capsys.readouterr()
+    assert command.main([*arguments, "--least", "5"]) == 1
+    assert "4 tests ran in both arms, and 5 have to" in " ".join(capsys.readouterr().out.split())
+
+
+def test_too_few_tests_and_any_difference_are_failures() -> None:
+    outcome = command.Outcome({"a": {"run_in_both": 250}, "b": {"run_in_both": 150}})
+    assert outcome.complaints(400) == []
+    assert outcome.complaints(401) == ["400 tests ran in both arms, and 401 have to"]
+    better = Difference("better", Result("failed"), Result("passed"))
+    outcome.differences.append(Difference("known", better.stock, better.plugin, "an internal"))
+    assert outcome.complaints(400) == []
+    outcome.differences.append(better)
+    assert outcome.complaints(400) == ["1 tests differ"]
+    assert command.LEAST == 400
+
+
+def test_what_could_not_be_run_once_more_in_time_is_a_difference_that_is_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "run", lambda *_: pytest.fail("there is no time"))
+    place = Place(tmp_path, tmp_path, {STOCK: tmp_path / STOCK, PLUGIN: tmp_path / PLUGIN})
+    results = {STOCK: {"a": Result("passed")}, PLUGIN: {"a": Result("failed")}}
+    (difference,) = command.confirmed(Suite("test_both.py"), results, place, (1, 1), 0.0)
+    assert (difference.test, difference.is_confirmed) == ("a", False)
+    for arm, outcome in ((STOCK, "passed"), (PLUGIN, "passed")):
+        (tmp_path / arm).mkdir()
+        line = {"test": "a", "outcome": outcome, "seconds": 1.0, "message": ""}
+        place.journal(arm, Suite("test_both.py"), (2, 3), "-again").write_text(json.dumps(line))
+    assert command.confirmed(Suite("test_both.py"), results, place, (1, 1), 0.0) == []
+
+
+def test_results_are_kept_for_these_sources_this_torch_and_these_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test_a.py").write_text("first")
+    seen = [(digest(tmp_path, STOCK), digest(tmp_path, PLUGIN))]
+    assert seen[0] == (digest(tmp_path, STOCK), digest(tmp_path, PLUGIN))
+    assert seen[0][0] != seen[0][1]
+
+    def changed() -> tuple[bool, bool]:
+        seen.append((digest(tmp_path, STOCK), digest(tmp_path, PLUGIN)))
+        stock, plugin = (old != new for old, new in zip(*seen[-2:], strict=True))
+        return stock, plugin
+
+    (tmp_path / "test_a.py").write_text("second")
+    assert changed() == (True, True)
+    monkeypatch.setattr("benchmarks.pytorch.place.version", lambda _: "9.9")
+    assert changed() == (True, True)
+    digests = {"benchmarks/pytorch": "own", "inductor_plugin": "another plugin"}
+
+    def sources_digest(places: Iterable[str]) -> str:
+        return " ".join(digests.get(place, "") for place in places)
+
+    monkeypatch.setattr("benchmarks.pytorch.place.sources_digest", sources_digest)
+    changed()
+    digests["inductor_plugin"] = "mended"
+    assert changed() == (False, True)  # stock results do not depend on the plugin
+    place = place_in(tmp_path / "work", tmp_path)
+    assert place.arms[PLUGIN].name == f"{PLUGIN}-{seen[-1][1]}"
+    assert place.arms[STOCK] != place.arms[PLUGIN]
+
+
+def test_the_journals_of_a_file_are_those_of_all_its_shards_and_of_no_other(tmp_path: Path) -> None:
+    place = Place(tmp_path, tmp_path, {STOCK: tmp_path})
+    line = json.dumps({"test": "a", "outcome": "passed", "seconds": 1.0, "message": ""})
+    for suite in (Suite("test_torchinductor.py"), Suite("test_torchinductor_dynamic_shapes.py")):
+        for again in ("", "-again"):
+            for index in (1, 2):
+                place.journal(STOCK, suite, (index, 2), again).write_text(line)
+    journals = list(place.journals(STOCK, Suite("test_torchinductor.py")))
+    assert {each.name for each in journals} == {
+        "test_torchinductor.1-2.jsonl",
+        "test_torchinductor.2-2.jsonl",
+    }
+    assert known(["b", "a"], journals) == {"a": Result("passed", 1.0)}
+
+
+GPU_TESTS = """
+import torch
+from torch.testing._internal.inductor_utils import (
+    GPU_TYPE,
+    HAS_GPU,
+)
+from triton_testing import requires_gpu
+
+class Products(TestCase):
+    @requires_gpu()
+    @parametrize("dynamic", (False, True))
+    def test_mm(self, dynamic):
+        a = torch.randn(4, 4, device="cuda")
+        b, c = torch.randn(4, 4).to('cuda:0'), torch.randn(4).cuda()
+        d = torch.randn(4, device=GPU_TYPE)
+        self.assertIn("cuda graphs", "torch.cuda")
+"""
+
+
+def test_a_copy_of_a_file_names_the_cpu_where_it_named_the_gpu() -> None:
+    lines = [line.strip() for line in cpu_copy(GPU_TESTS).splitlines()]
+    assert "@requires_gpu()" not in lines
+    assert '@parametrize("dynamic", (False, True))' in lines
+    assert lines[lines.index(")") + 1] == 'GPU_TYPE = "cpu"'
+    assert 'a = torch.randn(4, 4, device="cpu")' in lines
+    assert "b, c = torch.randn(4, 4).to('cpu'), torch.randn(4).cpu()" in lines
+    assert 'self.assertIn("cuda graphs", "torch.cuda")' in lines
+    with pytest.raises(SyntaxError):
+        cpu_copy("def")
+
+
+def test_the_copies_of_the_suites_have_names_of_their_own() -> None:
+    names = [suite.name for suite in SUITES]
+    assert len(set(names)) == len(names)
+    assert {"test_max_autotune_cpu", "test_cpu_select_algorithm"} <= set(names)
+
+
+@pytest.mark.slow
+def test_a_file_that_needs_a_gpu_runs_as_a_copy(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = Suite("test_both.py", "passes or product", is_copied=True)
+    monkeypatch.setattr(command, "SUITES", (suite,))
+    out = tmp_path / "out.json"
+    arguments = [str(checkout), "--work", str(tmp_path / "work"), "--out", str(out)]
+    assert command.main([*arguments, "--least", "3", "--limit-s", "600"]) == 1
+    report = json.loads(out.read_text())
+    assert report["files"]["test_both_cpu"]["run_in_both"] == 3
+    assert "test_both_cpu.py::" in report["differences"][0]["test"]
+    assert [file.name for file in (checkout / "test" / "inductor").glob("*_cpu.py")] == []
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "half"])
@@ -140,3 +279,5 @@ def test_only_what_passed_before_and_has_no_other_reason_is_a_fault() -> None:
     assert not Difference("worse", stock["worse"], plugin["worse"], "an internal").is_fault
     assert counts(stock, plugin)["in_both"] == 3
     assert counts(stock, plugin)["same"] == 1
+    skipped = counts(stock | {"same": Result("skipped")}, plugin)
+    assert (skipped["in_both"], skipped["run_in_both"]) == (3, 2)

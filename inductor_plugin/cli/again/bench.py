@@ -118,7 +118,7 @@ def _bench_regret(arguments: Namespace, store: Store) -> int:
         "summary": summary(rows),
     }
     say(arguments, fields, regret_text(rows, left_out, alone))
-    return 1 if any(not r["near"] for r in rows) else 0
+    return 1 if any(not (r["near"] or r["unclear"]) for r in rows) else 0
 
 
 def _timed(

@@ -15,8 +15,8 @@ from inductor_plugin.cache import Record, report
 NEAR = 1.02
 """A choice is near the fastest candidate up to this multiple of its time."""
 _FAR = 2.0
-"""Candidates whose recorded median is longer than this multiple of the winner's are not timed again: no disturbance of
-the samples that a decision accepts doubles a median (`Measured.noisy`)."""
+"""Candidates whose shortest recorded sample is longer than this multiple of the winner's median are not timed again: other
+work only prolongs samples. Those of which all samples are disturbed, by any factor, are."""
 _MOST = 8
 """Most candidates that are timed for one record, the fastest by the record: each is compiled for itself."""
 
@@ -50,22 +50,31 @@ class Regret:
 
     @property
     def near(self) -> bool:
-        """True if the winner takes at most 2 % longer than the fastest, or nothing shows that it does."""
-        return self.ratio <= NEAR or self.low <= 1.0
+        """True if the winner takes at most 2 % longer than the fastest."""
+        return self.ratio <= NEAR
+
+    @property
+    def unclear(self) -> bool:
+        """True if the winner seems to take longer than that, and its interval agrees with none at all, too."""
+        return not self.near and self.low <= 1.0
 
 
 def rivals(record: Record) -> list[str]:
-    """Return the candidates that are worth timing besides the winner, the fastest by the record first."""
+    """Return the candidates that are worth timing besides the winner, those with the shortest recorded samples first."""
     decision = record.valid_decision
     winner = record.candidates.get(decision.winner) if decision else None
     if decision is None or winner is None or winner.median_ms is None:
         return []
     limit = _FAR * winner.median_ms
-    close = [
-        (measured.median_ms, name)
+    shortest_ms = {
+        name: min((*measured.samples_ms, measured.median_ms))
         for name, measured in record.candidates.items()
-        if measured.status == "ok" and measured.median_ms is not None
-        if name != decision.winner and (measured.median_ms <= limit or name == decision.library)
+        if measured.status == "ok" and measured.median_ms is not None and name != decision.winner
+    }
+    close = [
+        (ms, name)
+        for name, ms in shortest_ms.items()
+        if ms <= limit or name == decision.library or record.candidates[name].noisy
     ]
     return [name for _, name in sorted(close)[: _MOST - 1]]
 
@@ -117,6 +126,7 @@ def row(record: Record, result: Regret, missing: Sequence[str] = ()) -> dict[str
         "high": result.high,
         "lost_ms": result.lost_ms,
         "near": result.near,
+        "unclear": result.unclear,
         "timed": result.timed,
         "missing": list(missing),
     }
@@ -129,6 +139,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "timed": len(rows),
         "near": sum(r["near"] for r in rows),
+        "unclear": sum(r["unclear"] for r in rows),
         "firm": len(firm),
         "firm_near": sum(r["near"] for r in firm),
         "total_ms": total,
@@ -169,8 +180,9 @@ def text(rows: Sequence[Mapping[str, Any]], left_out: Sequence[tuple[str, str]],
         for r in rows
         for name in r["missing"]
     ]
+    unclear = f", of {facts['unclear']} others it is unclear" if facts["unclear"] else ""
     lines.append(
-        f"{facts['near']} of {facts['timed']} winners are within {NEAR - 1:.0%} of the fastest; "
+        f"{facts['near']} of {facts['timed']} winners are within {NEAR - 1:.0%} of the fastest{unclear}; "
         f"one call of each takes {facts['total_ms']:.4g} ms, {facts['lost_ms']:.4g} ms of it lost"
     )
     if alone:

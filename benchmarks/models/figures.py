@@ -1,0 +1,170 @@
+"""How fast networks are in one arm against another, and how sure that is. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.models.plan import Run
+
+LIMIT = 1.02
+"""A network is slower in an arm if it takes more than this multiple of the other arm's time."""
+RATIOS = {
+    "to_plain": ("ours", "plain"),
+    "to_stock": ("ours", "stock"),
+    "stock_to_plain": ("stock", "plain"),
+}
+"""Ratios by name: an arm's time in that of another."""
+CLAIMED = ("to_plain", "to_stock")
+WITHIN, SLOWER, OPEN = "within", "slower", "open"
+"""Verdicts by the interval of a ratio: below the limit, above it, or on both sides."""
+_DRAWS = 2000
+
+Launch = Mapping[str, Sequence[float]]
+"""The samples of one process an arm, by arm, in milliseconds and in turns."""
+
+
+def ratios(launches: Sequence[Launch]) -> dict[str, dict[str, Any]]:
+    """Return the time of one arm in that of another, with its interval and verdict, where both have samples in all launches."""
+    result: dict[str, dict[str, Any]] = {}
+    for name, (arm, other) in RATIOS.items():
+        if launches and all(each.get(arm) and each.get(other) for each in launches):
+            pairs = [
+                [a / b for a, b in zip(each[arm], each[other], strict=False)] for each in launches
+            ]
+            result[name] = interval(pairs)
+    return result
+
+
+def interval(launches: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Return the mean of the medians of launches, and its 95 % interval: processes are drawn, and of each its rounds.
+
+    Two processes of the same code differ by the places of their memory; of rounds of one process nobody sees that.
+
+    Args:
+        launches: Ratios of the rounds of each launch.
+    """
+    drawn = random.Random(0)
+    means = sorted(
+        _mean(
+            [
+                statistics.median(drawn.choices(values, k=len(values)))
+                for values in drawn.choices(launches, k=len(launches))
+            ]
+        )
+        for _ in range(_DRAWS)
+    )
+    middle = _mean([statistics.median(values) for values in launches])
+    low, high = means[int(0.025 * _DRAWS)], means[int(0.975 * _DRAWS)]
+    low, high = min(low, middle), max(high, middle)
+    return {
+        "median": round(middle, 4),
+        "low": round(low, 4),
+        "high": round(high, 4),
+        "verdict": verdict(low, high),
+    }
+
+
+def verdict(low: float, high: float, limit: float = LIMIT) -> str:
+    """Return whether an interval is within a limit, above it, or neither."""
+    if high <= limit:
+        return WITHIN
+    return SLOWER if low > limit else OPEN
+
+
+def is_settled(figures: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return True if further launches would decide nothing that is claimed."""
+    return all(figures[name]["verdict"] != OPEN for name in CLAIMED if name in figures)
+
+
+def configuration(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures of the networks of one configuration, and what comparing graphs has cost.
+
+    Args:
+        rows: The rows, with a ratio each where its arms have samples.
+    """
+    result: dict[str, Any] = {"networks": len(rows)}
+    for name in RATIOS:
+        known = {row["network"]: row[name] for row in rows if name in row}
+        if known:
+            result[name] = _of_networks(known)
+    reports = [
+        report for row in rows if (report := row["tuning"].get("ours")) and "guard_s" in report
+    ]
+    guard_s, compile_s = (sum(r[field] for r in reports) for field in ("guard_s", "first_call_s"))
+    result |= {
+        "guard_s": round(guard_s, 2),
+        "later_guard_s": round(sum(row["later_guard_s"] for row in rows), 2),
+        "guard_share": round(guard_s / compile_s, 4) if compile_s else None,
+        **{
+            name: sum(report[name] for report in reports)
+            for name in ("graphs_compared", "graphs_reduced", "graphs_left_out")
+        },
+    }
+    return result
+
+
+def _of_networks(known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the geometric mean of a ratio over networks with its interval, the largest, and who is slower or may be."""
+    logs = sorted(math.log(each["median"]) for each in known.values())
+    errors = [math.log(each["high"] / each["low"]) / 2 for each in known.values()]
+    middle = statistics.fmean(logs)
+    half = math.sqrt(sum(error**2 for error in errors)) / len(errors)
+    return {
+        "mean": round(math.exp(middle), 4),
+        "low": round(math.exp(middle - half), 4),
+        "high": round(math.exp(middle + half), 4),
+        "without_the_fastest": round(math.exp(statistics.fmean(logs[1:] or logs)), 4),
+        "largest": max(each["median"] for each in known.values()),
+        "slower": [name for name, each in known.items() if each["verdict"] == SLOWER],
+        "open": [name for name, each in known.items() if each["verdict"] == OPEN],
+    }
+
+
+def by_configuration(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the figures of each configuration, with its name, in the order of the rows."""
+    names = dict.fromkeys(row["configuration"] for row in rows)
+    return [
+        {"name": name, **configuration([row for row in rows if row["configuration"] == name])}
+        for name in names
+    ]
+
+
+def summary(figures: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the geometric means and the largest ratios of the first configuration that was measured."""
+    usual = Run("").configuration
+    first = next((each for each in figures if each["name"] == usual), next(iter(figures), {}))
+    known = {name: first[name] for name in RATIOS if name in first}
+    means = {name: each["mean"] for name, each in known.items()}
+    return means | {f"largest_{name}": each["largest"] for name, each in known.items()}
+
+
+def claims(figures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what is claimed of each configuration, and whether it holds by the intervals; None where they leave it open."""
+    result: list[dict[str, Any]] = []
+    for each in figures:
+        for name in CLAIMED:
+            if name not in each:
+                continue
+            ratio = each[name]
+            none_slower = False if ratio["slower"] else (None if ratio["open"] else True)
+            mean = {WITHIN: True, SLOWER: False}.get(verdict(ratio["low"], ratio["high"], 1.0))
+            result.append(
+                {
+                    "name": f"{each['name']}: {name}",
+                    "networks": each["networks"],
+                    "largest": ratio["largest"],
+                    "none_slower": none_slower,
+                    "mean": ratio["mean"],
+                    "mean_at_most_1": mean,
+                }
+            )
+    return result
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(statistics.fmean(map(math.log, values)))
