@@ -14,7 +14,9 @@ class Verdict:
         winner: The candidate that runs; None if nothing could be measured and there is no library kernel.
         library: The fastest library kernel among the offered candidates, if any.
         reason: One sentence for people.
-        speedup: Library time over winner time; None if one of them is not known.
+        speedup: Library time over winner time: 1.0 where the library kernel stays. None if one of them is not known.
+        rejected_speedup: Where the library kernel stays, its time over that of the fastest other candidate; None if one of
+            them is not known.
         given_up: The candidate that would run if the graph were not slower with it.
         provisional: True if a later compile is to decide again, since other work has prolonged samples.
     """
@@ -23,8 +25,17 @@ class Verdict:
     library: str | None
     reason: str
     speedup: float | None = None
+    rejected_speedup: float | None = None
     given_up: str | None = None
     provisional: bool = False
+
+    def __post_init__(self) -> None:
+        """Let a library kernel that stays be as fast as itself: the factor is that of the candidate that was rejected."""
+        stays = self.winner is not None and self.winner == self.library
+        if stays and self.speedup not in (None, 1.0):
+            if self.rejected_speedup is None:
+                object.__setattr__(self, "rejected_speedup", self.speedup)
+            object.__setattr__(self, "speedup", 1.0)
 
 
 _PROVISIONAL = "provisional, other work on the machine has prolonged samples"
@@ -87,7 +98,9 @@ def _decided(
     winner = min(contending, key=contending.__getitem__)
     speedup = medians_ms[library] / medians_ms[winner] if medians_ms[winner] > 0 else 1.0
     if winner == library:
-        return Verdict(library, library, "the library kernel is the fastest", 1.0)
+        others = [ms for name, ms in contending.items() if name not in libraries and ms > 0]
+        rejected = medians_ms[library] / min(others) if others else None
+        return Verdict(library, library, "the library kernel is the fastest", 1.0, rejected)
     unsteady = 1 + sum(spreads.get(name, 0.0) for name in (library, winner)) / 2
     if speedup < max(margin, unsteady):
         why = (
@@ -96,7 +109,7 @@ def _decided(
             else f"less than the samples vary ({unsteady:.3f}x)"
         )
         reason = f"the library kernel stays: {winner} is {speedup:.3f}x faster, {why}"
-        return Verdict(library, library, reason, speedup)
+        return Verdict(library, library, reason, 1.0, speedup)
     return Verdict(winner, library, f"{speedup:.3f}x faster than the library kernel", speedup)
 
 
@@ -113,9 +126,7 @@ def explained(verdict: Verdict, on_device: Verdict, launches_ms: Mapping[str, fl
 def without_choice(verdict: Verdict) -> Verdict:
     """Return the decision for the library kernel in a graph that is slower with the winner."""
     reason = f"the library kernel stays: the graph is slower with {verdict.winner}"
-    return replace(
-        verdict, winner=verdict.library, given_up=verdict.winner, reason=reason, speedup=None
-    )
+    return replace(verdict, winner=verdict.library, given_up=verdict.winner, reason=reason)
 
 
 def upper_bounds(

@@ -214,6 +214,7 @@ def record_of(
             speedup=verdict.speedup,
             decided_at=now,
             candidates=len(ticket.measured),
+            rejected_speedup=verdict.rejected_speedup,
         )
     return Record(
         environment=environment,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inductor_plugin.tuning.decision import Verdict, decide, guarded
+from inductor_plugin.tuning.decision import Verdict, decide, guarded, without_choice
 
 
 def test_a_candidate_beyond_the_margin_replaces_the_library_kernel() -> None:
@@ -20,7 +20,7 @@ def test_a_candidate_below_the_margin_does_not() -> None:
     assert verdict.reason == (
         "the library kernel stays: a is 1.040x faster, below the margin of 1.05x"
     )
-    assert verdict.speedup == pytest.approx(1.04)
+    assert (verdict.speedup, verdict.rejected_speedup) == (1.0, pytest.approx(1.04))
 
 
 def test_a_candidate_exactly_at_the_margin_wins() -> None:
@@ -28,8 +28,10 @@ def test_a_candidate_exactly_at_the_margin_wins() -> None:
 
 
 def test_a_library_kernel_that_is_fastest_stays() -> None:
-    verdict = decide({"library": 1.0, "a": 1.5}, ["library"], 1.02)
-    assert verdict == Verdict("library", "library", "the library kernel is the fastest", 1.0)
+    verdict = decide({"library": 1.0, "a": 2.0, "b": 1.25}, ["library"], 1.02)
+    assert verdict == Verdict("library", "library", "the library kernel is the fastest", 1.0, 0.8)
+    alone = decide({"first": 1.0, "second": 1.5}, ["first", "second"], 1.02)
+    assert (alone.speedup, alone.rejected_speedup) == (1.0, None)
 
 
 def test_the_fastest_of_several_library_kernels_is_the_yardstick() -> None:
@@ -41,6 +43,17 @@ def test_a_library_kernel_that_was_not_measured_stays() -> None:
     verdict = decide({"a": 0.001}, ["first", "second"], 1.02)
     assert (verdict.winner, verdict.library, verdict.speedup) == ("first", "first", None)
     assert "not measured" in verdict.reason
+
+
+def test_a_library_kernel_never_has_the_speedup_of_a_rejected_candidate() -> None:
+    stays = Verdict("library", "library", "it stays", 2.21)
+    assert (stays.speedup, stays.rejected_speedup) == (1.0, 2.21)
+    won = decide({"library": 1.5, "a": 1.0}, ["library"], 1.02)
+    assert (won.speedup, won.rejected_speedup) == (1.5, None)
+    held = without_choice(won)
+    assert (held.winner, held.given_up) == ("library", "a")
+    assert (held.speedup, held.rejected_speedup) == (1.0, 1.5)
+    assert without_choice(decide({"a": 1.0}, ["library"], 1.02)).speedup is None
 
 
 def test_without_a_library_kernel_the_fastest_runs() -> None:
