@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 import statistics
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 import torch
 
 from inductor_plugin.device import BoundCall
+from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.disturbance import is_disturbed, waits_ns, was_idle
 
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -68,7 +68,7 @@ class CpuTimer:
         """
         if cold:
             self._evict()
-        alone = torch.get_num_threads() <= len(os.sched_getaffinity(0))
+        alone = torch.get_num_threads() <= len(own_cores())
         before, cpu = waits_ns() if alone else {}, time.process_time_ns()
         started = time.perf_counter_ns()
         for _ in range(repeats):
