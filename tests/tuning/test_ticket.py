@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from inductor_plugin.tuning.decision import Verdict
-from inductor_plugin.tuning.ticket import TuningTicket, decided, looked_up
+from inductor_plugin.tuning.ticket import TURNS, TuningTicket, decided, looked_up, turns_of
+from tests.support.cache.records import measured
 from tests.support.fakes.tasks import offer, problem
 
 
@@ -32,3 +33,24 @@ def test_a_decision_names_the_problem_the_winner_and_why() -> None:
     assert decided(submitted) == "mm(64x32, 32x48): nothing was decided"
     submitted.verdict = Verdict("a", "library", "1.5x faster than the library kernel")
     assert decided(submitted) == "mm(64x32, 32x48): a runs: 1.5x faster than the library kernel"
+
+
+def test_the_turns_of_a_race_are_those_that_the_last_library_kernel_took() -> None:
+    def row(name: str, race: object, count: int = 6, **fields: Any) -> Any:
+        provenance = {TURNS: race, **fields}
+        return measured(name, samples_ms=(1.0,) * count, provenance=provenance)
+
+    submitted = ticket()
+    assert turns_of(submitted) == {}
+    rows = (
+        row("library", "now"),
+        row("a", "now"),
+        row("earlier", "then"),
+        row("left", "now", 5),
+        row("late", "now", disturbed=True),
+        row("odd", ["now"]),
+    )
+    submitted.measured = {each.candidate: each for each in rows}
+    assert turns_of(submitted) == {"library": (1.0,) * 6, "a": (1.0,) * 6}
+    del submitted.measured["library"]
+    assert turns_of(submitted) == {}
