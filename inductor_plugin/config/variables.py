@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -51,11 +52,17 @@ def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def openmp_settings(environ: Mapping[str, str] | None = None) -> str:
-    """Return what is set of OpenMP's variables that change how fast its threads compute; empty if nothing is."""
+    """Return what is set of OpenMP's variables that change how fast its threads compute; empty if nothing is.
+
+    Not which cores: instances that share a machine have different ones, and the same times.
+    """
     variables = os.environ if environ is None else environ
     texts = {name: variables.get(name, "").strip().lower() for name in _OPENMP}
     if texts["OMP_PROC_BIND"] == "false":  # then no other pins
         texts |= dict.fromkeys(OPENMP_PINS, "")
+    for name in OPENMP_PINS:
+        if texts[name]:
+            texts[name] = ",".join(re.findall(r"[a-z_]+", texts[name])) or "numbers"
     return " ".join(f"{name}={text}" for name, text in texts.items() if text)
 
 

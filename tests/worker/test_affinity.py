@@ -84,6 +84,12 @@ def test_what_changes_how_openmp_computes_is_known() -> None:
     assert (
         openmp_settings({"OMP_NUM_THREADS": "2"}) == ""
     )  # the number of threads is a fact of its own
+    compact = "KMP_AFFINITY=granularity,fine,compact"
+    assert openmp_settings({"KMP_AFFINITY": "granularity=fine,compact,1,0"}) == compact
+    pinned = {openmp_settings({"GOMP_CPU_AFFINITY": cores}) for cores in ("0-15", "16-31", "3 5")}
+    assert pinned == {"GOMP_CPU_AFFINITY=numbers"}
+    assert openmp_settings({"OMP_PLACES": "sockets(2)"}) == "OMP_PLACES=sockets"
+    assert openmp_settings({"GOMP_SPINCOUNT": "1000"}) == "GOMP_SPINCOUNT=1000"
     assert (
         openmp_settings({"OMP_WAIT_POLICY": " Active", "OMP_PROC_BIND": "TRUE"})
         == "OMP_PROC_BIND=true OMP_WAIT_POLICY=active"
