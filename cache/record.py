@@ -34,7 +34,7 @@ from inductor_plugin.cache.document import (
 )
 from inductor_plugin.cache.key import SCHEMA
 
-_DIGITS = 6
+_DIGITS, _REJECTED = 6, "rejected_speedup"
 
 GRAPH = "graph"
 """Operator of the record of a whole graph."""
@@ -125,9 +125,10 @@ class Decision:
         library: The library kernel it was compared with, if any.
         reason: One sentence for people.
         margin: Factor by which a winner had to be faster than the library kernel.
-        speedup: Library time over winner time, where both are known.
+        speedup: Library time over winner time, where both are known: 1.0 where the library kernel stays.
         decided_at: Time of the decision, in seconds since 1970.
         candidates: Number of candidates known at that time.
+        rejected_speedup: Where the library kernel stays, its time over that of the fastest other candidate, if both are known.
         extra: Fields of a newer version, as in `Measured`.
     """
 
@@ -138,6 +139,7 @@ class Decision:
     speedup: float | None
     decided_at: float
     candidates: int
+    rejected_speedup: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
 
@@ -202,9 +204,8 @@ def to_fields(record: Record) -> dict[str, Any]:
     fields["candidates"] = {n: _flat(entry) for n, entry in fields["candidates"].items()}
     fields["decision"] = fields["decision"] and _flat(fields["decision"])
     order = ("environment", "op", "digest", "describe", "created", "updated", "pinned", "decision")
-    rest = ("rejected", "candidates", "problem")
-    if record.epilogue:  # keeps the format of all other records unchanged
-        rest = (*rest, "epilogue")
+    # Without an epilogue, the format of records is as before there were any.
+    rest = ("rejected", "candidates", "problem", *(["epilogue"] if record.epilogue else []))
     known = {"format": SCHEMA, **{name: fields[name] for name in (*order, *rest)}}
     return {**known, **unknown(record.extra, known)}
 
@@ -227,8 +228,8 @@ def from_fields(fields: Mapping[str, Any], now: float | None = None) -> Record:
         values = typed({"epilogue": {}, **fields}, _RECORD)
     except ValueError as error:
         raise ValueError(f"it is not a record: {error}") from error
-    extra = unknown(fields, _NAMES)
-    return _believed(Record(**values, extra=extra), time.time() if now is None else now)
+    read = Record(**values, extra=unknown(fields, _NAMES))
+    return _believed(read, time.time() if now is None else now)
 
 
 def failed(measured: Measured) -> bool:
@@ -245,6 +246,7 @@ def rounded(record: Record) -> Record:
         and replace(
             record.decision,
             speedup=_digits(record.decision.speedup),
+            rejected_speedup=_digits(record.decision.rejected_speedup),
             decided_at=round(record.decision.decided_at, 3),
         ),
         created=round(record.created, 3),
@@ -261,12 +263,10 @@ def _believed(record: Record, now: float) -> Record:
     latest = now + AHEAD_S
     if record.updated > latest or record.created > latest:
         record = replace(record, created=min(record.created, now), updated=min(record.updated, now))
-    if any(measured.measured_at > latest for measured in record.candidates.values()):
-        candidates = {
-            name: replace(measured, measured_at=0.0) if measured.measured_at > latest else measured
-            for name, measured in record.candidates.items()
-        }
-        record = replace(record, candidates=candidates)
+    ahead = {n: row for n, row in record.candidates.items() if row.measured_at > latest}
+    if ahead:
+        oldest = {name: replace(row, measured_at=0.0) for name, row in ahead.items()}
+        record = replace(record, candidates={**record.candidates, **oldest})
     if record.decision is not None and record.decision.decided_at > latest:
         record = replace(record, decision=replace(record.decision, decided_at=0.0))
     return record
@@ -311,13 +311,12 @@ def _usual(rows: list[dict[str, Any]]) -> list[Measured]:
     # A library kernel has no digest and no error: it is in almost every record.
     given = [[v for v in columns[name] if v is not None] for name in _OPTIONAL_TIMES]
     kernels = [digest for digest in columns["kernel"] if digest is not None]
-    usual = (
+    if not (
         all(map(is_array, samples))
         and are_texts(chain(kernels, *texts))
         and are_amounts(chain(columns["measured_at"], *given, *samples))
         and max(columns["measured_at"]) <= LATEST
-    )
-    if not usual:
+    ):
         raise KeyError
     checked: list[dict[str, Any]] = []  # candidates that were measured together have the same
     for facts in columns["provenance"]:
@@ -338,12 +337,16 @@ def _measured(fields: Any) -> Measured:
 
 
 def _decision(fields: Any) -> Decision:
-    return Decision(**typed(fields, _DECISION), extra=unknown(fields, _DECISION))
+    """Return a decision. An earlier version wrote the rejected candidate's factor as that of the library kernel."""
+    values = typed({_REJECTED: None, **fields} if is_object(fields) else fields, _DECISION)
+    if values["winner"] == values["library"] and values["speedup"] not in (None, 1.0):
+        values |= {"speedup": 1.0, _REJECTED: values[_REJECTED] or values["speedup"]}
+    return Decision(**values, extra=unknown(fields, _DECISION))
 
 
 def _flat(part: Measured | Decision) -> dict[str, Any]:
     """Return the fields of a part of a record with the unknown ones among them, as they were read."""
-    fields = dict(vars(part))
+    fields = {n: value for n, value in vars(part).items() if n != _REJECTED or value is not None}
     extra = fields.pop("extra")
     return {**fields, **unknown(extra, fields)}
 
@@ -377,6 +380,7 @@ _DECISION: dict[str, Callable[[Any], Any]] = {
     "speedup": optional(amount),
     "decided_at": moment,
     "candidates": whole,
+    _REJECTED: optional(amount),
 }
 _RECORD: dict[str, Callable[[Any], Any]] = {
     "environment": text,

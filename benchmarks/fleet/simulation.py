@@ -189,13 +189,13 @@ def _replaced(world: World, store: SimulatedStore, fleet: Fleet) -> Generator[No
     def worker(*_: object) -> SimulatedWorker:
         return SimulatedWorker(world)
 
-    def cores(_pid: int) -> range:
+    def cores() -> range:
         return range(fleet.workers)
 
     others: dict[str, Any] = {
         f"{compile_pool.__name__}.WorkerProcess": worker,
         f"{compile_pool.__name__}.available_bytes": lambda: 1 << 62,
-        f"{compile_pool.__name__}.os": SimpleNamespace(sched_getaffinity=cores),
+        f"{compile_pool.__name__}.own_cores": cores,
         f"{compile_pool.__name__}._warn": nothing,
         f"{builder.__name__}.scratch": SimpleNamespace(build_folder=folder),
         f"{builder.__name__}.triton_files": SimpleNamespace(collect=collect, place=nothing),

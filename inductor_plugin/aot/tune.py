@@ -49,9 +49,10 @@ class TunedProblem:
         describe: The problem in one line.
         winner: The kernel that runs; None if nothing could be measured.
         library: The library kernel it was compared with, if there is one.
-        speedup: Time of the library kernel in that of the winner; None if one of them is not known.
+        speedup: Time of the library kernel over that of what runs, 1.0 where it stays; None if one of them is not known.
         known: True if nothing had to be measured.
         provisional: True if a later compile measures it again, since other work has prolonged samples.
+        rejected_speedup: Where the library kernel stays, its time over that of the fastest other candidate, if both are known.
     """
 
     key: str
@@ -61,6 +62,7 @@ class TunedProblem:
     speedup: float | None
     known: bool
     provisional: bool
+    rejected_speedup: float | None = None
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,7 @@ def _problems(tickets: Sequence[TuningTicket]) -> tuple[TunedProblem, ...]:
             speedup=ticket.verdict.speedup,
             known=ticket.hit,
             provisional=ticket.verdict.provisional,
+            rejected_speedup=ticket.verdict.rejected_speedup,
         )
         for ticket in tickets
         if ticket.verdict is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import re
 import shutil
@@ -45,6 +44,7 @@ from inductor_plugin.kernels import nvcc as cuda_toolkit
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.ops.native.source import key as launch_library
 from inductor_plugin.templates.cutlass.source import generator_reason
+from inductor_plugin.worker.affinity import own_cores
 
 _BIG_GPU_SMS = 68
 _REMOTE_S = 10.0
@@ -195,7 +195,7 @@ def compiler_remedy(failure: str) -> str:
 
 def cpu() -> Finding:
     """Report which vector instructions kernels for this CPU use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = len(own_cores())
     capability = torch.backends.cpu.get_cpu_capability()
     detail = f"{platform.machine()}, {capability}, {cores} cores"
     if capability == "DEFAULT" and platform.machine() == "x86_64":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -14,6 +15,10 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "INDUCTOR_PLUGIN_"
 ENABLE_VARIABLE = PREFIX + "ENABLE"
+OPENMP_PINS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+"""Variables by which OpenMP pins threads to cores."""
+_OPENMP = (*OPENMP_PINS, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""Variables that change how fast OpenMP's threads compute, but for their number."""
 
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
@@ -54,6 +59,26 @@ def launched_rank(environ: Mapping[str, str] | None = None) -> int | None:
     except ValueError:
         return None
     return rank if 0 <= rank < world and world > 1 else None
+
+
+def openmp_settings(environ: Mapping[str, str] | None = None) -> str:
+    """Return what is set of OpenMP's variables that change how fast its threads compute; empty if nothing is.
+
+    Not which cores: instances that share a machine have different ones, and the same times.
+    """
+    variables = os.environ if environ is None else environ
+    texts = {name: variables.get(name, "").strip().lower() for name in _OPENMP}
+    if texts["OMP_PROC_BIND"] == "false":  # then no other pins
+        texts |= dict.fromkeys(OPENMP_PINS, "")
+    for name in OPENMP_PINS:
+        if texts[name]:
+            texts[name] = ",".join(re.findall(r"[a-z_]+", texts[name])) or "numbers"
+    return " ".join(f"{name}={text}" for name, text in texts.items() if text)
+
+
+def openmp_pins() -> bool:
+    """Return whether a variable may let OpenMP pin threads to cores."""
+    return any(os.environ.get(name) for name in OPENMP_PINS)
 
 
 def process_environment() -> dict[str, str]:

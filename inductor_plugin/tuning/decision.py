@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,9 @@ class Verdict:
         winner: The candidate that runs; None if nothing could be measured and there is no library kernel.
         library: The fastest library kernel among the offered candidates, if any.
         reason: One sentence for people.
-        speedup: Library time over winner time; None if one of them is not known.
+        speedup: Library time over winner time: 1.0 where the library kernel stays. None if one of them is not known.
+        rejected_speedup: Where the library kernel stays, its time over that of the fastest other candidate; None if one of
+            them is not known.
         given_up: The candidate that would run if the graph were not slower with it.
         provisional: True if a later compile is to decide again, since other work has prolonged samples.
     """
@@ -23,8 +28,54 @@ class Verdict:
     library: str | None
     reason: str
     speedup: float | None = None
+    rejected_speedup: float | None = None
     given_up: str | None = None
     provisional: bool = False
+
+    def __post_init__(self) -> None:
+        """Let a library kernel that stays be as fast as itself: the factor is that of the candidate that was rejected."""
+        stays = self.winner is not None and self.winner == self.library
+        if stays and self.speedup not in (None, 1.0):
+            if self.rejected_speedup is None:
+                object.__setattr__(self, "rejected_speedup", self.speedup)
+            object.__setattr__(self, "speedup", 1.0)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By what factor a candidate was faster than the library kernel in the turns of a race, each turn compared by itself.
+
+    What prolongs a whole turn (a hypervisor, another clock, traffic in memory) prolongs both samples, and drops out.
+
+    Attributes:
+        factor: The median of the turns' factors.
+        low: The lower end of its 95 % interval, by ranks: no distribution of the noise is assumed.
+    """
+
+    factor: float
+    low: float
+
+
+def gain_of(library_ms: Sequence[float], candidate_ms: Sequence[float]) -> Gain | None:
+    """Return the gain of a candidate; None in fewer than six turns, which have no such interval.
+
+    Args:
+        library_ms: The library kernel's samples, one a turn.
+        candidate_ms: The candidate's in the same turns.
+    """
+    factors = sorted(a / b for a, b in zip(library_ms, candidate_ms, strict=True) if b > 0)
+    rank = _rank(len(factors))
+    return Gain(median(factors), factors[rank - 1]) if rank else None
+
+
+@functools.cache
+def _rank(count: int) -> int:
+    """Return which of so many values, by size, is the lower end of the 95 % interval of their median; 0 if none is."""
+    below, rank = 1, 0
+    while 40 * below <= 2**count:  # 2.5 %
+        rank += 1
+        below += math.comb(count, rank)
+    return rank
 
 
 _PROVISIONAL = "provisional, other work on the machine has prolonged samples"
@@ -36,6 +87,7 @@ def decide(
     margin: float,
     spreads: Mapping[str, float] | None = None,
     disturbed: Collection[str] = frozenset(),
+    turns: Mapping[str, Sequence[float]] | None = None,
 ) -> Verdict:
     """Return which candidate runs, and why.
 
@@ -51,8 +103,12 @@ def decide(
         spreads: Interquartile range of candidates' samples as a share of their median, for noisy
             samples: the gain must exceed the mean of both ranges.
         disturbed: Candidates all of whose samples are disturbed.
+        turns: Samples of candidates that were measured in the same turns, one a turn: where the library kernel is among
+            them, they are compared turn by turn, and a gain may be smaller than the samples vary if it is there in
+            enough of the turns.
     """
-    verdict = _decided(medians_ms, libraries, margin, spreads or {}, disturbed)
+    calm = {n: ms for n, ms in (turns or {}).items() if n not in disturbed}
+    verdict = _decided(medians_ms, libraries, margin, spreads or {}, disturbed, calm)
     if medians_ms.keys().isdisjoint(disturbed) or len(medians_ms) < 2:
         return verdict
     return replace(verdict, reason=f"{verdict.reason} ({_PROVISIONAL})", provisional=True)
@@ -64,6 +120,7 @@ def _decided(
     margin: float,
     spreads: Mapping[str, float],
     disturbed: Collection[str],
+    turns: Mapping[str, Sequence[float]],
 ) -> Verdict:
     measured_libraries = [name for name in libraries if name in medians_ms]
     calm = [name for name in measured_libraries if name not in disturbed]
@@ -84,11 +141,19 @@ def _decided(
         if contending:
             return Verdict(library, library, "the library kernel stays for now")
         contending = {library: medians_ms[library]}
-    winner = min(contending, key=contending.__getitem__)
-    speedup = medians_ms[library] / medians_ms[winner] if medians_ms[winner] > 0 else 1.0
+    gains = _gains(library, [name for name in contending if name not in libraries], turns)
+    factors = {
+        name: gains[name].factor if name in gains else medians_ms[library] / ms if ms > 0 else 1.0
+        for name, ms in contending.items()
+    }
+    winner = max(factors, key=factors.__getitem__)
+    speedup = factors[winner]
     if winner == library:
-        return Verdict(library, library, "the library kernel is the fastest", 1.0)
+        rejected = max((f for name, f in factors.items() if name not in libraries), default=None)
+        return Verdict(library, library, "the library kernel is the fastest", 1.0, rejected)
     unsteady = 1 + sum(spreads.get(name, 0.0) for name in (library, winner)) / 2
+    if winner in gains and gains[winner].low > 1.0:
+        unsteady = 1.0  # it was faster in enough of the turns, however long they were
     if speedup < max(margin, unsteady):
         why = (
             f"below the margin of {margin:g}x"
@@ -96,8 +161,20 @@ def _decided(
             else f"less than the samples vary ({unsteady:.3f}x)"
         )
         reason = f"the library kernel stays: {winner} is {speedup:.3f}x faster, {why}"
-        return Verdict(library, library, reason, speedup)
+        return Verdict(library, library, reason, 1.0, speedup)
     return Verdict(winner, library, f"{speedup:.3f}x faster than the library kernel", speedup)
+
+
+def _gains(
+    library: str, rivals: Collection[str], turns: Mapping[str, Sequence[float]]
+) -> dict[str, Gain]:
+    """Return the gain over a library kernel of those that were measured in its turns."""
+    own = turns.get(library)
+    if own is None:
+        return {}
+    paired = [name for name in rivals if len(turns.get(name, ())) == len(own)]
+    gains = {name: gain_of(own, turns[name]) for name in paired}
+    return {name: gain for name, gain in gains.items() if gain is not None}
 
 
 def explained(verdict: Verdict, on_device: Verdict, launches_ms: Mapping[str, float]) -> Verdict:
@@ -113,9 +190,7 @@ def explained(verdict: Verdict, on_device: Verdict, launches_ms: Mapping[str, fl
 def without_choice(verdict: Verdict) -> Verdict:
     """Return the decision for the library kernel in a graph that is slower with the winner."""
     reason = f"the library kernel stays: the graph is slower with {verdict.winner}"
-    return replace(
-        verdict, winner=verdict.library, given_up=verdict.winner, reason=reason, speedup=None
-    )
+    return replace(verdict, winner=verdict.library, given_up=verdict.winner, reason=reason)
 
 
 def upper_bounds(

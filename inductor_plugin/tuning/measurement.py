@@ -13,7 +13,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.tuning import race
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task, TaskCandidate
-from inductor_plugin.tuning.ticket import TuningTicket, is_kept
+from inductor_plugin.tuning.ticket import TURNS, TuningTicket, is_kept
 from inductor_plugin.tuning.validity import (
     advice,
     checked,
@@ -89,6 +89,9 @@ def measured_now(
     """
     own: dict[str, Any] = dict(candidate.conditions)
     own |= {"race": stage(task, candidate)} if candidate.alive else {}
+    # All its samples are of turns, and none was left out: the sample of a turn has the same place as others'.
+    if 0 < candidate.rounds == len(candidate.samples_ms) and not candidate.disturbed:
+        own[TURNS] = f"{ticket.digest[:12]} {ticket.created:.3f}"
     if not candidate.library:
         own |= checked(task.check, verify=config.verify_numerics)
     if candidate.outcome is not None:

@@ -348,7 +348,7 @@ class Runtime:
             device: What is compiled for; where a GPU is measured here meanwhile, compiling gives way to it.
         """
         nice = 0 if config.policy != "tune" or config.bench_farm or on_host(device) else _NICE
-        workers = config.compile_workers or len(os.sched_getaffinity(0))
+        workers = config.compile_workers or os.cpu_count() or 1  # the pool limits it
         key = (workers, config.worker_idle_s, config.worker_memory_bytes, nice, config.compile_farm)
         if key not in self._pools:
             settings = worker_settings(config, "compile", "cpu")

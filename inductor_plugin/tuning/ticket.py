@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 BY_PYTHON = "launched by Python, before the library of call sites was in the cache"
 """Reason to repeat a measurement."""
 
+TURNS = "turns"
+"""Field of the provenance of samples that are one a turn of a race, in the order of its turns: which race that was."""
+
 
 def _unplanned() -> None:
     """A ticket that no selection has made has nothing to plan."""
@@ -170,6 +173,27 @@ def outdated(rows: Mapping[str, Measured], store: Store) -> dict[str, str]:
     return {name: BY_PYTHON for name, row in marked.items() if row.measured_at < came}
 
 
+def turns_of(ticket: TuningTicket) -> dict[str, tuple[float, ...]]:
+    """Return the samples of the library kernel that raced last and of all that took each turn with it, one a turn."""
+    rows = {
+        name: row
+        for name, row in ticket.measured.items()
+        if row.status == "ok" and not row.disturbed and isinstance(row.provenance.get(TURNS), str)
+    }
+    libraries = [
+        rows[o.candidate_id] for o in ticket.offers if o.library and o.candidate_id in rows
+    ]
+    last = max(libraries, key=lambda row: row.measured_at, default=None)
+    if last is None:
+        return {}
+    return {
+        name: row.samples_ms
+        for name, row in rows.items()
+        if row.provenance[TURNS] == last.provenance[TURNS]
+        and len(row.samples_ms) == len(last.samples_ms)
+    }
+
+
 def spreads(ticket: TuningTicket) -> dict[str, float]:
     """Return the relative spread of each candidate's samples, to which other work on the machine adds noise.
 
@@ -214,6 +238,7 @@ def record_of(
             speedup=verdict.speedup,
             decided_at=now,
             candidates=len(ticket.measured),
+            rejected_speedup=verdict.rejected_speedup,
         )
     return Record(
         environment=environment,

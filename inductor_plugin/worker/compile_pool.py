@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import os
 import queue
 import re
 import threading
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inductor_plugin.errors import WorkerError
+from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.failure import last_lines, one_line
 from inductor_plugin.worker.jobs import (
     OUT_OF_TIME,
@@ -64,7 +64,7 @@ class CompilePool:
             memory_bytes_per_job: A job waits until this much memory is free in addition to what the
                 running jobs may still use, unless it is the only job.
         """
-        self.workers = max(1, min(workers, len(os.sched_getaffinity(0))))
+        self.workers = max(1, min(workers, len(own_cores())))
         self._settings = settings
         self._memory_bytes = memory_bytes_per_job
         self._queue: queue.PriorityQueue[tuple[float, int, _Queued | None]] = queue.PriorityQueue()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 import statistics
 import time
@@ -12,7 +11,15 @@ from pathlib import Path
 import torch
 
 from inductor_plugin.device import BoundCall
-from inductor_plugin.worker.disturbance import is_disturbed, waits_ns, was_idle
+from inductor_plugin.worker.affinity import own_cores
+from inductor_plugin.worker.disturbance import (
+    Crowd,
+    is_disturbed,
+    switches,
+    waits_ns,
+    was_idle,
+    was_switched,
+)
 
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPU_CACHE_BYTES = (32 << 20, 256 << 20)
@@ -27,6 +34,7 @@ class CpuTimer:
     def __init__(self) -> None:
         self._buffer: torch.Tensor | None = None
         self.disturbed = False
+        self._crowd = Crowd()
 
     def conditions(self) -> dict[str, object]:
         """Return nothing: a record says what a CPU is."""
@@ -62,20 +70,26 @@ class CpuTimer:
         return (statistics.median(calm) if calm else min(spans)[0]) / 1e6
 
     def _span(self, call: BoundCall, repeats: int, *, cold: bool) -> tuple[float, bool]:
-        """Return nanoseconds that calls took, and whether a thread waited for a core, or all for something else, meanwhile.
+        """Return nanoseconds that calls took, and whether a thread waited for a core, all for something else, or others had the cores.
 
         With more threads than cores they wait for each other: that is how fast the call is here.
         """
         if cold:
             self._evict()
-        alone = torch.get_num_threads() <= len(os.sched_getaffinity(0))
-        before, cpu = waits_ns() if alone else {}, time.process_time_ns()
+        threads, cores = torch.get_num_threads(), own_cores()
+        alone = threads <= len(cores)
+        before, switched, cpu = waits_ns() if alone else {}, switches(), time.process_time_ns()
         started = time.perf_counter_ns()
         for _ in range(repeats):
             call()
         elapsed_ns = time.perf_counter_ns() - started
-        idle = was_idle(elapsed_ns, time.process_time_ns() - cpu)
-        return elapsed_ns, idle or (bool(before) and is_disturbed(elapsed_ns, before, waits_ns()))
+        disturbed = was_idle(elapsed_ns, time.process_time_ns() - cpu)
+        if before:
+            disturbed |= is_disturbed(elapsed_ns, before, waits_ns())
+        elif alone:
+            disturbed |= was_switched(elapsed_ns, switches() - switched)
+        uncounted = alone and not before
+        return elapsed_ns, self._crowd.is_there(cores, threads, with_others=uncounted) or disturbed
 
     def _evict(self) -> None:
         self.prepare()

@@ -23,8 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
-from inductor_plugin.config import process_environment
+from inductor_plugin.config.variables import OPENMP_PINS, process_environment
 from inductor_plugin.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
+from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.failure import one_line, says_no_memory
 from inductor_plugin.worker.jobs import Event, JobFailed, WorkerSettings
 from inductor_plugin.worker.pipe import Pipe
@@ -70,6 +71,7 @@ class _Child:
                     str(theirs.fileno()),
                     str(lifeline),
                     str(self.owner),
+                    ",".join(map(str, own_cores())),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=self.output,
@@ -333,6 +335,8 @@ def _environment(settings: WorkerSettings) -> dict[str, str]:
     environment = process_environment() | {"INDUCTOR_PLUGIN_ENABLE": "0"}
     if settings.kind == "compile":
         environment["LC_ALL"] = "C.UTF-8"  # the compiler's messages are parsed
+        for name in OPENMP_PINS:  # they would hold all compilers on one core
+            environment.pop(name, None)
         # A CUDA context takes 0.5 GB of GPU memory per worker, and code that queries the driver while
         # compiling would not compile on a machine without a GPU.
         environment |= dict.fromkeys(_VISIBLE_DEVICES, "")

@@ -77,6 +77,8 @@ def test_a_training_step_is_tuned_with_its_gradient_and_known_the_next_time(
     operators = {problem.describe.partition("(")[0] for problem in first.problems}
     assert operators == {"attention", "attention_backward"}
     assert not any(problem.known for problem in first.problems)
+    stays = [problem.speedup for problem in first.problems if problem.winner == problem.library]
+    assert set(stays) <= {None, 1.0}
     assert {record.digest for record in open_store(cache_dir).iter_records()} >= {
         problem.key for problem in first.problems
     }

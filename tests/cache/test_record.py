@@ -46,6 +46,29 @@ def test_samples_keep_the_digits_that_mean_something():
     assert kept.candidates["a"].error is None
 
 
+def test_the_factor_of_a_rejected_candidate_is_no_speedup():
+    stays = replace(decision("a"), library="a", speedup=1.0, rejected_speedup=1.0123456)
+    kept = record(measured("a"), decision=stays)
+    fields = to_fields(kept)
+    assert fields["decision"]["rejected_speedup"] == 1.01235
+    assert from_fields(fields) == rounded(kept)
+    del fields["decision"]["rejected_speedup"]
+    fields["decision"]["speedup"] = 2.21  # an earlier version wrote it there
+    assert (read := from_fields(fields).decision) is not None
+    assert (read.speedup, read.rejected_speedup) == (1.0, 2.21)
+    fields["decision"]["library"] = "b"
+    assert (read := from_fields(fields).decision) is not None
+    assert (read.speedup, read.rejected_speedup) == (2.21, None)
+    assert "rejected_speedup" not in to_fields(record(decision=decision("a")))["decision"]
+    for odd in ("fast", -1.0, math.nan):
+        fields["decision"]["rejected_speedup"] = odd
+        with pytest.raises(ValueError, match="its decision: its rejected_speedup"):
+            from_fields(fields)
+    fields["decision"] = ["no", "decision"]
+    with pytest.raises(ValueError, match="its decision"):
+        from_fields(fields)
+
+
 def test_fields_of_another_format_are_refused():
     with pytest.raises(document.ForeignError, match="format"):
         from_fields({**to_fields(record()), "format": 99})

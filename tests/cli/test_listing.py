@@ -73,8 +73,18 @@ def test_stats_say_how_often_the_cache_helped_and_how_full_it_is(
 def test_a_library_kernel_that_stays_is_not_faster_than_itself(
     store: Store, capsys: pytest.CaptureFixture[str]
 ):
-    stays = replace(decision("lib"), library="lib", speedup=2.209)
+    stays = replace(decision("lib"), library="lib", speedup=1.0, rejected_speedup=2.209)
     store.put_record(record(measured("lib", 0.2), problem=7, decision=stays))
+    earlier = replace(
+        decision("lib"), library="lib", speedup=2.209
+    )  # as an earlier version wrote it
+    store.put_record(record(measured("lib", 0.2), problem=8, decision=earlier))
+    fastest = replace(decision("lib"), library="lib", speedup=1.0)
+    store.put_record(record(measured("lib", 0.2), problem=9, decision=fastest))
+    (old,) = answer_of(store, capsys, "ls", "--filter", "mm(8x512)")
+    assert (old["speedup"], old["rejected_speedup"]) == (1.0, 2.209)
+    (alone,) = answer_of(store, capsys, "ls", "--filter", "mm(9x512)")
+    assert (alone["speedup"], alone["rejected_speedup"]) == (1.0, None)
     (row,) = answer_of(store, capsys, "ls", "--filter", "mm(7x512)")
     assert (row["speedup"], row["rejected_speedup"], row["library_stays"]) == (1.0, 2.209, True)
     run(store, "ls", "--filter", "mm(7x512)")

@@ -15,7 +15,7 @@ from inductor_plugin.tuning.counters import Stats
 from tests.support.cli.schemas import follow
 
 FASTER = TunedProblem("a" * 64, "mm(4x8, 8x2)", "cpp-1", "mm-2", 1.5, known=False, provisional=True)
-STAYS = TunedProblem("b" * 64, "mm(1x8, 8x2)", "mm-2", "mm-2", None, known=True, provisional=False)
+STAYS = TunedProblem("b" * 64, "mm(1x8, 8x2)", "mm-2", "mm-2", 1.0, True, False, 2.21)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_what_was_gained_is_a_table(
     assert lines[2].split() == ["KEY", "GAIN", "RUNS", "PROBLEM"]
     assert lines[3].split()[:3] == ["a" * 12, "1.50x", "cpp-1"]
     assert lines[3].endswith("mm(4x8, 8x2) (provisional)")
-    assert lines[4].split()[:3] == ["b" * 12, "-", "mm-2"]
+    assert lines[4].split()[:3] == ["b" * 12, "1.00x", "mm-2"]
     assert lines[5].startswith("2 problems, 1 of them known; 1 run a kernel that is faster")
     assert "tune again on a quiet machine" in lines[6]
     assert "TORCHINDUCTOR_FREEZING=1" in lines[7]
@@ -68,7 +68,8 @@ def test_json_is_all_that_is_printed(
     assert main(["tune", "m:f", "--json", "--cache-dir", str(cache_dir)]) == 0
     report = json.loads(capsys.readouterr().out)
     follow("tune", report)
-    assert [problem["speedup"] for problem in report["problems"]] == [1.5, None]
+    factors = [(p["speedup"], p["rejected_speedup"]) for p in report["problems"]]
+    assert factors == [(1.5, None), (1.0, 2.21)]
     assert requests[0].options["progress"] == "off"
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from inductor_plugin.ops import launch
 from inductor_plugin.tuning import environment
 from inductor_plugin.tuning.runtime import worker_settings
 from inductor_plugin.worker.child import main
-from inductor_plugin.worker.devices import cuda
+from inductor_plugin.worker.devices import cpu, cuda
 from tests.support.fakes.devices import Clock, described
 
 
@@ -53,6 +54,23 @@ def test_another_number_of_threads_is_another_environment() -> None:
     other = environment.environment("cpu")
     assert (facts["device"]["threads"], other["device"]["threads"]) == (1, 2)
     assert digest_of(facts) != digest_of(other)
+
+
+def test_openmp_s_variables_count_where_they_are_set_and_cores_where_they_are_too_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(cpu, "own_cores", lambda: frozenset({0, 7}))
+    torch.set_num_threads(2)
+    facts = environment.environment("cpu")["device"]
+    # As in all records from before these were known.
+    assert set(facts) == {"type", "name", "capability", "arch", "threads"}
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert environment.environment("cpu")["device"] == {**facts, "openmp": "OMP_WAIT_POLICY=active"}
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setattr(cpu, "own_cores", lambda: frozenset({7}))
+    assert environment.environment("cpu")["device"] == {**facts, "cores": 1}
 
 
 def test_settings_that_change_numbers_change_the_environment() -> None:

@@ -1,12 +1,17 @@
-"""The lines of the log about a problem."""
+"""The lines of the log about a problem, and what its candidates have in common."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from inductor_plugin.tuning.decision import Verdict
-from inductor_plugin.tuning.ticket import TuningTicket, decided, looked_up
+from inductor_plugin.tuning.ticket import TURNS, TuningTicket, decided, looked_up, turns_of
+from inductor_plugin.worker.jobs import Outcome
+from tests.support.cache.records import measured
+from tests.support.fakes.selection import offers, rig
 from tests.support.fakes.tasks import offer, problem
+from tests.support.fakes.workers import spread
 
 
 def ticket() -> TuningTicket:
@@ -32,3 +37,43 @@ def test_a_decision_names_the_problem_the_winner_and_why() -> None:
     assert decided(submitted) == "mm(64x32, 32x48): nothing was decided"
     submitted.verdict = Verdict("a", "library", "1.5x faster than the library kernel")
     assert decided(submitted) == "mm(64x32, 32x48): a runs: 1.5x faster than the library kernel"
+
+
+def test_the_turns_of_a_race_are_those_that_the_last_library_kernel_took() -> None:
+    def row(name: str, race: object, count: int = 6, **fields: Any) -> Any:
+        provenance = {TURNS: race, **fields}
+        return measured(name, samples_ms=(1.0,) * count, provenance=provenance)
+
+    submitted = ticket()
+    assert turns_of(submitted) == {}
+    rows = (
+        row("library", "now"),
+        row("a", "now"),
+        row("earlier", "then"),
+        row("left", "now", 5),
+        row("late", "now", disturbed=True),
+        row("odd", ["now"]),
+    )
+    submitted.measured = {each.candidate: each for each in rows}
+    assert turns_of(submitted) == {"library": (1.0,) * 6, "a": (1.0,) * 6}
+    del submitted.measured["library"]
+    assert turns_of(submitted) == {}
+
+
+def test_samples_that_are_of_the_same_turns_say_so_in_later_processes_too(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a", "fewer", "screened"))
+    task = ticket.task
+    assert task is not None
+    rounds = {"library": 6, "a": 6, "fewer": 12, "screened": 0}
+    task.refresh(task)
+    task.legs = 1
+    for entry in task.entries:
+        entry.outcome = Outcome(entry.candidate_id, "ok", error=1e-6)
+        entry.samples_ms = spread(1.0, 6)
+        entry.rounds = rounds[entry.candidate_id]
+    task.finish(task)
+    stored = bench.record(ticket).candidates
+    assert {name for name, row in stored.items() if TURNS in row.provenance} == {"library", "a"}
+    later = rig(tmp_path).plan(offers("a", "fewer", "screened"))
+    assert turns_of(ticket).keys() == turns_of(later).keys() == {"library", "a"}

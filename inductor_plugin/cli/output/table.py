@@ -23,7 +23,11 @@ def record_row(fields: Mapping[str, Any], problem: str = "") -> dict[str, Any]:
     winner = decision.get("winner")
     measured = candidates.get(str(winner), {})
     stays = winner is not None and winner == decision.get("library")
-    speedup = report.number(decision.get("speedup"))
+    speedup, rejected = (
+        report.number(decision.get(name)) for name in ("speedup", "rejected_speedup")
+    )
+    if stays and rejected is None and speedup != 1.0:  # so wrote an earlier version
+        rejected = speedup
     return {
         "key": str(fields["digest"]),
         "op": str(fields["op"]),
@@ -35,7 +39,7 @@ def record_row(fields: Mapping[str, Any], problem: str = "") -> dict[str, Any]:
         "median_ms": report.number(measured.get("median_ms")),
         # Of what runs. Where the library kernel stays, the best rival was not faster by the margin.
         "speedup": 1.0 if stays else speedup,
-        "rejected_speedup": speedup if stays else None,
+        "rejected_speedup": rejected if stays else None,
         "candidates": len(candidates),
         "environment": str(fields["environment"]),
         "updated": report.number(fields["updated"]) or 0.0,

@@ -34,6 +34,7 @@ class Agreed:
         provisional: True if a later job is to decide again; this one does not.
         rank: The rank that has decided.
         record: The measurements that it rests on; None without any.
+        rejected_speedup: As of `Verdict`.
     """
 
     winner: str
@@ -43,6 +44,7 @@ class Agreed:
     provisional: bool
     rank: int
     record: Record | None = None
+    rejected_speedup: float | None = None
 
     @property
     def rows(self) -> Mapping[str, Measured]:
@@ -65,6 +67,7 @@ def of_verdict(verdict: Verdict, record: Record | None, rank: int) -> Agreed:
         provisional=verdict.provisional,
         rank=rank,
         record=record,
+        rejected_speedup=verdict.rejected_speedup,
     )
 
 
@@ -75,6 +78,7 @@ _READERS: dict[str, Any] = {
     "speedup": optional(amount),
     "provisional": flag,
     "rank": whole,
+    "rejected_speedup": optional(amount),
 }
 
 
@@ -115,7 +119,12 @@ def adopt(ticket: TuningTicket, agreed: Agreed) -> None:
     else:
         kept = agreed.library if agreed.library in offered else library
         verdict = Verdict(
-            agreed.winner, kept, agreed.reason, agreed.speedup, provisional=agreed.provisional
+            agreed.winner,
+            kept,
+            agreed.reason,
+            agreed.speedup,
+            agreed.rejected_speedup,
+            provisional=agreed.provisional,
         )
     ticket.measured = {name: row for name, row in agreed.rows.items() if name in offered}
     ticket.agreed, ticket.verdict = agreed, verdict

@@ -32,6 +32,7 @@ def _problem(ticket: TuningTicket) -> dict[str, Any]:
         "winner": verdict.winner if verdict else None,
         "library": verdict.library if verdict else None,
         "speedup": verdict.speedup if verdict else None,
+        "rejected_speedup": verdict.rejected_speedup if verdict else None,
         "provisional": bool(verdict and verdict.provisional),
         "reason": verdict.reason if verdict else "not decided",
         "candidates": [_candidate(name, row) for name, row in ticket.measured.items()],

@@ -44,7 +44,7 @@ def why_not(wanted: Mapping[str, Any], node: NodeFacts, plugin: str) -> str:
         return _differs("inductor-plugin", plugin, node.plugin)
     for section in _SECTIONS:
         ours, theirs = _part(wanted, section), _part(node.environment, section)
-        for name in ours.keys() | theirs.keys():
+        for name in {**ours, **theirs}:
             known = name in theirs or section != "software"
             if known and ours.get(name) != theirs.get(name):
                 return _differs(f"{section}.{name}", ours.get(name), theirs.get(name))

@@ -1,6 +1,6 @@
 """Entry file of every worker process: apply the parent's settings, then run its jobs.
 
-Started as ``python main.py <connection> <lifeline> <parent's pid>`` by `process`. Only the
+Started as ``python main.py <connection> <lifeline> <parent's pid> <cores>`` by `process`. Only the
 standard library is imported until the parent's search path has arrived.
 """
 
@@ -57,6 +57,18 @@ def adopt_orphans() -> None:
     """Become the parent of processes whose parent ends, so that they can be ended with this worker."""
     with suppress(OSError, AttributeError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def use_cores(numbers: str) -> None:
+    """Run on these cores, with all threads to come: a parent that OpenMP has pinned to one core leaves a child no other.
+
+    Args:
+        numbers: Their numbers, with commas between them.
+    """
+    with suppress(
+        OSError, AttributeError
+    ):  # they are taken away from the parent meanwhile; Linux only
+        os.sched_setaffinity(0, {int(number) for number in numbers.split(",")})
 
 
 def apply_settings(settings: Any) -> None:
@@ -202,6 +214,7 @@ def main() -> None:
         os.set_inheritable(handle, False)  # noqa: FBT003
     faulthandler.enable()
     adopt_orphans()
+    use_cores(sys.argv[4])
     threading.Thread(target=watch, args=(handles[1], int(sys.argv[3])), daemon=True).start()
     connection: Connection[Any, Any] = Connection(handles[0])
     try:

@@ -10,14 +10,20 @@ from pathlib import Path
 
 import torch
 
+from inductor_plugin.config.variables import openmp_settings
 from inductor_plugin.device import Device, Json
+from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.cpu_timer import CpuTimer
 
 
 def facts(_device: str) -> dict[str, Json]:
     """Return what has to be equal for timings to be comparable."""
-    # The user may change the number of threads at any time; the rest is constant and cached.
-    return {**_machine(), "threads": torch.get_num_threads()}
+    # The user may change the number of threads at any time; the machine is constant and cached.
+    threads, cores, openmp = torch.get_num_threads(), len(own_cores()), openmp_settings()
+    unusual: dict[str, Json] = {"openmp": openmp} if openmp else {}
+    if cores < threads:  # they wait for each other
+        unusual["cores"] = cores
+    return {**_machine(), "threads": threads, **unusual}
 
 
 @functools.cache

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any
 
 from inductor_plugin.errors import OptionError, WorkerError
+from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.failure import one_line
 
 _CONNECTING = threading.Lock()
@@ -94,7 +94,7 @@ def _arguments(farm: str) -> dict[str, Any]:
     """Return the arguments of ``ray.init`` for an option."""
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if farm == "ray:local":
-        cores = len(os.sched_getaffinity(0))
+        cores = len(own_cores())
         return {**quiet, "address": "local", "num_cpus": cores, "include_dashboard": False}
     if farm.startswith("ray://"):
         return {**quiet, "address": farm}

@@ -49,7 +49,7 @@ def ticket(**facts: Any) -> TuningTicket:
         "a": measured("a", None, status="hung", reason="r"),
     }
     selection: Any = Selection.__new__(Selection)
-    verdict = Verdict("library", "library", "nothing else ran")
+    verdict = Verdict("library", "library", "nothing else ran", 1.0, 1.01)
     return TuningTicket(
         selection, problem(), "d" * 64, offers, rows, {"t": "no"}, verdict=verdict, **facts
     )
@@ -69,6 +69,7 @@ def test_the_decisions_of_a_graph_are_an_artifact(trace: Lines) -> None:
         "nothing else ran",
         True,
     )
+    assert (known["speedup"], known["rejected_speedup"]) == (1.0, 1.01)
     assert {row["candidate"]: row["status"] for row in known["candidates"]} == {
         "library": "ok",
         "a": "hung",

@@ -134,11 +134,13 @@ def schema_of_type(kind: Any, *, others: Any = False) -> dict[str, Any]:
 def _record(kind: Any, others: Any) -> dict[str, Any]:
     """Return the schema of a dataclass as `dataclasses.asdict` writes it, or a document with others' fields."""
     hints = get_type_hints(kind)
-    names = [field.name for field in fields(kind) if not (others and field.name == "extra")]
+    known = [field for field in fields(kind) if not (others and field.name == "extra")]
+    names = [field.name for field in known]
     return {
         "type": "object",
         "properties": {name: schema_of_type(hints[name], others=others) for name in names},
-        "required": names,
+        # A document leaves out what is not known.
+        "required": [field.name for field in known if not (others and field.default is None)],
         "additionalProperties": others,
     }
 

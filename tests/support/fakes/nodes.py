@@ -8,6 +8,7 @@ from typing import Any
 
 from inductor_plugin.tuning.environment import environment
 from inductor_plugin.version import __version__
+from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.bench_farm.bench import FarmBench
 from inductor_plugin.worker.bench_farm.finder import HeldNode, NodeFinder, NodeLostError
 from inductor_plugin.worker.bench_farm.fit import why_not
@@ -162,5 +163,7 @@ def bench_on(
 
 def environment_here(threads: int) -> dict[str, Any]:
     """Return the environment of this process, with another number of threads."""
-    facts = environment("cpu")
-    return {**facts, "device": {**facts["device"], "threads": threads}}
+    facts, cores = environment("cpu"), len(own_cores())
+    device = {name: value for name, value in facts["device"].items() if name != "cores"}
+    device |= {"threads": threads, **({"cores": cores} if cores < threads else {})}
+    return {**facts, "device": device}

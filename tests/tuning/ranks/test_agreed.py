@@ -38,6 +38,14 @@ def test_a_decision_is_read_as_it_was_written() -> None:
     assert load(dump(library_for("lost", 1))) == library_for("lost", 1)
 
 
+def test_a_library_kernel_that_stays_has_no_speedup_on_other_ranks() -> None:
+    stays = of_verdict(Verdict(LIBRARY, LIBRARY, "it stays", 1.0, 1.01), None, 1)
+    assert load(dump(stays)) == stays
+    ticket = rank().ticket("problem")
+    adopt(ticket, stays)
+    assert ticket.verdict == Verdict(LIBRARY, LIBRARY, "it stays", 1.0, 1.01)
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"[]", b'{"winner": 3}', b"\xff", b'{"winner": "a", "rank": "b"}']
 )

@@ -1,0 +1,133 @@
+"""What others took of this process's cores while a sample was taken."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.worker import cpu_timer, disturbance
+from inductor_plugin.worker.disturbance import (
+    CoreTime,
+    Crowd,
+    Look,
+    core_times,
+    is_crowded,
+    was_switched,
+)
+
+STAT = """cpu  2166268 134980 276963 297629 8212 0 6543 39035 0 0
+cpu0 100 10 20 999 999 1 2 7 0 0
+cpu1 200 0 0 999 999 0 0 9 0 0
+cpu12 300 0 0 0 0 0 0 0 0 0
+intr 1 2 3
+cpu1 9 9 9 9 9 9 9 9
+"""
+MS = 1_000_000
+
+
+def look(at_ms: int, own_ms: int = 0, **cores: tuple[int, int]) -> Look:
+    """Return a look at cores ``c0`` and so on, each with busy and stolen milliseconds."""
+    times = {int(n[1:]): CoreTime(busy * MS, stolen * MS) for n, (busy, stolen) in cores.items()}
+    return Look(at_ms * MS, own_ms * MS, times)
+
+
+def test_the_system_counts_what_each_core_does() -> None:
+    times = core_times(STAT.splitlines(), {0, 1}, 100)
+    assert times == {0: CoreTime(1330 * MS, 70 * MS), 1: CoreTime(2000 * MS, 90 * MS)}
+    assert core_times(["cpu0 1 2 3"], {0}, 100) == {}  # an old kernel
+    assert core_times([], {0}, 100) == {}
+
+
+def test_the_steal_time_of_one_core_is_enough() -> None:
+    before = look(0, c0=(0, 0), c1=(0, 0))
+    for stolen_ms, crowded in ((10, False), (20, True)):
+        after = look(100, 200, c0=(100, 0), c1=(100, stolen_ms))
+        assert is_crowded(before, after, 2, with_others=False) is crowded
+
+
+@pytest.mark.parametrize(
+    ("threads", "others_ms", "crowded"),
+    [(2, 40, False), (2, 60, True), (1, 140, False), (1, 160, True)],
+)
+def test_others_may_take_the_cores_that_are_free(
+    threads: int, others_ms: int, crowded: bool
+) -> None:
+    before, half = look(0, c0=(0, 0), c1=(0, 0)), others_ms // 2
+    after = look(100, 100, c0=(50 + half, 0), c1=(50 + half, 0))
+    assert is_crowded(before, after, threads, with_others=True) is crowded
+    assert not is_crowded(before, after, threads, with_others=False)
+
+
+def test_where_nothing_is_counted_nobody_is_there() -> None:
+    assert not is_crowded(look(0), look(100), 2, with_others=True)
+    same = look(5, c0=(0, 0))
+    assert not is_crowded(same, look(5, c0=(9, 9)), 2, with_others=True)
+
+
+def test_a_core_that_is_given_up_often_is_another_s() -> None:
+    assert was_switched(1 * MS, 1)
+    assert not was_switched(1 * MS, 0)
+    assert not was_switched(100 * MS, 5)
+    assert was_switched(100 * MS, 6)
+
+
+def test_the_cores_are_looked_at_every_100_ms_and_not_across_a_pause(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stat, now, crowd = tmp_path / "stat", [0], Crowd()
+    ticks = 1000 // os.sysconf("SC_CLK_TCK")
+    monkeypatch.setattr(disturbance, "_STAT", stat)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+
+    def seen(at_ms: int, stolen_ms: int) -> bool:
+        stat.write_text(f"cpu0 0 0 0 0 0 0 0 {stolen_ms // ticks} 0 0\n")
+        now[0] = at_ms * MS
+        return crowd.is_there({0}, 1, with_others=False)
+
+    assert not seen(0, 0)
+    assert not seen(50, 50)  # it has not looked
+    assert seen(110, 50)
+    assert seen(190, 50)  # as 80 ms ago
+    assert not seen(220, 50)
+    assert not seen(5000, 4000)  # while nothing was measured
+    assert seen(5200, 4100)
+    stat.unlink()
+    assert not seen_without(crowd, now, 5400)
+
+
+def seen_without(crowd: Crowd, now: list[int], at_ms: int) -> bool:
+    now[0] = at_ms * MS
+    return crowd.is_there({0}, 1, with_others=False)
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_without_the_waits_of_threads_their_switches_count(
+    monkeypatch: pytest.MonkeyPatch, counts: bool
+) -> None:
+    numbers: Iterator[int] = iter(range(0, 1000, 10))
+    timer = cpu_timer.CpuTimer()
+    monkeypatch.setattr(cpu_timer, "waits_ns", lambda: {"1": 5} if counts else {})
+    monkeypatch.setattr(cpu_timer, "switches", lambda: next(numbers))
+    monkeypatch.setattr(cpu_timer, "own_cores", lambda: frozenset(range(1024)))
+    asked: list[bool] = []
+
+    def is_there(_cores: object, _threads: int, *, with_others: bool) -> bool:
+        asked.append(with_others)
+        return False
+
+    monkeypatch.setattr(timer._crowd, "is_there", is_there)  # pyright: ignore[reportPrivateUsage]
+    timer.sample(lambda: None, 1, cold=False)
+    assert timer.disturbed is not counts
+    assert asked == [not counts]
+
+
+def test_a_crowd_disturbs_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = cpu_timer.CpuTimer()
+    monkeypatch.setattr(cpu_timer, "waits_ns", lambda: {"1": 5})
+    monkeypatch.setattr(Crowd, "is_there", lambda *_, **__: True)
+    timer.sample(lambda: None, 1, cold=False)
+    assert timer.disturbed
