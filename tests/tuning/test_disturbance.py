@@ -134,21 +134,37 @@ CALM, LATE = ((1.0, 1.0), False), ((5.0,), True)
 
 
 @pytest.mark.parametrize(
-    ("legs", "samples_ms"),
+    ("legs", "samples_ms", "disturbed"),
     [
-        ((CALM, CALM), (1.0,) * 4),
-        ((LATE, CALM), (1.0,) * 2),
-        ((CALM, LATE), (1.0,) * 2),
-        ((LATE, LATE), (9.0,)),
+        ((CALM, CALM), (1.0,) * 4, False),
+        ((CALM, LATE, CALM), (1.0,) * 4, False),
+        ((LATE, CALM), (1.0,) * 2, True),
+        ((CALM, LATE), (1.0,) * 2, True),
+        ((LATE, LATE), (5.0,) * 2, True),
+        ((CALM,), (1.0,) * 2, False),
     ],
 )
-def test_calm_legs_of_the_finals_count_and_disturbed_ones_where_there_are_no_others(
-    legs: tuple[tuple[tuple[float, ...], bool], ...], samples_ms: tuple[float, ...]
+def test_calm_turns_of_all_legs_count_and_disturbed_ones_where_there_are_no_others(
+    legs: tuple[tuple[tuple[float, ...], bool], ...],
+    samples_ms: tuple[float, ...],
+    *,
+    disturbed: bool,
 ) -> None:
+    """A calm sample of the screening decides nothing once there were finals: it was taken apart from those of others.
+
+    Two late legs left it before, and the record of two kernels with a calm sample each was firm.
+    """
     candidate = finalist(*legs)
-    assert candidate.samples_ms == samples_ms
-    assert not candidate.disturbed
+    assert (candidate.samples_ms, candidate.disturbed) == (samples_ms, disturbed)
     assert candidate.rounds == sum(len(samples) for samples, _ in legs)
+
+
+def test_calm_turns_add_up_to_enough_for_a_median() -> None:
+    candidate = TaskCandidate(CandidateId("a", "a", "cpp", ""))
+    for legs, disturbed in ((1, True), (2, True), (3, False)):
+        candidate.raced(Outcome("a", "ok", samples_ms=(1.0,), turns=6))
+        assert (candidate.calm_rounds, candidate.rounds) == (legs, 6 * legs)
+        assert (candidate.samples_ms, candidate.disturbed) == ((1.0,) * legs, disturbed)
 
 
 def test_disturbed_legs_count_where_the_screening_was_disturbed_too() -> None:
@@ -157,8 +173,8 @@ def test_disturbed_legs_count_where_the_screening_was_disturbed_too() -> None:
     for _ in range(2):
         candidate.raced(Outcome("a", "ok", samples_ms=(5.0,), disturbed=True))
     assert (candidate.samples_ms, candidate.disturbed) == ((5.0, 5.0), True)
-    candidate.raced(Outcome("a", "ok", samples_ms=(1.0,)))
-    assert (candidate.samples_ms, candidate.disturbed) == ((1.0,), False)
+    candidate.raced(Outcome("a", "ok", samples_ms=(1.0,) * 3))
+    assert (candidate.samples_ms, candidate.disturbed) == ((1.0,) * 3, False)
 
 
 def test_finals_without_a_sample_leave_those_of_the_screening() -> None:
