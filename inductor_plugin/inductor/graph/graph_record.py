@@ -11,6 +11,7 @@ from typing import Any
 from inductor_plugin.cache import Decision, Measured, Record
 from inductor_plugin.cache.graph import TUNED, choices_in
 from inductor_plugin.cache.record import DISTURBED_FIELD, GRAPH
+from inductor_plugin.worker.graph_job import FEWEST_TURNS
 
 LIBRARY = "library"
 PLAIN = "no autotuning"
@@ -57,9 +58,18 @@ def held_by(winner: str | None) -> HeldProblems:
     return held(winner.removeprefix(_LESS).split()) if winner.startswith(_LESS) else HeldProblems()
 
 
+def is_firm(record: Record | None) -> bool:
+    """Return True if nothing has disturbed a record, and it rests on enough turns: an earlier version was content with one."""
+    if record is None or record.decision is None or record.noisy:
+        return False
+    compared = (record.decision.winner, record.decision.library, TUNED)
+    rows = [measured for name, measured in record.candidates.items() if name in compared]
+    return all(len(measured.samples_ms) >= FEWEST_TURNS for measured in rows)
+
+
 def is_settled(record: Record | None, choices: Mapping[str, str]) -> bool:
-    """Return True if the record is about these choices, and nothing has disturbed it."""
-    return record is not None and not record.noisy and choices_in(record) == dict(choices)
+    """Return True if the record is firm, and about these choices."""
+    return record is not None and is_firm(record) and choices_in(record) == dict(choices)
 
 
 def row(
