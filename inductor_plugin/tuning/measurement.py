@@ -11,6 +11,7 @@ from inductor_plugin.cache import Measured
 from inductor_plugin.cache.record import TEMPLATE_FIELD
 from inductor_plugin.config import Config
 from inductor_plugin.tuning import race
+from inductor_plugin.tuning.decision import Verdict, open_to
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task, TaskCandidate
 from inductor_plugin.tuning.ticket import TuningTicket, is_kept
@@ -138,6 +139,12 @@ def medians_of(ticket: TuningTicket) -> dict[str, float]:
         for name, measured in ticket.measured.items()
         if measured.status == "ok" and measured.median_ms is not None
     }
+
+
+def open_to_late(ticket: TuningTicket, verdict: Verdict) -> Verdict:
+    """Return a decision, provisional where candidates that ran are out of the race by disturbed samples alone."""
+    out = medians_of(ticket).keys() - contending(ticket).keys()
+    return open_to(verdict, [name for name in out if ticket.measured[name].disturbed])
 
 
 def contending(ticket: TuningTicket) -> dict[str, float]:

@@ -22,6 +22,7 @@ from inductor_plugin.tuning.measurement import (
     contending,
     measured_now,
     medians_of,
+    open_to_late,
     require_reference,
     unmeasured,
 )
@@ -231,6 +232,7 @@ class Selection:
                 if launches:
                     by_cost = decided(costs(times_ms, launches))
                     ticket.verdict = explained(by_cost, ticket.verdict, launches)
+                ticket.verdict = open_to_late(ticket, ticket.verdict)
         return ticket.verdict
 
     def record_of(self, ticket: TuningTicket) -> Record:

@@ -14,7 +14,7 @@ from inductor_plugin.cache.merge import merge
 from inductor_plugin.config import Config
 from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.decision import decide, upper_bounds
+from inductor_plugin.tuning.decision import decide, open_to, upper_bounds
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.validity import DISTURBED, attempts, unused, why_void
@@ -188,6 +188,33 @@ def raced_with(ticket: TuningTicket, late: dict[str, float], **times_ms: float) 
     for entry in ticket.task.entries:
         entry.disturbed = entry.candidate_id in late
     race(ticket, times_ms | late, finalists=list(times_ms | late))
+
+
+def test_a_decision_is_open_to_who_is_out_by_disturbed_samples() -> None:
+    firm = decide({"library": 2.0, "a": 1.0}, ["library"], 1.02)
+    assert open_to(firm, []) == firm
+    for verdict in (open_to(firm, ["late"]), open_to(open_to(firm, ["late"]), ["late"])):
+        assert (verdict.winner, verdict.speedup, verdict.provisional) == ("a", 2.0, True)
+        assert verdict.reason.count("provisional, ") == 1
+
+
+def test_who_was_disturbed_in_the_screening_is_not_out_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside other work ``late`` took 9 ms each time, so that it was no leader: it may be the best all the same."""
+    ticket = rig(tmp_path).plan(offers("a", "late"))
+    assert ticket.task is not None
+    ticket.task.entry("late").disturbed = True
+    race(ticket, {"library": 2.0, "a": 1.0, "late": 9.0}, finalists=["library", "a"])
+    for known in (ticket, rig(tmp_path).plan(offers("a", "late"))):
+        verdict = known.selection.decide(known)
+        assert (verdict.winner, verdict.provisional) == ("a", True)
+    monkeypatch.setattr(validity, "AGAIN_S", -1.0)
+    again = rig(tmp_path).plan(offers("a", "late"))
+    assert "late" in entries(again)
+    race(again, {"library": 2.0, "a": 1.0, "late": 0.5}, finalists=["library", "a", "late"])
+    assert again.verdict is not None
+    assert (again.verdict.winner, again.verdict.provisional) == ("late", False)
 
 
 def test_a_disturbed_library_kernel_is_measured_again_until_it_is_firm(
