@@ -39,7 +39,7 @@ from inductor_plugin.inductor.guard.bench import (
 )
 from inductor_plugin.inductor.guard.description import CannotDescribeError, Described
 from inductor_plugin.inductor.guard.fx_graph import copied, problem_of, uncounted, why_not_run
-from inductor_plugin.inductor.guard.verification import GuardedGraph, verified
+from inductor_plugin.inductor.guard.verification import GuardedGraph, VerifiedGraph, verified
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.pins.replay import read_pins
 from inductor_plugin.worker.bench_farm.bench import FarmBench
@@ -108,7 +108,7 @@ def compile_graph(
     elapsed_s = time.perf_counter() - started
     ALLOWANCE.earn(elapsed_s)
     if isinstance(compiled, CompiledFxGraph):
-        given_up = trial.in_effect
+        graph = VerifiedGraph(compiled, trial.in_effect)
         if _is_due(trial, config):
             cost = Cost(max(0.0, elapsed_s - (_waited_s() - waited_s)), run_s=_run_s(elapsed_s))
             if reason := reason or _too_dear(cost, config):
@@ -116,10 +116,11 @@ def compile_graph(
             else:
                 tuned = CompiledGraph(compiled, gm)
                 make = functools.partial(_of, tuned, trial, source, problem, config, cost)
-                compiled, given_up = _guarded(make, tuned, trial, problem)
-        agreed = trial.agreed(given_up)
-        if agreed != given_up and original is not None:
+                graph = _guarded(make, graph, problem)
+        compiled, agreed = graph.code, trial.agreed(graph.given_up)
+        if agreed != graph.given_up and original is not None:
             compiled = source.again(Trial(trial.digest, agreed, is_extra=True)).code
+        _mark(trial, graph)
     _carry(trial, config)
     return compiled
 
@@ -196,40 +197,40 @@ def _carry(trial: Trial, config: Config) -> None:
         add_record(store, environment, GRAPH, trial.digest)
 
 
+def _mark(trial: Trial, graph: VerifiedGraph) -> None:
+    """Keep a graph out of Inductor's cache which a later compile is to decide or to compare again: out of it, it is not lowered."""
+    verdicts = [ticket.verdict for ticket in trial.tickets]
+    provisional = any(verdict is not None and verdict.provisional for verdict in verdicts)
+    unstored.mark_provisional(provisional=provisional or not graph.is_settled)
+
+
 def _guarded(
-    make: Callable[[], GuardedGraph],
-    compiled: CompiledGraph,
-    trial: Trial,
-    problem: Mapping[str, Any],
-) -> tuple[Any, HeldProblems]:
-    """Return the compiled graph, or one that gives up choices because it was slower than with library kernels, and which.
+    make: Callable[[], GuardedGraph], compiled: VerifiedGraph, problem: Mapping[str, Any]
+) -> VerifiedGraph:
+    """Return the compiled graph, or one that gives up choices because it was slower than with library kernels.
 
     Args:
         make: Returns what it takes to compare the graph.
-        compiled: The tuned graph.
-        trial: Its compile.
+        compiled: The graph as it was compiled.
         problem: Its facts.
     """
     started = time.perf_counter()
     try:
         with uncounted():
-            return verified(make(), _choices(trial))
+            graph = make()
+            return verified(graph, _choices(graph.trial))
     except (NotComparedError, CannotDescribeError) as error:
         _leave_out(problem, str(error))
-        return compiled.code, trial.in_effect
+        return compiled
     except Exception as error:  # noqa: BLE001  the border: no compile fails because it was to be compared
         COUNTERS.add(graphs_left_out=1)
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         warn_once(logger, f"a tuned graph was not compared with library kernels: {said}")
-        return compiled.code, trial.in_effect
+        return compiled
     finally:
         spent_s = time.perf_counter() - started
         ALLOWANCE.spend(spent_s)
         COUNTERS.add(compare_s=spent_s)
-        verdicts = [ticket.verdict for ticket in trial.tickets]
-        unstored.mark_provisional(
-            provisional=any(v is not None and v.provisional for v in verdicts)
-        )
 
 
 def _leave_out(problem: Mapping[str, Any], reason: str) -> None:

@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inductor_plugin.cache import Decision
+from inductor_plugin.cache import Decision, Record
 from inductor_plugin.cache.graph import CHOICES, TUNED
+from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph.graph_record import (
     LIBRARY,
     PLAIN,
     HeldProblems,
     held,
+    is_firm,
     record_of,
     row,
 )
@@ -29,6 +31,7 @@ from inductor_plugin.tuning.report.terminal import show
 logger = logging.getLogger(__name__)
 
 _ALL = HeldProblems(everything=True)
+_DISTURBED = "other work on the machine has disturbed a comparison of graphs"
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,26 @@ class GuardedGraph:
     limit_s: float
 
 
-def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> tuple[Any, HeldProblems]:
-    """Return the graph as it is to run and what it gives up, and write its record.
+@dataclass(frozen=True)
+class VerifiedGraph:
+    """A graph as it is to run.
+
+    Attributes:
+        code: What Inductor returned, a `CompiledFxGraph`.
+        given_up: The problems whose library kernel runs in it.
+        is_settled: False if other work has disturbed a comparison, so that a later compile is to compare the graph again.
+    """
+
+    code: Any
+    given_up: HeldProblems
+    is_settled: bool = True
+
+
+def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> VerifiedGraph:
+    """Return the graph as it is to run, and write its record.
+
+    A disturbed comparison replaces nothing that an earlier one has found out: a firm record of other choices, or what the
+    graph gives up. Without such a record the graph runs as it was tuned until it can be compared.
 
     Args:
         graph: The graph.
@@ -82,19 +103,30 @@ def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> tuple[Any, Held
             logger.debug("a graph with some library kernels was not run: %s", error)
             return False
         tried[given_up] = compiled, comparison
-        return not (comparison.is_slower(margin) or comparison.disturbed)
+        return comparison.is_firm and not comparison.is_slower(margin)
 
     whole = graph.bench.compare([tuned, library, *others], graph.limit_s)
-    if not whole.is_slower(margin):
-        _keep(graph, choices, HeldProblems(), whole, whole)
-        return tuned.code, HeldProblems()
-    given_up = search(_most_suspicious_first(graph.trial, choices), is_fast)
-    if given_up == frozenset(choices):
-        _keep(graph, choices, _ALL, whole, whole)
-        return library.code, _ALL
-    compiled, best = tried[given_up]
-    _keep(graph, choices, held(given_up), whole, best)
-    return compiled.code, held(given_up)
+    if not whole.is_firm and (graph.trial.is_reduced or is_firm(_record(graph.trial))):
+        COUNTERS.add(graphs_left_out=1)
+        logger.info("%s; what was found out before stays", _DISTURBED)
+        return VerifiedGraph(graph.compiled.code, graph.trial.in_effect, is_settled=False)
+    compiled, best, given_up = tuned, whole, HeldProblems()
+    if whole.is_slower(margin):
+        digests = search(_most_suspicious_first(graph.trial, choices), is_fast)
+        compiled, best, given_up = (
+            (library, whole, _ALL)
+            if digests == frozenset(choices)
+            else (*tried[digests], held(digests))
+        )
+    is_settled = whole.is_firm and all(comparison.is_firm for _, comparison in tried.values())
+    _keep(graph, choices, given_up, whole, best, is_settled=is_settled)
+    return VerifiedGraph(compiled.code, given_up, is_settled)
+
+
+def _record(trial: Trial) -> Record | None:
+    """Return the record of a graph, if it has one."""
+    assert trial.store is not None
+    return trial.store.record(trial.environment, GRAPH, trial.digest)
 
 
 def _most_suspicious_first(trial: Trial, choices: Mapping[str, str]) -> list[str]:
@@ -113,23 +145,28 @@ def _keep(
     given_up: HeldProblems,
     whole: Comparison,
     best: Comparison,
+    *,
+    is_settled: bool,
 ) -> None:
     """Write the graph's record, and log it."""
     facts = dict(provenance(graph.trial.tickets[0].problem.output.device))
+    late = not is_settled
     rows = [
-        row(TUNED, whole.tuned_ms, {**facts, CHOICES: dict(choices)}, disturbed=whole.disturbed),
-        row(LIBRARY, whole.library_ms, facts, disturbed=whole.disturbed),
+        row(TUNED, whole.tuned_ms, {**facts, CHOICES: dict(choices)}, disturbed=late),
+        row(LIBRARY, whole.library_ms, facts, disturbed=late),
     ]
     if whole.plain_ms:
-        rows.append(row(PLAIN, whole.plain_ms, facts, disturbed=whole.disturbed))
+        rows.append(row(PLAIN, whole.plain_ms, facts, disturbed=late))
     speedup, reason = whole.speedup, said_of(whole)
     if given_up.everything:
         reason = f"{reason}, so that all library kernels stay"
         speedup = 1.0
     elif given_up.digests:
-        rows.append(row(given_up.candidate, best.tuned_ms, facts, disturbed=best.disturbed))
+        rows.append(row(given_up.candidate, best.tuned_ms, facts, disturbed=late))
         speedup = best.speedup
         reason = f"{reason}, {speedup:.3f}x with library kernels for {len(given_up.digests)} of {len(choices)} problems"
+    if late:
+        reason = f"{reason} (provisional: {_DISTURBED})"
     decision = Decision(
         winner=given_up.candidate,
         library=LIBRARY,

@@ -1,0 +1,83 @@
+"""What a comparison of graphs says beside other work, and what it leaves as it was."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
+
+from inductor_plugin.cache.graph import TUNED
+from inductor_plugin.inductor.graph.graph_record import is_firm
+from inductor_plugin.inductor.guard.comparison import Comparison
+from tests.support.compile import fresh
+from tests.support.fakes.referee import (
+    Referee,
+    choose_otherwise,
+    graph_record,
+    judge,
+    rivals_win,
+    run,
+)
+
+__all__ = ["fresh", "rivals_win"]  # the fixtures
+pytestmark = pytest.mark.compat
+
+
+@pytest.mark.parametrize(("disturbed", "count", "hits"), [(True, 2, 0), (False, 1, 1)])
+def test_a_comparison_beside_other_work_is_made_again(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, disturbed: bool, count: int, hits: int
+) -> None:
+    """Inductor's cache must not have the graph meanwhile: out of it, it is not lowered, nor compared."""
+    compared: list[int] = []
+
+    def compare(*_: Any) -> Comparison:
+        compared.append(1)
+        return Comparison((1.0,) * 5, (1.0,) * 5, disturbed=disturbed)
+
+    judge(monkeypatch, compare)
+    counters.clear()
+    with inductor_config.patch(fx_graph_cache=True):
+        assert [run(cache_dir), run(cache_dir)] == [2, 2]
+    assert len(compared) == count
+    assert counters["inductor"]["fxgraph_cache_hit"] == hits
+    assert is_firm(graph_record(cache_dir)) is not disturbed
+
+
+def test_a_comparison_beside_other_work_replaces_no_other(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph was slower with a choice; that other choices have been made since is no reason to try it unguarded."""
+    Referee(monkeypatch, allowed=1)
+    assert run(cache_dir) == 1
+    choose_otherwise(cache_dir)
+    before = graph_record(cache_dir)
+    judge(monkeypatch, lambda *_: Comparison((1.0,) * 5, (1.0,) * 5, disturbed=True))
+    assert run(cache_dir) == 1
+    assert graph_record(cache_dir) == before
+    Referee(monkeypatch, allowed=2)
+    assert run(cache_dir) == 2
+    decision = graph_record(cache_dir).decision
+    assert decision is not None
+    assert decision.winner == TUNED
+
+
+def test_what_is_given_up_beside_other_work_is_searched_again(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+
+    def disturbed_search(*_: Any) -> Comparison:
+        compared.append(1)
+        return Comparison((2.0,) * 5, (1.0,) * 5, disturbed=len(compared) > 1)
+
+    judge(monkeypatch, disturbed_search)
+    assert run(cache_dir) == 0
+    assert not is_firm(graph_record(cache_dir))
+    Referee(monkeypatch, allowed=1)
+    assert run(cache_dir) == 1
+    assert is_firm(graph_record(cache_dir))
