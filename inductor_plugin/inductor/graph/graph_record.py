@@ -16,6 +16,8 @@ from inductor_plugin.worker.graph_job import FEWEST_TURNS
 LIBRARY = "library"
 PLAIN = "no autotuning"
 """The graph without any autotuning, which changes layouts and fusions around templates, too."""
+CUT = "search_cut"
+"""Field of the tuned graph's provenance that is True if its search ended for want of time."""
 _LESS = "tuned, less "
 _SHORT = 12
 
@@ -67,9 +69,17 @@ def is_firm(record: Record | None) -> bool:
     return all(len(measured.samples_ms) >= FEWEST_TURNS for measured in rows)
 
 
+def is_cut(record: Record | None) -> bool:
+    """Return True if more choices may have been given up than cost time: there was no time left to search."""
+    tuned = record.candidates.get(TUNED) if record is not None else None
+    return tuned is not None and tuned.provenance.get(CUT) is True
+
+
 def is_settled(record: Record | None, choices: Mapping[str, str]) -> bool:
-    """Return True if the record is firm, and about these choices."""
-    return record is not None and is_firm(record) and choices_in(record) == dict(choices)
+    """Return True if the record is firm, about these choices, and its search was not cut."""
+    if record is None or not is_firm(record) or is_cut(record):
+        return False
+    return choices_in(record) == dict(choices)
 
 
 def row(

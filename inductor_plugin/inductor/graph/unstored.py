@@ -17,6 +17,7 @@ from torch._inductor import codecache
 from torch._inductor.freezing_utils import has_frozen_params, is_frozen_param
 from torch._inductor.graph import GraphLowering
 
+from inductor_plugin.inductor.graph.due import Due, carry
 from inductor_plugin.inductor.graph.stored import carry_decisions
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 _NAME = "_save_graph"
 _MARK = "inductor_plugin_repacked"
 _GRAPH = threading.local()
-"""Of each thread that compiles: whether decisions of its graph are provisional."""
+"""Of each thread that compiles: whether decisions of its graph are provisional, and when it is due."""
 
 
 def mark_repacked(graph: GraphLowering) -> None:
@@ -38,9 +39,14 @@ def mark_repacked(graph: GraphLowering) -> None:
             setattr(value, _MARK, True)
 
 
-def mark_provisional(*, provisional: bool) -> None:
-    """Note whether the graph that this thread compiles has decisions that a later compile is to make again."""
-    _GRAPH.provisional = provisional
+def mark_provisional(*, provisional: bool, due: Due | None = None) -> None:
+    """Note whether the graph that this thread compiles has decisions that a later compile is to make again.
+
+    Args:
+        provisional: Whether the next compile is to: Inductor's cache does not keep the graph.
+        due: What makes a later one do so, with which the cache keeps it; None if nothing does.
+    """
+    _GRAPH.provisional, _GRAPH.due = provisional, due
 
 
 def install() -> None:
@@ -54,6 +60,7 @@ def install() -> None:
     def save_graph(key: str, compiled_graph: Any, *arguments: Any, **keywords: Any) -> None:
         # A graph without products has no session that would clear the mark of the one before.
         provisional, _GRAPH.provisional = getattr(_GRAPH, "provisional", False), False
+        due, _GRAPH.due = getattr(_GRAPH, "due", None), None
         constants: dict[str, Any] = getattr(compiled_graph, "constants", None) or {}
         if any(getattr(value, _MARK, False) for value in constants.values()):
             logger.debug("a graph with repacked weights is not stored in Inductor's cache: %s", key)
@@ -61,6 +68,8 @@ def install() -> None:
         if provisional:
             logger.debug("a graph with provisional decisions is not stored: %s", key)
             return
+        if due is not None:
+            carry(compiled_graph, due)
         carry_decisions(compiled_graph)
         stock(key, compiled_graph, *arguments, **keywords)
 

@@ -12,7 +12,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
@@ -27,16 +27,25 @@ from inductor_plugin.errors import warn_once
 from inductor_plugin.inductor.artifacts.entries import add_record
 from inductor_plugin.inductor.facts.scope import active_config, without_plugin
 from inductor_plugin.inductor.graph import unstored
-from inductor_plugin.inductor.graph.graph_record import HeldProblems, is_settled
+from inductor_plugin.inductor.graph.due import Due, was_dropped
+from inductor_plugin.inductor.graph.graph_record import HeldProblems, is_cut, is_settled
 from inductor_plugin.inductor.graph.ranks import given_back_on_failure
 from inductor_plugin.inductor.graph.trial import Trial, compiling
-from inductor_plugin.inductor.guard.allowance import ALLOWANCE, LEAST_RUN_S, Cost
+from inductor_plugin.inductor.guard.allowance import (
+    LEAST_RUN_S,
+    START_S,
+    Allowance,
+    Cost,
+    account_of,
+)
 from inductor_plugin.inductor.guard.bench import (
     CompiledGraph,
     GraphBench,
     NotComparedError,
+    is_ready,
     load_settings,
 )
+from inductor_plugin.inductor.guard.comparison import MOST_RUNS
 from inductor_plugin.inductor.guard.description import CannotDescribeError, Described
 from inductor_plugin.inductor.guard.fx_graph import copied, problem_of, uncounted, why_not_run
 from inductor_plugin.inductor.guard.verification import GuardedGraph, VerifiedGraph, verified
@@ -106,21 +115,28 @@ def compile_graph(
     with compiling(trial):
         compiled = stock(gm, example_inputs, *arguments, **keywords)
     elapsed_s = time.perf_counter() - started
-    ALLOWANCE.earn(elapsed_s)
+    allowance = _allowance(trial, config, elapsed_s)
     if isinstance(compiled, CompiledFxGraph):
-        graph = VerifiedGraph(compiled, trial.in_effect)
-        if _is_due(trial, config):
-            cost = Cost(max(0.0, elapsed_s - (_waited_s() - waited_s)), run_s=_run_s(elapsed_s))
-            if reason := reason or _too_dear(cost, config):
+        graph, due = VerifiedGraph(compiled, trial.in_effect), None
+        if allowance is not None and _is_due(trial, config):
+            own_s = max(0.0, elapsed_s - (_waited_s() - waited_s))
+            cost = _cost(trial, own_s, elapsed_s)
+            if reason:
                 _leave_out(problem, reason)
+            elif why := _too_dear(cost, config, allowance):
+                _leave_out(problem, why)
+                due = _due(trial, own_s, cost)
             else:
                 tuned = CompiledGraph(compiled, gm)
-                make = functools.partial(_of, tuned, trial, source, problem, config, cost)
-                graph = _guarded(make, graph, problem)
+                make = functools.partial(
+                    _of, tuned, trial, source, problem, config, cost, allowance
+                )
+                graph = _guarded(make, graph, problem, _spending(config, allowance))
+                due = _due(trial, own_s, replace(cost, runs=MOST_RUNS)) if graph.is_cut else None
         compiled, agreed = graph.code, trial.agreed(graph.given_up)
         if agreed != graph.given_up and original is not None:
             compiled = source.again(Trial(trial.digest, agreed, is_extra=True)).code
-        _mark(trial, graph)
+        _mark(trial, graph, due)
     _carry(trial, config)
     return compiled
 
@@ -145,16 +161,51 @@ def _waited_s() -> float:
     return COUNTERS.snapshot().wall_s
 
 
-def _run_s(elapsed_s: float) -> float:
-    return max(LEAST_RUN_S, _SHARE * elapsed_s)
+def _allowance(trial: Trial, config: Config, elapsed_s: float) -> Allowance | None:
+    """Return the seconds that comparisons of a graph's environment may take; None where nothing is compared.
+
+    With ``auto`` a compile earns its share. One that is made only because there is time now to compare its graph earns
+    nothing, but is a part of the comparison.
+    """
+    if trial.store is None or config.policy != "tune":
+        return None
+    allowance, is_again = Allowance(trial.store, account_of(trial.environment)), was_dropped()
+    if config.verify_graph == "auto" and is_again:
+        allowance.spend(elapsed_s)
+    elif config.verify_graph == "auto":
+        allowance.earn(config.verify_graph_share * elapsed_s)
+    return allowance
 
 
-def _too_dear(cost: Cost, config: Config) -> str:
+def _cost(trial: Trial, own_s: float, elapsed_s: float) -> Cost:
+    """Return what comparing a graph is expected to take.
+
+    Args:
+        trial: Its compile.
+        own_s: Seconds of that without tuning.
+        elapsed_s: All its seconds.
+    """
+    start_s = 0.0 if is_ready(trial.context.device) else START_S
+    # Where the graph gives up problems already, the tuned graph is a further compile.
+    runs = (MOST_RUNS if is_cut(trial.record) else 0) + trial.is_reduced
+    return Cost(own_s, start_s, max(LEAST_RUN_S, _SHARE * elapsed_s), runs)
+
+
+def _due(trial: Trial, own_s: float, cost: Cost) -> Due:
+    """Return how much the allowance has to have until the graph is compiled again, to be compared; times vary by half."""
+    return Due(1.5 * (own_s + cost.total_s), account_of(trial.environment))
+
+
+def _too_dear(cost: Cost, config: Config, allowance: Allowance) -> str:
     """Return why a comparison would take too long, empty if it may be made: always where it is asked for."""
     if config.verify_graph == "on":
         return ""
-    share = config.verify_graph_share
-    return cost.why_left_out(ALLOWANCE.left_s(share), share)
+    return cost.why_left_out(allowance.left_s, config.verify_graph_share)
+
+
+def _spending(config: Config, allowance: Allowance) -> Callable[[float], None]:
+    """Return what takes the seconds of a comparison: where it is asked for, it is no matter of the allowance."""
+    return allowance.spend if config.verify_graph == "auto" else lambda _: None
 
 
 def _choices(trial: Trial) -> dict[str, str]:
@@ -177,35 +228,38 @@ def _concerns(config: Config) -> bool:
 
 
 def _is_due(trial: Trial, config: Config) -> bool:
-    """Return True if a graph is to be compared: it has choices of ours that have not been, where something is measured."""
+    """Return True if a graph is to be compared: it has choices of ours that have not been, where something is measured.
+
+    Whoever has chosen: another process may have had no time to compare it.
+    """
     choices = _choices(trial)
-    if not choices or trial.store is None or config.policy != "tune":
-        return False
-    record = trial.store.record(trial.environment, GRAPH, trial.digest)
-    if is_settled(record, choices):
-        return False
-    is_new = record is not None or not all(ticket.hit for ticket in trial.tickets)
-    return is_new or config.verify_graph == "on"
+    return bool(choices) and config.policy == "tune" and not is_settled(trial.record, choices)
 
 
 def _carry(trial: Trial, config: Config) -> None:
     """Record the graph's record for ``torch.compiler.save_cache_artifacts``, if it has one."""
-    store, environment = trial.store, trial.environment
-    if store is None or config.cache == "off":
-        return
-    if store.record(environment, GRAPH, trial.digest) is not None:
-        add_record(store, environment, GRAPH, trial.digest)
+    if trial.store is not None and config.cache != "off" and trial.record is not None:
+        add_record(trial.store, trial.environment, GRAPH, trial.digest)
 
 
-def _mark(trial: Trial, graph: VerifiedGraph) -> None:
-    """Keep a graph out of Inductor's cache which a later compile is to decide or to compare again: out of it, it is not lowered."""
+def _mark(trial: Trial, graph: VerifiedGraph, due: Due | None) -> None:
+    """Keep a graph out of Inductor's cache which the next compile is to decide or to compare again; mark one that a later one is to.
+
+    Args:
+        trial: Its compile.
+        graph: What runs.
+        due: What makes a later compile compare it; None if nothing does.
+    """
     verdicts = [ticket.verdict for ticket in trial.tickets]
     provisional = any(verdict is not None and verdict.provisional for verdict in verdicts)
-    unstored.mark_provisional(provisional=provisional or not graph.is_settled)
+    unstored.mark_provisional(provisional=provisional or not graph.is_settled, due=due)
 
 
 def _guarded(
-    make: Callable[[], GuardedGraph], compiled: VerifiedGraph, problem: Mapping[str, Any]
+    make: Callable[[], GuardedGraph],
+    compiled: VerifiedGraph,
+    problem: Mapping[str, Any],
+    spend: Callable[[float], None],
 ) -> VerifiedGraph:
     """Return the compiled graph, or one that gives up choices because it was slower than with library kernels.
 
@@ -213,6 +267,7 @@ def _guarded(
         make: Returns what it takes to compare the graph.
         compiled: The graph as it was compiled.
         problem: Its facts.
+        spend: Called with the seconds that this took.
     """
     started = time.perf_counter()
     try:
@@ -229,7 +284,7 @@ def _guarded(
         return compiled
     finally:
         spent_s = time.perf_counter() - started
-        ALLOWANCE.spend(spent_s)
+        spend(spent_s)
         COUNTERS.add(compare_s=spent_s)
 
 
@@ -247,6 +302,7 @@ def _of(
     problem: Mapping[str, Any],
     config: Config,
     cost: Cost,
+    allowance: Allowance,
 ) -> GuardedGraph:
     """Return what it takes to compare a graph.
 
@@ -267,6 +323,9 @@ def _of(
     def again(given_up: HeldProblems) -> CompiledGraph:
         return source.again(Trial(trial.digest, given_up, is_extra=True))
 
+    def runs_after(spent_s: float) -> int:
+        return MOST_RUNS if is_asked else cost.runs_in(allowance.left_s - spent_s, MOST_RUNS)
+
     def plain() -> CompiledGraph:
         options: Any = inductor_config  # typed partly
         with options.patch({**_UNTUNED, **without_plugin()}):
@@ -281,4 +340,5 @@ def _of(
         problem,
         config,
         max(cost.run_s, _ASKED_S) if is_asked else cost.run_s,
+        runs_after,
     )

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inductor_plugin.cache import Decision, Record
+from inductor_plugin.cache import Decision
 from inductor_plugin.cache.graph import CHOICES, TUNED
-from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph.graph_record import (
+    CUT,
     LIBRARY,
     PLAIN,
     HeldProblems,
@@ -23,7 +23,7 @@ from inductor_plugin.inductor.graph.graph_record import (
 )
 from inductor_plugin.inductor.graph.trial import Trial
 from inductor_plugin.inductor.guard.bench import CompiledGraph, GraphBench, NotComparedError
-from inductor_plugin.inductor.guard.comparison import Comparison, search
+from inductor_plugin.inductor.guard.comparison import MOST_RUNS, Comparison, search
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.environment import provenance
 from inductor_plugin.tuning.report.terminal import show
@@ -47,6 +47,7 @@ class GuardedGraph:
         problem: The graph's facts.
         config: The options.
         limit_s: Seconds in which graphs are run in turns.
+        runs_after: Returns for how many further compiles and runs there is time after so many seconds.
     """
 
     compiled: CompiledGraph
@@ -57,6 +58,7 @@ class GuardedGraph:
     problem: Mapping[str, Any]
     config: Config
     limit_s: float
+    runs_after: Callable[[float], int]
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,13 @@ class VerifiedGraph:
         code: What Inductor returned, a `CompiledFxGraph`.
         given_up: The problems whose library kernel runs in it.
         is_settled: False if other work has disturbed a comparison, so that a later compile is to compare the graph again.
+        is_cut: True if there was no time to search for the choices that cost time, so that all may have been given up.
     """
 
     code: Any
     given_up: HeldProblems
     is_settled: bool = True
+    is_cut: bool = False
 
 
 def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> VerifiedGraph:
@@ -88,7 +92,7 @@ def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> VerifiedGraph:
         NotComparedError: It was not run in turns with the same graph of library kernels.
         CannotDescribeError: It cannot be sent to the worker.
     """
-    margin = graph.config.never_slower_margin
+    margin, started = graph.config.never_slower_margin, time.perf_counter()
     graph.bench.prepare()
     library = graph.again(_ALL)
     tuned = graph.again(HeldProblems()) if graph.trial.is_reduced else graph.compiled
@@ -106,27 +110,24 @@ def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> VerifiedGraph:
         return comparison.is_firm and not comparison.is_slower(margin)
 
     whole = graph.bench.compare([tuned, library, *others], graph.limit_s)
-    if not whole.is_firm and (graph.trial.is_reduced or is_firm(_record(graph.trial))):
+    if not whole.is_firm and (graph.trial.is_reduced or is_firm(graph.trial.record)):
         COUNTERS.add(graphs_left_out=1)
         logger.info("%s; what was found out before stays", _DISTURBED)
         return VerifiedGraph(graph.compiled.code, graph.trial.in_effect, is_settled=False)
-    compiled, best, given_up = tuned, whole, HeldProblems()
+    compiled, best, given_up, is_short = tuned, whole, HeldProblems(), False
     if whole.is_slower(margin):
-        digests = search(_most_suspicious_first(graph.trial, choices), is_fast)
+        runs = graph.runs_after(time.perf_counter() - started)
+        digests = search(_most_suspicious_first(graph.trial, choices), is_fast, runs)
+        is_short = len(choices) > 1 and len(tried) >= runs < MOST_RUNS
         compiled, best, given_up = (
             (library, whole, _ALL)
             if digests == frozenset(choices)
             else (*tried[digests], held(digests))
         )
     is_settled = whole.is_firm and all(comparison.is_firm for _, comparison in tried.values())
-    _keep(graph, choices, given_up, whole, best, is_settled=is_settled)
-    return VerifiedGraph(compiled.code, given_up, is_settled)
-
-
-def _record(trial: Trial) -> Record | None:
-    """Return the record of a graph, if it has one."""
-    assert trial.store is not None
-    return trial.store.record(trial.environment, GRAPH, trial.digest)
+    facts = {CHOICES: dict(choices), **({CUT: True} if is_short else {})}
+    _keep(graph, facts, given_up, whole, best, is_settled=is_settled)
+    return VerifiedGraph(compiled.code, given_up, is_settled, is_short)
 
 
 def _most_suspicious_first(trial: Trial, choices: Mapping[str, str]) -> list[str]:
@@ -141,18 +142,18 @@ def _most_suspicious_first(trial: Trial, choices: Mapping[str, str]) -> list[str
 
 def _keep(
     graph: GuardedGraph,
-    choices: Mapping[str, str],
+    own: Mapping[str, Any],
     given_up: HeldProblems,
     whole: Comparison,
     best: Comparison,
     *,
     is_settled: bool,
 ) -> None:
-    """Write the graph's record, and log it."""
+    """Write the graph's record, with what only the tuned graph's provenance has, and log it."""
     facts = dict(provenance(graph.trial.tickets[0].problem.output.device))
     late = not is_settled
     rows = [
-        row(TUNED, whole.tuned_ms, {**facts, CHOICES: dict(choices)}, disturbed=late),
+        row(TUNED, whole.tuned_ms, {**facts, **own}, disturbed=late),
         row(LIBRARY, whole.library_ms, facts, disturbed=late),
     ]
     if whole.plain_ms:
@@ -164,7 +165,7 @@ def _keep(
     elif given_up.digests:
         rows.append(row(given_up.candidate, best.tuned_ms, facts, disturbed=late))
         speedup = best.speedup
-        reason = f"{reason}, {speedup:.3f}x with library kernels for {len(given_up.digests)} of {len(choices)} problems"
+        reason = f"{reason}, {speedup:.3f}x with library kernels for {len(given_up.digests)} of {len(own[CHOICES])} problems"
     if late:
         reason = f"{reason} (provisional: {_DISTURBED})"
     decision = Decision(

@@ -23,8 +23,6 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.cache.graph import TUNED
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.inductor.graph.graph_record import LIBRARY, PLAIN
-from inductor_plugin.inductor.guard import guard
-from inductor_plugin.inductor.guard.allowance import Allowance
 from inductor_plugin.inductor.guard.comparison import Comparison
 from tests.support.compile import fresh
 from tests.support.fakes.referee import (
@@ -128,14 +126,16 @@ def test_a_graph_whose_choices_have_changed_is_compared_with_all_of_them(
     assert decision.winner == LIBRARY
 
 
-def test_what_was_known_before_is_compared_where_asked(
-    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("options", [{"verify_graph": "on"}, {}])
+def test_what_was_known_before_is_compared_where_there_is_time(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
+    """Other processes had no time for it, or did not compare: until now it was compared with ``on`` alone, that is never."""
     referee = Referee(monkeypatch, allowed=0)
     assert run(cache_dir, verify_graph="off") == 2
-    assert run(cache_dir) == 2
+    assert run(cache_dir, verify_graph_share=0.0) == 2
     assert referee.compared == []
-    assert run(cache_dir, verify_graph="on") == 0
+    assert run(cache_dir, **options) == 0
 
 
 def test_a_graph_that_cannot_be_compared_runs_as_it_was_tuned(
@@ -183,7 +183,6 @@ def test_a_graph_that_would_take_too_long_is_left_out_with_its_reason(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "inductor_plugin")
-    monkeypatch.setattr(guard, "ALLOWANCE", Allowance())  # not what other tests have earned
     referee = Referee(monkeypatch, allowed=0)
     before = inductor_plugin.stats()
     assert run(cache_dir, verify_graph_share=0.01) == 2

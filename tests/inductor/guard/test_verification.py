@@ -11,8 +11,10 @@ import pytest
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
 
+from inductor_plugin.cache import open_store
 from inductor_plugin.cache.graph import TUNED
-from inductor_plugin.inductor.graph.graph_record import is_firm
+from inductor_plugin.inductor.graph.graph_record import is_cut, is_firm
+from inductor_plugin.inductor.guard.allowance import Allowance, Cost, account_of
 from inductor_plugin.inductor.guard.comparison import Comparison
 from tests.support.compile import fresh
 from tests.support.fakes.referee import (
@@ -81,3 +83,36 @@ def test_what_is_given_up_beside_other_work_is_searched_again(
     Referee(monkeypatch, allowed=1)
     assert run(cache_dir) == 1
     assert is_firm(graph_record(cache_dir))
+
+
+def test_a_graph_that_was_left_out_is_compared_once_there_is_time(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then a warm start finds it in Inductor's cache."""
+    referee = Referee(monkeypatch, allowed=1)
+    counters.clear()
+    options: dict[str, Any] = {"verify_graph_share": 0.0}
+    with inductor_config.patch(fx_graph_cache=True):
+        assert [run(cache_dir, **options), run(cache_dir, **options)] == [2, 2]
+        assert (referee.compared, counters["inductor"]["fxgraph_cache_hit"]) == ([], 1)
+        store = open_store(cache_dir)
+        account = account_of(next(store.iter_records()).environment)
+        Allowance(store, account).earn(1e4)
+        assert run(cache_dir, **options) == 1
+        assert (referee.compared, counters["inductor"]["fxgraph_cache_hit"]) == ([2, 1], 1)
+        assert Allowance(store, account).left_s < 1e4
+        assert run(cache_dir, **options) == 1
+        assert counters["inductor"]["fxgraph_cache_hit"] == 2
+
+
+def test_a_search_that_there_is_no_time_for_is_made_later(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    referee = Referee(monkeypatch, allowed=1)
+    with monkeypatch.context() as short:
+        short.setattr(Cost, "runs_in", lambda *_: 0)
+        assert run(cache_dir) == 0
+    assert referee.compared == [2]
+    assert is_cut(graph_record(cache_dir))
+    assert run(cache_dir) == 1
+    assert not is_cut(graph_record(cache_dir))
