@@ -17,7 +17,14 @@ from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.decision import decide, open_to, upper_bounds
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.tuning.ticket import TuningTicket
-from inductor_plugin.tuning.validity import DISTURBED, attempts, unused, why_void
+from inductor_plugin.tuning.validity import (
+    DISTURBED,
+    again_at,
+    attempts,
+    due_at,
+    unused,
+    why_void,
+)
 from inductor_plugin.worker.jobs import Outcome
 from tests.support.cache.records import measured, record
 from tests.support.fakes.selection import entries, offers, pinned_to, race, rig
@@ -60,14 +67,22 @@ def test_a_candidate_that_wins_in_spite_of_other_work_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tried", "waits_s"), [(1, 10.0), (2, 60.0), (3, 360.0), (9, 10.0 * 6**8), (99, 10.0 * 6**8)]
+    ("tried", "waits_s"), [(1, 10.0), (2, 60.0), (3, 360.0), (6, 10.0 * 6**5), (99, 10.0 * 6**5)]
 )
 def test_it_is_measured_again_later_and_later(tried: int, waits_s: float) -> None:
     for age_s, again in ((waits_s - 5, False), (waits_s + 5, True)):
         late = row("a", before=tried - 1, age_s=age_s)
-        assert attempts(late) == min(tried, 9)
+        assert attempts(late) == min(tried, 6)
         assert (why_void(late, CONFIG, library=False) == DISTURBED) is again
     assert why_void(row("a", before=None, age_s=1e9), CONFIG, library=False) == ""
+
+
+def test_the_first_of_disturbed_measurements_is_repeated_first() -> None:
+    """At the latest a day after the last attempt: nine of them would have been half a year."""
+    calm, late, later = row("c", before=None), row("a", age_s=60.0), row("b")
+    assert again_at([calm, later, late]) == due_at(late) < due_at(later)
+    assert again_at([calm]) == 0.0
+    assert due_at(row("a", before=99)) < time.time() + 86400.0
 
 
 def test_only_where_something_is_measured_at_all() -> None:

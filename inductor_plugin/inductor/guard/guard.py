@@ -21,13 +21,19 @@ from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.virtualized import V
 
 from inductor_plugin.cache import digest_of
+from inductor_plugin.cache.graph import TUNED, choices_in
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
 from inductor_plugin.inductor.artifacts.entries import add_record
 from inductor_plugin.inductor.facts.scope import active_config, without_plugin
 from inductor_plugin.inductor.graph import unstored
-from inductor_plugin.inductor.graph.due import Due, was_dropped
+from inductor_plugin.inductor.graph.due import (
+    Due,
+    due_of_decisions,
+    first_of,
+    is_for_comparison,
+)
 from inductor_plugin.inductor.graph.graph_record import HeldProblems, is_cut, is_settled
 from inductor_plugin.inductor.graph.ranks import given_back_on_failure
 from inductor_plugin.inductor.graph.trial import Trial, compiling
@@ -51,6 +57,7 @@ from inductor_plugin.inductor.guard.fx_graph import copied, problem_of, uncounte
 from inductor_plugin.inductor.guard.verification import GuardedGraph, VerifiedGraph, verified
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.pins.replay import read_pins
+from inductor_plugin.tuning.validity import again_at, due_at, is_provisional
 from inductor_plugin.worker.bench_farm.bench import FarmBench
 
 logger = logging.getLogger(__name__)
@@ -117,8 +124,9 @@ def compile_graph(
     elapsed_s = time.perf_counter() - started
     allowance = _allowance(trial, config, elapsed_s)
     if isinstance(compiled, CompiledFxGraph):
-        graph, due = VerifiedGraph(compiled, trial.in_effect), None
-        if allowance is not None and _is_due(trial, config):
+        is_waiting = _is_waiting(trial)
+        graph, due = VerifiedGraph(compiled, trial.in_effect, is_settled=not is_waiting), None
+        if allowance is not None and not is_waiting and _is_due(trial, config):
             own_s = max(0.0, elapsed_s - (_waited_s() - waited_s))
             cost = _cost(trial, own_s, elapsed_s)
             if reason:
@@ -169,7 +177,7 @@ def _allowance(trial: Trial, config: Config, elapsed_s: float) -> Allowance | No
     """
     if trial.store is None or config.policy != "tune":
         return None
-    allowance, is_again = Allowance(trial.store, account_of(trial.environment)), was_dropped()
+    allowance, is_again = Allowance(trial.store, account_of(trial.environment)), is_for_comparison()
     if config.verify_graph == "auto" and is_again:
         allowance.spend(elapsed_s)
     elif config.verify_graph == "auto":
@@ -193,7 +201,8 @@ def _cost(trial: Trial, own_s: float, elapsed_s: float) -> Cost:
 
 def _due(trial: Trial, own_s: float, cost: Cost) -> Due:
     """Return how much the allowance has to have until the graph is compiled again, to be compared; times vary by half."""
-    return Due(1.5 * (own_s + cost.total_s), account_of(trial.environment))
+    need_s = 1.5 * (own_s + cost.total_s)
+    return Due(need_s=need_s, account=account_of(trial.environment))
 
 
 def _too_dear(cost: Cost, config: Config, allowance: Allowance) -> str:
@@ -236,6 +245,15 @@ def _is_due(trial: Trial, config: Config) -> bool:
     return bool(choices) and config.policy == "tune" and not is_settled(trial.record, choices)
 
 
+def _is_waiting(trial: Trial) -> bool:
+    """Return True if other work has disturbed the last comparison of these choices, and it is too early for another."""
+    record = trial.record
+    tuned = record.candidates.get(TUNED) if record is not None else None
+    if record is None or tuned is None or not is_provisional(tuned):
+        return False
+    return choices_in(record) == _choices(trial) and time.time() < due_at(tuned)
+
+
 def _carry(trial: Trial, config: Config) -> None:
     """Record the graph's record for ``torch.compiler.save_cache_artifacts``, if it has one."""
     if trial.store is not None and config.cache != "off" and trial.record is not None:
@@ -243,16 +261,16 @@ def _carry(trial: Trial, config: Config) -> None:
 
 
 def _mark(trial: Trial, graph: VerifiedGraph, due: Due | None) -> None:
-    """Keep a graph out of Inductor's cache which the next compile is to decide or to compare again; mark one that a later one is to.
+    """Note what makes a graph due: provisional decisions, a disturbed comparison, or that there was no time for one.
 
     Args:
         trial: Its compile.
         graph: What runs.
         due: What makes a later compile compare it; None if nothing does.
     """
-    verdicts = [ticket.verdict for ticket in trial.tickets]
-    provisional = any(verdict is not None and verdict.provisional for verdict in verdicts)
-    unstored.mark_provisional(provisional=provisional or not graph.is_settled, due=due)
+    tuned = None if graph.is_settled or trial.record is None else trial.record.candidates.get(TUNED)
+    again = None if graph.is_settled else Due(at=again_at([tuned] if tuned is not None else []))
+    unstored.mark_due(first_of([due_of_decisions(trial.tickets), again, due]))
 
 
 def _guarded(

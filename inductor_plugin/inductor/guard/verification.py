@@ -27,6 +27,7 @@ from inductor_plugin.inductor.guard.comparison import MOST_RUNS, Comparison, sea
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.environment import provenance
 from inductor_plugin.tuning.report.terminal import show
+from inductor_plugin.tuning.validity import disturbance
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +152,9 @@ def _keep(
 ) -> None:
     """Write the graph's record, with what only the tuned graph's provenance has, and log it."""
     facts = dict(provenance(graph.trial.tickets[0].problem.output.device))
-    late = not is_settled
+    late, before = not is_settled, graph.trial.record
+    if late:  # a machine that is always busy compares less and less often
+        own = {**own, **disturbance(before.candidates.get(TUNED) if before is not None else None)}
     rows = [
         row(TUNED, whole.tuned_ms, {**facts, **own}, disturbed=late),
         row(LIBRARY, whole.library_ms, facts, disturbed=late),

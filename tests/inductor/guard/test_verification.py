@@ -16,6 +16,8 @@ from inductor_plugin.cache.graph import TUNED
 from inductor_plugin.inductor.graph.graph_record import is_cut, is_firm
 from inductor_plugin.inductor.guard.allowance import Allowance, Cost, account_of
 from inductor_plugin.inductor.guard.comparison import Comparison
+from inductor_plugin.tuning import validity
+from inductor_plugin.tuning.validity import attempts
 from tests.support.compile import fresh
 from tests.support.fakes.referee import (
     Referee,
@@ -30,11 +32,26 @@ __all__ = ["fresh", "rivals_win"]  # the fixtures
 pytestmark = pytest.mark.compat
 
 
-@pytest.mark.parametrize(("disturbed", "count", "hits"), [(True, 2, 0), (False, 1, 1)])
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is disturbed is measured and compared again by the next compile."""
+    monkeypatch.setattr(validity, "AGAIN_S", -1.0)
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "again_s", "count", "hits"),
+    [(True, -1.0, 2, 0), (True, 1e6, 1, 1), (False, 1e6, 1, 1)],
+)
 def test_a_comparison_beside_other_work_is_made_again(
-    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, disturbed: bool, count: int, hits: int
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    disturbed: bool,
+    again_s: float,
+    count: int,
+    hits: int,
 ) -> None:
-    """Inductor's cache must not have the graph meanwhile: out of it, it is not lowered, nor compared."""
+    """Inductor's cache has the graph only until then: out of it, it is not lowered, nor compared."""
+    monkeypatch.setattr(validity, "AGAIN_S", again_s)
     compared: list[int] = []
 
     def compare(*_: Any) -> Comparison:
@@ -47,7 +64,12 @@ def test_a_comparison_beside_other_work_is_made_again(
         assert [run(cache_dir), run(cache_dir)] == [2, 2]
     assert len(compared) == count
     assert counters["inductor"]["fxgraph_cache_hit"] == hits
-    assert is_firm(graph_record(cache_dir)) is not disturbed
+    record = graph_record(cache_dir)
+    assert is_firm(record) is not disturbed
+    assert attempts(record.candidates[TUNED]) == (count if disturbed else 0)
+    if disturbed and hits:  # nor is it where Inductor's cache is off
+        assert run(cache_dir) == 2
+        assert len(compared) == count
 
 
 def test_a_comparison_beside_other_work_replaces_no_other(
