@@ -140,7 +140,7 @@ class Outcome:
         error: Error of its results relative to the reference's root mean square, if checked.
         elapsed_s: Seconds the job took.
         check_s: Seconds of them in which numbers were compared; of finals the first outcome has those of all.
-        disturbed: True if other work on the machine has prolonged all samples.
+        disturbed: True if other work on the machine has prolonged all samples, or of a screening all but too few.
         turns: Of finals: the turns that were taken, those included whose samples are left out since they were disturbed; 0
             if none is.
         no_device: True if it was skipped since its GPU cannot be used at the moment: its memory is full, or its driver
