@@ -31,8 +31,9 @@ FINAL, BEATEN, SCREENED = "final", "beaten", "screened"
 no finals took place."""
 _REFERENCE, _REFERENCE_MS = "reference", "reference_ms"
 """Fields of a candidate's provenance: the library kernel of its race, and the median of that there."""
-_LONGEST_MS, _SAME = 1e9, 1e-4
-"""Bound of a believed median, and the relative difference that rounding may make."""
+_SAME, _MOST_CHANGE = 1e-4, 1e3
+"""The relative difference that rounding may make, and the factor by which no library kernel gets slower or faster from one race
+to the next."""
 
 
 def require_reference(task: Task, candidate: TaskCandidate) -> None:
@@ -172,7 +173,9 @@ def related_ms(row: Measured, rows: Mapping[str, Measured]) -> float | None:
     library = rows.get(name) if isinstance(name, str) else None
     if library is None or library.median_ms is None or not is_calm(library):
         return None
-    if not isinstance(then, int | float) or not 0 < then < _LONGEST_MS or row.median_ms is None:
+    if not isinstance(then, int | float) or row.median_ms is None:
+        return None
+    if not library.median_ms / _MOST_CHANGE < then < library.median_ms * _MOST_CHANGE:
         return None
     factor = library.median_ms / then
     return row.median_ms if abs(factor - 1) < _SAME else row.median_ms * factor

@@ -21,7 +21,6 @@ from torch._inductor import codecache
 from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
-from inductor_plugin.inductor.guard.allowance import Allowance
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.validity import again_at
 
@@ -122,6 +121,9 @@ def is_for_comparison() -> bool:
 
 
 def _left_s(due: Due, config: Config) -> float:
+    # The guard is no part of a warm start, but for a graph that was left out.
+    from inductor_plugin.inductor.guard.allowance import Allowance  # noqa: PLC0415
+
     if config.cache == "off":
         return 0.0
     try:
