@@ -270,7 +270,7 @@ class Config:
         metadata=how(
             "number",
             "Share of compile time that `verify_graph=auto` may take. A graph that needs more is compared by a later compile: what "
-            "compiles leave is saved up in the cache, a minute of it at most.",
+            "compiles leave is saved up in the cache, five minutes of it at most.",
         ),
     )
     check_outputs: Literal["off", "nan", "nonfinite"] = field(

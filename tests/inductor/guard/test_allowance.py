@@ -47,7 +47,9 @@ def test_a_cache_that_is_not_written_leaves_it_to_its_own_process(tmp_path: Path
         (MOST_S + 2.0, 2.0, MOST_S + 2.0),
     ],
 )
-def test_no_more_than_a_minute_is_saved_up(saved_s: float, earned_s: float, left_s: float) -> None:
+def test_no_more_than_five_minutes_are_saved_up(
+    saved_s: float, earned_s: float, left_s: float
+) -> None:
     assert balance_s(saved_s, earned_s) == left_s
 
 
