@@ -259,8 +259,8 @@ class Config:
         metadata=how(
             "choice",
             "Run each tuned graph in turns with the same graph of library kernels, on made-up inputs in the benchmark worker, "
-            "and give up the choices that make it slower; `auto`: where something was measured, and within "
-            "`verify_graph_share`; `on`: without autotuning, too.",
+            "and give up the choices that make it slower; `auto`: within `verify_graph_share`; `on`: however long that takes, and "
+            "without autotuning, too; `off`: what an earlier comparison has given up is not followed either.",
             choices=("off", "auto", "on"),
             code=True,
         ),
@@ -269,8 +269,8 @@ class Config:
         default=0.1,
         metadata=how(
             "number",
-            "Share of the time of this process's compiles that `verify_graph=auto` may take; graphs that need more are not "
-            "compared.",
+            "Share of compile time that `verify_graph=auto` may take. A graph that needs more is compared by a later compile: what "
+            "compiles leave is saved up in the cache, five minutes of it at most.",
         ),
     )
     check_outputs: Literal["off", "nan", "nonfinite"] = field(

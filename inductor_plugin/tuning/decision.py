@@ -111,7 +111,23 @@ def decide(
     verdict = _decided(medians_ms, libraries, margin, spreads or {}, disturbed, calm)
     if medians_ms.keys().isdisjoint(disturbed) or len(medians_ms) < 2:
         return verdict
+    return _provisional(verdict)
+
+
+def _provisional(verdict: Verdict) -> Verdict:
     return replace(verdict, reason=f"{verdict.reason} ({_PROVISIONAL})", provisional=True)
+
+
+def open_to(verdict: Verdict, late: Collection[str]) -> Verdict:
+    """Return a decision as a provisional one, if candidates are out only because other work has prolonged their samples.
+
+    How fast they are is not known: each time of theirs is that beside other work. The decision holds until then.
+
+    Args:
+        verdict: The decision among the others.
+        late: Candidates that ran, took no part in the decision, and have no undisturbed sample.
+    """
+    return verdict if verdict.provisional or not late else _provisional(verdict)
 
 
 def _decided(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Measured
-from inductor_plugin.cache.record import TEMPLATE_FIELD
+from inductor_plugin.cache.record import TEMPLATE_FIELD, is_noisy
 from inductor_plugin.config import Config
 from inductor_plugin.tuning import race
+from inductor_plugin.tuning.decision import Verdict, open_to
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task, TaskCandidate
 from inductor_plugin.tuning.ticket import TURNS, TuningTicket, is_kept
@@ -18,6 +19,7 @@ from inductor_plugin.tuning.validity import (
     advice,
     checked,
     disturbance,
+    is_calm,
     is_provisional,
     limits,
 )
@@ -27,6 +29,11 @@ NOT_FAILED = frozenset({"ok", "skipped", "pruned"})
 FINAL, BEATEN, SCREENED = "final", "beaten", "screened"
 """The stage a candidate reached: the finals; screening only, though finals took place; screening, and
 no finals took place."""
+_REFERENCE, _REFERENCE_MS = "reference", "reference_ms"
+"""Fields of a candidate's provenance: the library kernel of its race, and the median of that there."""
+_SAME, _MOST_CHANGE = 1e-4, 1e3
+"""The relative difference that rounding may make, and the factor by which no library kernel gets slower or faster from one race
+to the next."""
 
 
 def require_reference(task: Task, candidate: TaskCandidate) -> None:
@@ -96,6 +103,7 @@ def measured_now(
         own |= checked(task.check, verify=config.verify_numerics)
     if candidate.outcome is not None:
         own |= limits(candidate.outcome.status, config)
+    own |= _reference(task, candidate)
     measured = measurement(offer, candidate, {**provenance, **own})
     if not (is_provisional(measured) or (candidate.alive and candidate.disturbed)):
         return measured
@@ -143,13 +151,79 @@ def medians_of(ticket: TuningTicket) -> dict[str, float]:
     }
 
 
+def _reference(task: Task, candidate: TaskCandidate) -> dict[str, Any]:
+    """Return the provenance that relates a candidate's time to its race's library kernel; nothing if that was disturbed."""
+    library = task.reference
+    if library is None or library is candidate or not candidate.alive or not library.samples_ms:
+        return {}
+    stats = race.sample_stats(library.samples_ms)
+    if library.disturbed or is_noisy(stats.median_ms, stats.spread_ms, {}):
+        return {}
+    return {_REFERENCE: library.candidate_id, _REFERENCE_MS: float(f"{stats.median_ms:.6g}")}
+
+
+def related_ms(row: Measured, rows: Mapping[str, Measured]) -> float | None:
+    """Return milliseconds that a candidate would take beside the library kernel as that was measured last; None if not known.
+
+    Clocks change from day to day: a candidate that was 1.25x faster than the library kernel is no faster because the kernel
+    was measured again when all took 1.2x as long.
+
+    Args:
+        row: The candidate's measurement, perhaps of an earlier race.
+        rows: The measurements by candidate.
+    """
+    name, then = row.provenance.get(_REFERENCE), row.provenance.get(_REFERENCE_MS)
+    library = rows.get(name) if isinstance(name, str) else None
+    if library is None or library.median_ms is None or not is_calm(library):
+        return None
+    if not isinstance(then, int | float) or row.median_ms is None:
+        return None
+    if not library.median_ms / _MOST_CHANGE < then < library.median_ms * _MOST_CHANGE:
+        return None
+    factor = library.median_ms / then
+    return row.median_ms if abs(factor - 1) < _SAME else row.median_ms * factor
+
+
+def raced_again(ticket: TuningTicket, unseen: Sequence[CandidateOffer]) -> list[CandidateOffer]:
+    """Return the known candidates that are measured again with unseen ones: times of different clocks decide no race.
+
+    That is the library kernel, by which those of earlier races are related to the new ones (`related_ms`), and the
+    finalists that cannot be: of an earlier version, of a race without an undisturbed library kernel, or without any.
+    """
+    known = [o for o in ticket.offers if o not in unseen and is_usable(ticket, o)]
+    library = next((o for o in known if o.library), None)
+    rivals = contending(ticket).keys() - ({library.candidate_id} if library else set())
+    stages = (FINAL,) if ticket.has_library else (FINAL, SCREENED)
+    again = [
+        offer
+        for offer in known
+        if offer.candidate_id in rivals
+        and (row := ticket.measured[offer.candidate_id]).provenance.get("race") in stages
+        and _REFERENCE_MS not in row.provenance
+    ]
+    return [library, *again] if library is not None else again
+
+
+def is_usable(ticket: TuningTicket, offer: CandidateOffer) -> bool:
+    """Return True if a candidate has not failed."""
+    measured = ticket.measured.get(offer.candidate_id)
+    return measured is None or measured.status in NOT_FAILED
+
+
+def open_to_late(ticket: TuningTicket, verdict: Verdict) -> Verdict:
+    """Return a decision, provisional where candidates that ran are out of the race by disturbed samples alone."""
+    out = medians_of(ticket).keys() - contending(ticket).keys()
+    return open_to(verdict, [name for name in out if ticket.measured[name].disturbed])
+
+
 def contending(ticket: TuningTicket) -> dict[str, float]:
-    """Return the medians the winner is chosen from.
+    """Return the milliseconds the winner is chosen from: medians, those of earlier races related to the last one.
 
     A candidate that missed the finals was measured in another clock state than the finalists, and
     only a few times: lucky screening samples must not win a race decided by interleaved rounds.
     """
-    medians = medians_of(ticket)
+    rows = ticket.measured
+    medians = {n: related_ms(rows[n], rows) or ms for n, ms in medians_of(ticket).items()}
     libraries = {o.candidate_id for o in ticket.offers if o.library}
     reached = {name: ticket.measured[name].provenance.get("race") for name in medians}
     if not any(reached[name] == FINAL for name in medians.keys() - libraries):

@@ -364,9 +364,8 @@ class Pipeline:
         if task.racing is None:
             task.racing = race.leaders(samples_ms, name, launches)
         elif task.legs and task.racing:
-            task.racing = race.contenders(
-                {n: samples_ms[n] for n in task.racing if n in samples_ms}, name, launches
-            )
+            racing = {n: samples_ms[n] for n in task.racing if n in samples_ms}
+            task.racing = race.contenders(racing, name, launches, task.disturbed)
         if not task.racing or task.legs >= race.MAX_LEGS:
             return False
         finalists = [task.entry(n) for n in task.racing]

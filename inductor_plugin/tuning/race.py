@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
@@ -19,6 +19,9 @@ so 1.3x keeps every candidate that could still win.
 MAX_LEADERS = 4
 RETAKE_S = 0.5
 """`Sampling.retake_s`: beside two busy processes on two cores a sample of 1 ms is calm at the second or third try."""
+CALM_TURNS = 3
+"""Turns of the finals without other work that a median needs: of a single pair, measured beside two busy processes, the wrong
+kernel was 1.06x faster."""
 ROUNDS_PER_LEG = 6
 MAX_LEGS = 4
 
@@ -133,16 +136,39 @@ def _leaders(screened: Mapping[str, Sequence[float]], library: str | None) -> tu
     return tuple(chosen) if len(chosen) > 1 else ()
 
 
+def too_few_calm(calm: int, turns: int) -> bool:
+    """Return True if other work has disturbed so many turns that the calm ones decide nothing.
+
+    Turns are few where a kernel is slow: calm ones alone are enough then.
+
+    Args:
+        calm: Turns of all legs without other work.
+        turns: All turns.
+    """
+    return calm < min(CALM_TURNS, turns)
+
+
 def contenders(
     sampled: Mapping[str, Sequence[float]],
     library: str | None,
     launches_ms: Mapping[str, float] | None = None,
+    disturbed: Collection[str] = frozenset(),
 ) -> tuple[str, ...]:
     """Return the candidates that can still win after some rounds; empty when none can catch up.
 
     A candidate is beaten when its lower quartile is above the leader's upper quartile. The library
-    kernel stays in the race, because the never-slower guard compares with it. Arguments are as in `leaders`.
+    kernel stays in the race, because the never-slower guard compares with it. Nobody is beaten while a
+    racer has too few calm turns. Other arguments are as in `leaders`.
+
+    Args:
+        sampled: Samples of each racer, in milliseconds.
+        library: The library kernel.
+        launches_ms: Milliseconds the host takes to launch each.
+        disturbed: Candidates with too few calm turns.
     """
+    racing = tuple(name for name, samples in sampled.items() if samples)
+    if len(racing) > 1 and not frozenset(racing).isdisjoint(disturbed):
+        return racing
     on_device = _contenders(sampled, library)
     by_cost = _contenders(sample_costs(sampled, launches_ms or {}), library)
     return tuple(dict.fromkeys((*on_device, *by_cost)))

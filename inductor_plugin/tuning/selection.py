@@ -20,8 +20,11 @@ from inductor_plugin.tuning.isolation import Isolation
 from inductor_plugin.tuning.measurement import (
     NOT_FAILED,
     contending,
+    is_usable,
     measured_now,
     medians_of,
+    open_to_late,
+    raced_again,
     require_reference,
     unmeasured,
 )
@@ -211,7 +214,9 @@ class Selection:
     def chosen(self, ticket: TuningTicket) -> Verdict:
         """Return which candidate is the best alone: `decide` without what its graph gives up."""
         if ticket.verdict is None:
-            libraries = [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)]
+            libraries = [
+                o.candidate_id for o in ticket.offers if o.library and is_usable(ticket, o)
+            ]
             times_ms = contending(ticket)
             others = {n: ms for n, ms in times_ms.items() if n not in libraries}
             if others and unwanted_libraries(ticket.problem, self._config):
@@ -231,6 +236,7 @@ class Selection:
                 if launches:
                     by_cost = decided(costs(times_ms, launches))
                     ticket.verdict = explained(by_cost, ticket.verdict, launches)
+                ticket.verdict = open_to_late(ticket, ticket.verdict)
         return ticket.verdict
 
     def record_of(self, ticket: TuningTicket) -> Record:
@@ -284,11 +290,7 @@ class Selection:
         check: NumberCheck | None,
         budget: Budget | None,
     ) -> Task:
-        # The library kernel is measured again with the new candidates: a timing taken in another
-        # clock state must not decide a race.
-        libraries = [o for o in ticket.offers if o.library and _usable(ticket, o)]
-        repeated = [o for o in libraries if o not in unseen][:1]
-        chosen = sorted([*repeated, *unseen], key=lambda o: not o.library)
+        chosen = sorted([*raced_again(ticket, unseen), *unseen], key=lambda o: not o.library)
         compared = check if self._config.verify_numerics and has_reference(ticket) else None
         return self._task_of(ticket, [o.entry() for o in chosen], compared, budget)
 
@@ -390,8 +392,3 @@ class Selection:
     def _is_valid(self, ticket: TuningTicket, offer: CandidateOffer, row: Measured) -> bool:
         library = offer.library
         return is_valid(row, self._config, library=library, reference=ticket.has_library)
-
-
-def _usable(ticket: TuningTicket, offer: CandidateOffer) -> bool:
-    measured = ticket.measured.get(offer.candidate_id)
-    return measured is None or measured.status in NOT_FAILED

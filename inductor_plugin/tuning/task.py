@@ -14,7 +14,7 @@ from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS, Attention, attention_of
 from inductor_plugin.problem.number_check import NumberCheck
-from inductor_plugin.tuning import budget
+from inductor_plugin.tuning import budget, race
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId, Identified
 from inductor_plugin.tuning.counters import Counters
@@ -71,10 +71,11 @@ class TaskCandidate(Identified):
             kernels, and is not measured if they took less (`race.beaten`). 0: not known.
         outcome: Its outcome, once there is one.
         compile_s: Seconds its compilation took.
-        samples_ms: Its samples; those of the final rounds replace those of the screening.
-        disturbed: True if other work on the machine has prolonged all of them.
-        screening: True if they are those of the screening.
-        rounds: Rounds of the finals it took part in; 0 if it was only screened.
+        samples_ms: Its samples: those of the calm turns of its finals, of all turns if none was calm, those of the screening
+            if it took part in none.
+        disturbed: True if other work on the machine has prolonged all of them, or all but too few turns (`race.too_few_calm`).
+        rounds: Turns of the finals it took part in; 0 if it was only screened.
+        calm_rounds: Those of them that other work has not disturbed.
         ready: True once it can be measured.
         candidate: The job argument, once it is ready; None if it cannot be sent to a worker.
         conditions: How the device was when it was measured last, for its record.
@@ -90,8 +91,8 @@ class TaskCandidate(Identified):
     compile_s: float | None = None
     samples_ms: tuple[float, ...] = ()
     disturbed: bool = False
-    screening: bool = True
     rounds: int = 0
+    calm_rounds: int = 0
     ready: bool = False
     candidate: BenchCandidate | None = None
     conditions: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -109,16 +110,20 @@ class TaskCandidate(Identified):
         self.conditions = dict(outcome.conditions)
 
     def raced(self, outcome: Outcome) -> None:
-        """Add the samples of a leg of the finals; disturbed ones count only while there are no others at all."""
+        """Add the turns of a leg of the finals: the calm ones of all legs count, disturbed ones while no turn was calm.
+
+        Samples of the screening, which are taken apart from those of others, count no more.
+        """
         if not outcome.samples_ms:
             return
-        self.rounds += len(outcome.samples_ms)
+        calm = 0 if outcome.disturbed else len(outcome.samples_ms)
+        if calm or not self.calm_rounds:
+            afresh = not self.rounds or (calm and not self.calm_rounds)
+            self.samples_ms = outcome.samples_ms if afresh else self.samples_ms + outcome.samples_ms
+        self.calm_rounds += calm
+        self.rounds += outcome.turns or len(outcome.samples_ms)
         self.conditions = dict(outcome.conditions) or self.conditions
-        if outcome.disturbed and self.samples_ms and not self.disturbed:
-            return
-        afresh = self.screening or self.disturbed != outcome.disturbed
-        self.samples_ms = outcome.samples_ms if afresh else self.samples_ms + outcome.samples_ms
-        self.disturbed, self.screening = outcome.disturbed, False
+        self.disturbed = race.too_few_calm(self.calm_rounds, self.rounds)
 
     @property
     def alive(self) -> bool:
@@ -181,6 +186,11 @@ class Task:
     def has_news(self) -> bool:
         """True if measurements have come from a remote, and it is not too late to use them."""
         return self.news.is_set() and self.racing is None
+
+    @property
+    def disturbed(self) -> frozenset[str]:
+        """The candidates whose samples other work has disturbed."""
+        return frozenset(e.candidate_id for e in self.entries if e.disturbed)
 
     @property
     def hopeless(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
 from inductor_plugin.cache import Measured, Quarantined
@@ -31,10 +31,11 @@ NOT_CHECKED = "numbers not checked"
 DISTURBED = "measured beside other work"
 """Reason to repeat a measurement: other work on the machine has prolonged every sample."""
 _ATTEMPTS = "attempts"
-_MOST_ATTEMPTS = 9
+_MOST_ATTEMPTS = 6
 AGAIN_S, _LATER = 10.0, 6.0
 """Seconds after which such a measurement is repeated, and how many times as long after each further attempt: 10 s, a minute, 6
-and 36 minutes, 4 hours. A machine that is always busy pays for few of them."""
+and 36 minutes, 4 hours, then once a day. A machine that is always busy pays for few of them, and one that was busy for a day
+does not keep what it chose then for months."""
 
 
 def is_valid(measured: Measured, config: Config, *, library: bool, reference: bool = True) -> bool:
@@ -63,7 +64,7 @@ def why_void(measured: Measured, config: Config, *, library: bool, reference: bo
     if was_limited(measured.status, measured.provenance.get(_LIMITS), config):
         return f"{measured.status} at a limit that has been raised since"
     # Where nothing is measured, a disturbed measurement is better than none.
-    again = config.policy == "tune" and is_provisional(measured) and time.time() >= _due(measured)
+    again = config.policy == "tune" and is_provisional(measured) and time.time() >= due_at(measured)
     return DISTURBED if again else ""
 
 
@@ -119,9 +120,14 @@ def disturbance(before: Measured | None) -> dict[str, Any]:
     return {DISTURBED_FIELD: True, _ATTEMPTS: 1 + (attempts(before) if before is not None else 0)}
 
 
-def _due(measured: Measured) -> float:
+def due_at(measured: Measured) -> float:
     """Return when a disturbed measurement is repeated, in seconds since 1970."""
     return measured.measured_at + AGAIN_S * _LATER ** (attempts(measured) - 1)
+
+
+def again_at(rows: Iterable[Measured]) -> float:
+    """Return when the first of disturbed measurements is repeated, in seconds since 1970; 0 if none is disturbed."""
+    return min((due_at(row) for row in rows if is_provisional(row)), default=0.0)
 
 
 def is_unchecked(measured: Measured, *, reference: bool = True) -> bool:

@@ -31,9 +31,6 @@ _LOG = logging.getLogger(__name__)
 
 SETUP_S = 60.0
 """Seconds to build the operands, before the first kernel runs."""
-_CALM_TURNS = 3
-"""Turns of the finals without other work that a median needs: of a single pair, measured beside two busy processes, the wrong
-kernel was 1.06x faster."""
 _RELEASE = CallJob("inductor_plugin.worker.child.bench", "release")
 _RELEASE_S = 10.0
 _UNSAFE: frozenset[Status] = frozenset({"sticky_error", "red_zone"})
@@ -229,14 +226,11 @@ def measure_in_process(
 
 
 def _with_samples(outcome: Outcome, samples: Sequence[tuple[float, bool]]) -> Outcome:
-    """Return an outcome of finals with the samples of calm turns; with all where no turn was calm.
-
-    It is disturbed if some turns were, and too few were calm for a median.
-    """
+    """Return an outcome of finals with the samples of calm turns; with all, as disturbed ones, where no turn was calm."""
     calm = tuple(value for value, disturbed in samples if not disturbed)
     every = tuple(value for value, _ in samples)
-    disturbed = len(calm) < min(_CALM_TURNS, len(every))
-    return replace(outcome, samples_ms=calm or every, disturbed=disturbed)
+    disturbed = bool(every) and not calm
+    return replace(outcome, samples_ms=calm or every, disturbed=disturbed, turns=len(every))
 
 
 def _limits(candidates: Iterable[BenchCandidate]) -> dict[str, float]:

@@ -11,6 +11,8 @@ from inductor_plugin.kernels.call import TensorSpec
 
 MKLDNN_CONVOLUTION = "mkldnn_convolution"
 """A packing of `GraphTensor` besides those of `TensorSpec`."""
+FEWEST_TURNS = 5
+"""Turns without other work that a comparison needs: of fewer, quartiles do not tell a difference from chance."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class GraphTimes:
 
     Attributes:
         samples_ms: Milliseconds per call, a row for each graph and an entry for each turn; empty if not measured.
-        disturbed: True if other work on the machine has prolonged a call of every turn.
+        disturbed: True if other work on the machine has prolonged a call of all turns but fewer than `FEWEST_TURNS`.
         reason: Why nothing was measured.
         load_s: Seconds to load the graphs and to build what they read.
         run_s: Seconds to run them.

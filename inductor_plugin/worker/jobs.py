@@ -140,7 +140,9 @@ class Outcome:
         error: Error of its results relative to the reference's root mean square, if checked.
         elapsed_s: Seconds the job took.
         check_s: Seconds of them in which numbers were compared; of finals the first outcome has those of all.
-        disturbed: True if other work on the machine has prolonged all samples, or all but too few for a median.
+        disturbed: True if other work on the machine has prolonged all samples, or of a screening all but too few.
+        turns: Of finals: the turns that were taken, those included whose samples are left out since they were disturbed; 0
+            if none is.
         no_device: True if it was skipped since its GPU cannot be used at the moment: its memory is full, or its driver
             refuses.
         conditions: How the device was when it was measured, for its record: clock, temperature, what disturbed.
@@ -154,6 +156,7 @@ class Outcome:
     elapsed_s: float = 0.0
     check_s: float = 0.0
     disturbed: bool = False
+    turns: int = 0
     no_device: bool = False
     conditions: tuple[tuple[str, object], ...] = ()
 

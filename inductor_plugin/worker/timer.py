@@ -16,6 +16,8 @@ COLD_REPEATS = 3
 
 _MOST_DISTURBED = 60
 """Disturbed samples after which no more are taken."""
+_CALM_SAMPLES = 3
+"""Calm samples beside disturbed ones that a median needs, as turns of the finals (`tuning.race.CALM_TURNS`)."""
 
 
 _TIMERS: dict[str, Timer] = {}
@@ -65,12 +67,14 @@ class Samples:
         disturbed_ms: The others.
         host_bound: True if any holds time of the host.
         host_ms: Milliseconds the host took to launch a call, in the sample where it took least.
+        fewest: Calm samples that are enough beside disturbed ones.
     """
 
     calm_ms: list[float] = field(default_factory=list[float])
     disturbed_ms: list[float] = field(default_factory=list[float])
     host_bound: bool = False
     host_ms: float = math.inf
+    fewest: int = _CALM_SAMPLES
 
     def add(self, value_ms: float, *, disturbed: bool) -> None:
         """Add a sample."""
@@ -78,8 +82,9 @@ class Samples:
 
     @property
     def disturbed(self) -> bool:
-        """True if there is no undisturbed sample."""
-        return not self.calm_ms and bool(self.disturbed_ms)
+        """True if samples were disturbed, and too few were not."""
+        taken = len(self.calm_ms) + len(self.disturbed_ms)
+        return len(self.calm_ms) < min(self.fewest, taken)
 
     @property
     def used_ms(self) -> tuple[float, ...]:
@@ -95,15 +100,15 @@ def take_samples(timer: Timer, call: BoundCall, sampling: Sampling) -> Samples:
     started = time.monotonic()
     timer.warm(call)
     repeats = repeats_for(timer, call, sampling)
-    samples = Samples()
     wanted = max(1, sampling.samples)
+    samples = Samples(fewest=min(_CALM_SAMPLES, wanted))
     while len(samples.calm_ms) < wanted:
         value_ms = timer.sample(call, repeats, cold=sampling.cold_cache)
         samples.add(value_ms, disturbed=timer.disturbed and sampling.retake_s > 0)
         samples.host_bound |= timer.host_bound
         samples.host_ms = min(samples.host_ms, timer.host_ms)
         elapsed_s = time.monotonic() - started
-        more_s = 0.0 if samples.calm_ms else sampling.retake_s
+        more_s = sampling.retake_s if samples.disturbed else 0.0
         if (
             elapsed_s > sampling.max_total_s + more_s
             or len(samples.disturbed_ms) >= _MOST_DISTURBED

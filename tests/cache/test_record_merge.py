@@ -264,3 +264,14 @@ def test_of_two_records_of_a_graph_one_is_kept_whole() -> None:
     own = replace(record(measured("other", samples_ms=(1.0,))), op=GRAPH)
     assert combine(few, many).candidates == combine(many, few).candidates == many.candidates
     assert combine(own, many).candidates == many.candidates
+
+
+def test_of_two_records_of_a_graph_that_without_other_work_is_kept() -> None:
+    """A comparison that was disturbed keeps all of its turns, a calm one those that count."""
+    calm = measured("tuned", samples_ms=(1.0,) * 5)
+    late = measured("tuned", samples_ms=(1.0,) * 30, provenance={"disturbed": True})
+    firm, disturbed = (
+        replace(record(row, decision=decision("tuned")), op=GRAPH) for row in (calm, late)
+    )
+    for both in (combine(firm, disturbed), combine(disturbed, firm)):
+        assert both.candidates == firm.candidates

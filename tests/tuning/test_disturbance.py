@@ -14,10 +14,17 @@ from inductor_plugin.cache.merge import merge
 from inductor_plugin.config import Config
 from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.decision import decide, upper_bounds
+from inductor_plugin.tuning.decision import decide, open_to, upper_bounds
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.tuning.ticket import TuningTicket
-from inductor_plugin.tuning.validity import DISTURBED, attempts, unused, why_void
+from inductor_plugin.tuning.validity import (
+    DISTURBED,
+    again_at,
+    attempts,
+    due_at,
+    unused,
+    why_void,
+)
 from inductor_plugin.worker.jobs import Outcome
 from tests.support.cache.records import measured, record
 from tests.support.fakes.selection import entries, offers, pinned_to, race, rig
@@ -60,14 +67,22 @@ def test_a_candidate_that_wins_in_spite_of_other_work_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tried", "waits_s"), [(1, 10.0), (2, 60.0), (3, 360.0), (9, 10.0 * 6**8), (99, 10.0 * 6**8)]
+    ("tried", "waits_s"), [(1, 10.0), (2, 60.0), (3, 360.0), (6, 10.0 * 6**5), (99, 10.0 * 6**5)]
 )
 def test_it_is_measured_again_later_and_later(tried: int, waits_s: float) -> None:
     for age_s, again in ((waits_s - 5, False), (waits_s + 5, True)):
         late = row("a", before=tried - 1, age_s=age_s)
-        assert attempts(late) == min(tried, 9)
+        assert attempts(late) == min(tried, 6)
         assert (why_void(late, CONFIG, library=False) == DISTURBED) is again
     assert why_void(row("a", before=None, age_s=1e9), CONFIG, library=False) == ""
+
+
+def test_the_first_of_disturbed_measurements_is_repeated_first() -> None:
+    """At the latest a day after the last attempt: nine of them would have been half a year."""
+    calm, late, later = row("c", before=None), row("a", age_s=60.0), row("b")
+    assert again_at([calm, later, late]) == due_at(late) < due_at(later)
+    assert again_at([calm]) == 0.0
+    assert due_at(row("a", before=99)) < time.time() + 86400.0
 
 
 def test_only_where_something_is_measured_at_all() -> None:
@@ -134,21 +149,37 @@ CALM, LATE = ((1.0, 1.0), False), ((5.0,), True)
 
 
 @pytest.mark.parametrize(
-    ("legs", "samples_ms"),
+    ("legs", "samples_ms", "disturbed"),
     [
-        ((CALM, CALM), (1.0,) * 4),
-        ((LATE, CALM), (1.0,) * 2),
-        ((CALM, LATE), (1.0,) * 2),
-        ((LATE, LATE), (9.0,)),
+        ((CALM, CALM), (1.0,) * 4, False),
+        ((CALM, LATE, CALM), (1.0,) * 4, False),
+        ((LATE, CALM), (1.0,) * 2, True),
+        ((CALM, LATE), (1.0,) * 2, True),
+        ((LATE, LATE), (5.0,) * 2, True),
+        ((CALM,), (1.0,) * 2, False),
     ],
 )
-def test_calm_legs_of_the_finals_count_and_disturbed_ones_where_there_are_no_others(
-    legs: tuple[tuple[tuple[float, ...], bool], ...], samples_ms: tuple[float, ...]
+def test_calm_turns_of_all_legs_count_and_disturbed_ones_where_there_are_no_others(
+    legs: tuple[tuple[tuple[float, ...], bool], ...],
+    samples_ms: tuple[float, ...],
+    *,
+    disturbed: bool,
 ) -> None:
+    """A calm sample of the screening decides nothing once there were finals: it was taken apart from those of others.
+
+    Two late legs left it before, and the record of two kernels with a calm sample each was firm.
+    """
     candidate = finalist(*legs)
-    assert candidate.samples_ms == samples_ms
-    assert not candidate.disturbed
+    assert (candidate.samples_ms, candidate.disturbed) == (samples_ms, disturbed)
     assert candidate.rounds == sum(len(samples) for samples, _ in legs)
+
+
+def test_calm_turns_add_up_to_enough_for_a_median() -> None:
+    candidate = TaskCandidate(CandidateId("a", "a", "cpp", ""))
+    for legs, disturbed in ((1, True), (2, True), (3, False)):
+        candidate.raced(Outcome("a", "ok", samples_ms=(1.0,), turns=6))
+        assert (candidate.calm_rounds, candidate.rounds) == (legs, 6 * legs)
+        assert (candidate.samples_ms, candidate.disturbed) == ((1.0,) * legs, disturbed)
 
 
 def test_disturbed_legs_count_where_the_screening_was_disturbed_too() -> None:
@@ -157,8 +188,8 @@ def test_disturbed_legs_count_where_the_screening_was_disturbed_too() -> None:
     for _ in range(2):
         candidate.raced(Outcome("a", "ok", samples_ms=(5.0,), disturbed=True))
     assert (candidate.samples_ms, candidate.disturbed) == ((5.0, 5.0), True)
-    candidate.raced(Outcome("a", "ok", samples_ms=(1.0,)))
-    assert (candidate.samples_ms, candidate.disturbed) == ((1.0,), False)
+    candidate.raced(Outcome("a", "ok", samples_ms=(1.0,) * 3))
+    assert (candidate.samples_ms, candidate.disturbed) == ((1.0,) * 3, False)
 
 
 def test_finals_without_a_sample_leave_those_of_the_screening() -> None:
@@ -172,6 +203,33 @@ def raced_with(ticket: TuningTicket, late: dict[str, float], **times_ms: float) 
     for entry in ticket.task.entries:
         entry.disturbed = entry.candidate_id in late
     race(ticket, times_ms | late, finalists=list(times_ms | late))
+
+
+def test_a_decision_is_open_to_who_is_out_by_disturbed_samples() -> None:
+    firm = decide({"library": 2.0, "a": 1.0}, ["library"], 1.02)
+    assert open_to(firm, []) == firm
+    for verdict in (open_to(firm, ["late"]), open_to(open_to(firm, ["late"]), ["late"])):
+        assert (verdict.winner, verdict.speedup, verdict.provisional) == ("a", 2.0, True)
+        assert verdict.reason.count("provisional, ") == 1
+
+
+def test_who_was_disturbed_in_the_screening_is_not_out_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside other work ``late`` took 9 ms each time, so that it was no leader: it may be the best all the same."""
+    ticket = rig(tmp_path).plan(offers("a", "late"))
+    assert ticket.task is not None
+    ticket.task.entry("late").disturbed = True
+    race(ticket, {"library": 2.0, "a": 1.0, "late": 9.0}, finalists=["library", "a"])
+    for known in (ticket, rig(tmp_path).plan(offers("a", "late"))):
+        verdict = known.selection.decide(known)
+        assert (verdict.winner, verdict.provisional) == ("a", True)
+    monkeypatch.setattr(validity, "AGAIN_S", -1.0)
+    again = rig(tmp_path).plan(offers("a", "late"))
+    assert "late" in entries(again)
+    race(again, {"library": 2.0, "a": 1.0, "late": 0.5}, finalists=["library", "a", "late"])
+    assert again.verdict is not None
+    assert (again.verdict.winner, again.verdict.provisional) == ("late", False)
 
 
 def test_a_disturbed_library_kernel_is_measured_again_until_it_is_firm(

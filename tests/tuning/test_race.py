@@ -77,6 +77,21 @@ def test_who_has_no_samples_is_no_contender() -> None:
 
 
 @pytest.mark.parametrize(
+    ("calm", "turns", "few"),
+    [(3, 6, False), (2, 6, True), (0, 6, True), (1, 1, False), (1, 2, True), (2, 2, False)],
+)
+def test_a_median_needs_calm_turns(calm: int, turns: int, *, few: bool) -> None:
+    assert race.too_few_calm(calm, turns) is few
+
+
+def test_nobody_is_beaten_by_too_few_calm_turns() -> None:
+    sampled = {"a": [1.0], "library": [2.0], "failed": []}
+    assert race.contenders(sampled, "library", {}, {"library", "out"}) == ("a", "library")
+    assert race.contenders(sampled, "library", {}, {"out"}) == ()
+    assert race.contenders({"library": [2.0]}, "library", {}, {"library"}) == ()
+
+
+@pytest.mark.parametrize(
     ("least_ms", "library_ms", "measured"),
     [
         (0.0, [1.0], True),  # nothing is known

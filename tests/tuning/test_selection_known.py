@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from inductor_plugin.cache import document
+from inductor_plugin.cache.record import to_fields
 from inductor_plugin.ops.native import source
+from inductor_plugin.problem.number_check import REVISION
 from inductor_plugin.tuning.candidate import CandidateId
+from inductor_plugin.tuning.measurement import related_ms
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.tuning.ticket import BY_PYTHON
+from tests.support.cache.records import measured
 from tests.support.fakes.selection import (
     entries,
     offers,
@@ -50,6 +55,67 @@ def test_only_the_unseen_are_measured_beside_the_library_kernel(tmp_path: Path) 
     assert bench.selection.decide(ticket).winner == "c"
     assert set(bench.record(ticket).candidates) == {"library", "a", "b", "c"}
     assert bench.record(ticket).candidates["library"].median_ms == pytest.approx(2.2)
+
+
+def test_candidates_of_different_days_are_compared_by_the_library_kernel_of_their_race(
+    tmp_path: Path,
+) -> None:
+    """On the second day all take 1.2x as long: the kernel that was measured on the first is no faster for that."""
+    race(rig(tmp_path).plan(offers("a")), {"library": 1.0, "a": 0.8}, finalists=("library", "a"))
+    ticket = rig(tmp_path).plan(offers("a", "b"))
+    assert entries(ticket) == ["library", "b"]
+    race(ticket, {"library": 1.2, "b": 0.85}, finalists=("library", "b"))
+    for known in (ticket, rig(tmp_path).plan(offers("a", "b"))):
+        verdict = known.selection.decide(known)
+        assert verdict.winner == "b"
+        assert verdict.speedup == pytest.approx(1.2 / 0.85, rel=1e-4)
+    alone = rig(tmp_path).plan(offers("a"))
+    assert alone.selection.decide(alone).speedup == pytest.approx(1.25, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("reference", "then", "expected"),
+    [
+        ("library", 1.0, 0.96),
+        ("library", 1.20001, 0.8),  # written with six digits
+        ("late", 1.0, None),
+        ("gone", 1.0, None),
+        (["library"], 1.0, None),
+        ("library", "1.0", None),
+        ("library", 0.0, None),
+        ("library", 10**400, None),
+        (None, None, None),
+    ],
+)
+def test_a_time_is_related_to_a_calm_library_kernel(
+    reference: object, then: object, expected: float | None
+) -> None:
+    provenance = {"reference": reference, "reference_ms": then}
+    rows = {
+        "library": measured("library", 1.2),
+        "late": measured("late", 1.2, provenance={"disturbed": True}),
+    }
+    row = measured("a", 0.8, provenance=provenance)
+    assert related_ms(row, rows) == (None if expected is None else pytest.approx(expected))
+
+
+def test_finalists_of_an_earlier_version_are_measured_again_with_new_ones(tmp_path: Path) -> None:
+    """Their records do not say how long the library kernel took in their race."""
+    bench = rig(tmp_path)
+    first = bench.plan(offers("a", "slow"))
+    race(first, {"library": 2.0, "a": 1.0, "slow": 9.0}, finalists=("library", "a"))
+    record = bench.record(first)
+    rows = {
+        name: replace(row, provenance={"race": row.provenance["race"], "check": REVISION})
+        for name, row in record.candidates.items()
+    }
+    path = bench.store.layout.record(record.environment, record.op, record.digest)
+    path.write_bytes(document.dump(to_fields(replace(record, candidates=rows))))
+    assert rig(tmp_path).plan(offers("a", "slow")).hit
+    again = rig(tmp_path).plan(offers("a", "slow", "b"))
+    assert entries(again) == ["library", "a", "b"]
+    race(again, {"library": 2.0, "a": 1.0, "b": 1.5}, finalists=("library", "a", "b"))
+    assert entries(rig(tmp_path).plan(offers("a", "slow", "b", "c"))) == ["library", "c"]
 
 
 def test_a_failed_candidate_is_not_tried_again(

@@ -105,8 +105,27 @@ def test_but_not_for_ever_and_not_unless_asked():
     assert len(timer.samples) >= 8
 
 
-def test_and_no_longer_than_the_limit_where_one_is_calm():
-    """The time for retakes is for a candidate that has no calm sample at all."""
+@pytest.mark.parametrize(
+    ("late", "calm", "disturbed"),
+    [([True, False, True, False, False], 3, False), ([True, False, True], 1, True)],
+)
+def test_a_few_calm_samples_beside_disturbed_ones_are_too_few(
+    late: list[bool], calm: int, *, disturbed: bool
+) -> None:
+    """One was enough: of a library kernel and of a rival that were measured apart, beside other work."""
+    timer = FakeTimer(0.5, itertools.chain([False], late, itertools.repeat(True)))
+    how = sampling(max_total_s=0.0, retake_s=60.0)
+    samples = measure.take_samples(timer, lambda: None, how)
+    assert (len(samples.calm_ms), samples.disturbed) == (calm, disturbed)
+    assert samples.used_ms == (0.5,) * calm
+    once = measure.take_samples(
+        FakeTimer(0.5, [False, True]), lambda: None, sampling(samples=1, retake_s=60.0)
+    )
+    assert (len(once.calm_ms), once.disturbed) == (1, False)  # no more were asked for
+
+
+def test_and_no_longer_than_the_limit_where_none_is_disturbed():
+    """The time for retakes is for a candidate that has too few calm samples because others were disturbed."""
     timer = FakeTimer(0.5, itertools.chain([False, False], itertools.repeat(True)))
     how = sampling(max_total_s=0.0, retake_s=60.0)
     samples = measure.take_samples(timer, lambda: None, how)

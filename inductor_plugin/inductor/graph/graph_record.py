@@ -11,10 +11,13 @@ from typing import Any
 from inductor_plugin.cache import Decision, Measured, Record
 from inductor_plugin.cache.graph import TUNED, choices_in
 from inductor_plugin.cache.record import DISTURBED_FIELD, GRAPH
+from inductor_plugin.worker.graph_job import FEWEST_TURNS
 
 LIBRARY = "library"
 PLAIN = "no autotuning"
 """The graph without any autotuning, which changes layouts and fusions around templates, too."""
+CUT = "search_cut"
+"""Field of the tuned graph's provenance that is True if its search ended for want of time."""
 _LESS = "tuned, less "
 _SHORT = 12
 
@@ -57,9 +60,26 @@ def held_by(winner: str | None) -> HeldProblems:
     return held(winner.removeprefix(_LESS).split()) if winner.startswith(_LESS) else HeldProblems()
 
 
+def is_firm(record: Record | None) -> bool:
+    """Return True if nothing has disturbed a record, and it rests on enough turns: an earlier version was content with one."""
+    if record is None or record.decision is None or record.noisy:
+        return False
+    compared = (record.decision.winner, record.decision.library, TUNED)
+    rows = [measured for name, measured in record.candidates.items() if name in compared]
+    return all(len(measured.samples_ms) >= FEWEST_TURNS for measured in rows)
+
+
+def is_cut(record: Record | None) -> bool:
+    """Return True if more choices may have been given up than cost time: there was no time left to search."""
+    tuned = record.candidates.get(TUNED) if record is not None else None
+    return tuned is not None and tuned.provenance.get(CUT) is True
+
+
 def is_settled(record: Record | None, choices: Mapping[str, str]) -> bool:
-    """Return True if the record is about these choices, and nothing has disturbed it."""
-    return record is not None and not record.noisy and choices_in(record) == dict(choices)
+    """Return True if the record is firm, about these choices, and its search was not cut."""
+    if record is None or not is_firm(record) or is_cut(record):
+        return False
+    return choices_in(record) == dict(choices)
 
 
 def row(

@@ -40,6 +40,7 @@ from inductor_plugin.inductor.graph import (
     unstored,
 )
 from inductor_plugin.inductor.graph.chosen import ChosenKernels
+from inductor_plugin.inductor.graph.due import due_of_decisions
 from inductor_plugin.inductor.graph.kernel_ranges import RangeWriter, are_written
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
@@ -320,10 +321,7 @@ class Session:
 
     def _end_graph(self) -> None:
         """Mark and watch what the graph consists of now that all of it is decided."""
-        verdicts = (ticket.verdict for ticket in self._tickets.values())
-        unstored.mark_provisional(
-            provisional=any(v is not None and v.provisional for v in verdicts)
-        )
+        unstored.mark_due(due_of_decisions(self._tickets.values()))
         graph = self._graph()
         if graph is not None:
             unstored.mark_repacked(graph)

@@ -1,4 +1,4 @@
-"""Graphs out of Inductor's cache, under a job: each carries its decisions, and is served where the ranks agree to them.
+"""Graphs out of Inductor's cache, under a job: each carries its decisions, and is served where the ranks agree to them, unless it is due.
 
 A rank that finds a graph in Inductor's cache would run the decisions of an earlier job, while another rank, which does not
 find it, takes those of this job.
@@ -20,6 +20,7 @@ from inductor_plugin.cache.remote.exchange import is_worth_sending
 from inductor_plugin.config import Config
 from inductor_plugin.errors import DeviceError
 from inductor_plugin.inductor.facts.scope import active_config, host_counts
+from inductor_plugin.inductor.graph import due
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.agreed import of_verdict
 from inductor_plugin.tuning.ranks.board import publish
@@ -104,6 +105,9 @@ def _looking_up(stock: Any) -> Any:
         _LAST.decisions = ()  # those of a graph that was not stored are not the next one's
         graph, *rest = stock(*arguments, **keywords)
         config = active_config()
+        key = arguments[0] if arguments else keywords.get("key", "")
+        if graph is not None and config is not None and due.is_dropped(graph, key, config):
+            return (None, *rest)
         job = None if graph is None or config is None else current(config)
         if job is None or config is None or _is_agreed(job, config, graph):
             return (graph, *rest)

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from inductor_plugin.cache import Store
+from inductor_plugin.cache import Record, Store
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.inductor.graph.graph_record import LIBRARY, HeldProblems, held_by
 from inductor_plugin.tuning.decision import Verdict
@@ -56,6 +56,13 @@ class Trial:
         return self.contexts[max(self.contexts, key=lambda device: (device != "cpu", device))]
 
     @property
+    def record(self) -> Record | None:
+        """The graph's record; None if it has none, or no problem of the graph has been looked up."""
+        if self.store is None:
+            return None
+        return self.store.record(self.environment, GRAPH, self.digest)
+
+    @property
     def in_effect(self) -> HeldProblems:
         """The problems whose library kernel runs in what was compiled."""
         return self._known if self.held is None else self.held
@@ -90,7 +97,7 @@ class Trial:
             if pins is not None:
                 winner = pins.winner(environment, GRAPH, self.digest)
             else:
-                record = store.record(environment, GRAPH, self.digest)
+                record = self.record
                 winner = record.decision.winner if record and record.decision else None
             known = None if share is None else share.look_up(f"{GRAPH}/{self.digest}")
             self._known = held_by(winner if known is None else known.winner)

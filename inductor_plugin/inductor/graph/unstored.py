@@ -3,7 +3,7 @@
 Inductor's cache of compiled graphs looks frozen weights up by their sizes alone, and takes their values from the model that is
 compiled. But a weight that a C++ template has repacked is stored with the graph: another model of the same sizes gets
 it (torch 2.11 to 2.15, `CompiledFxGraph.constants`; docs/upstream/frozen_weights.md). And a graph that is found there is
-not lowered, so its provisional decisions would never become firm.
+not lowered, so its provisional decisions would never become firm: it is stored with what makes it due, or not at all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch._inductor import codecache
 from torch._inductor.freezing_utils import has_frozen_params, is_frozen_param
 from torch._inductor.graph import GraphLowering
 
+from inductor_plugin.inductor.graph.due import Due, carry
 from inductor_plugin.inductor.graph.stored import carry_decisions
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 _NAME = "_save_graph"
 _MARK = "inductor_plugin_repacked"
 _GRAPH = threading.local()
-"""Of each thread that compiles: whether decisions of its graph are provisional."""
+"""Of each thread that compiles: what makes its graph due."""
 
 
 def mark_repacked(graph: GraphLowering) -> None:
@@ -38,9 +39,9 @@ def mark_repacked(graph: GraphLowering) -> None:
             setattr(value, _MARK, True)
 
 
-def mark_provisional(*, provisional: bool) -> None:
-    """Note whether the graph that this thread compiles has decisions that a later compile is to make again."""
-    _GRAPH.provisional = provisional
+def mark_due(due: Due | None) -> None:
+    """Note what makes the graph that this thread compiles due to be compiled again; None if nothing does."""
+    _GRAPH.due = due
 
 
 def install() -> None:
@@ -53,14 +54,16 @@ def install() -> None:
     @functools.wraps(stock)
     def save_graph(key: str, compiled_graph: Any, *arguments: Any, **keywords: Any) -> None:
         # A graph without products has no session that would clear the mark of the one before.
-        provisional, _GRAPH.provisional = getattr(_GRAPH, "provisional", False), False
+        due, _GRAPH.due = getattr(_GRAPH, "due", None), None
         constants: dict[str, Any] = getattr(compiled_graph, "constants", None) or {}
         if any(getattr(value, _MARK, False) for value in constants.values()):
             logger.debug("a graph with repacked weights is not stored in Inductor's cache: %s", key)
             return
-        if provisional:
+        if due is not None and not due.is_kept:
             logger.debug("a graph with provisional decisions is not stored: %s", key)
             return
+        if due is not None:
+            carry(compiled_graph, due)
         carry_decisions(compiled_graph)
         stock(key, compiled_graph, *arguments, **keywords)
 

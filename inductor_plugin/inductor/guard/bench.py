@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx
@@ -29,6 +30,10 @@ logger = logging.getLogger(__name__)
 _CHILD = "inductor_plugin.worker.child.graphs"
 _CODEGEN = ("cpp.", "triton.", "cuda.", "cutlass.", "cpp_wrapper", "graph_partition")
 """Beginnings of the names of Inductor's options that change how generated code is compiled or loaded."""
+
+
+_READY: WeakKeyDictionary[BenchWorker, int | None] = WeakKeyDictionary()
+"""Workers that have run graphs, and the process in which each did."""
 
 
 class NotComparedError(Exception):
@@ -103,6 +108,7 @@ class GraphBench:
         if isinstance(times, JobFailed):
             raise NotComparedError(f"{times.status}: {times.reason}")
         assert isinstance(times, GraphTimes)
+        _READY[self.worker] = self.worker.pid
         logger.debug("graphs were loaded in %.1f s and run in %.1f s", times.load_s, times.run_s)
         if times.reason:
             raise NotComparedError(times.reason)
@@ -114,6 +120,14 @@ class GraphBench:
             return self.worker.call(job, limit_s)
         except WorkerError as error:
             return JobFailed("crashed", str(error))
+
+
+def is_ready(device: str) -> bool:
+    """Return True if a worker of a device runs that has run graphs, so that it has imported Inductor."""
+    return any(
+        worker.settings.device == device and pid is not None and worker.pid == pid
+        for worker, pid in _READY.items()
+    )
 
 
 def load_settings(device: str) -> LoadSettings:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+from inductor_plugin.worker.graph_job import FEWEST_TURNS
+
 MOST_RUNS = 4
 """Compiles in which the choices that cost time are searched; what is still suspected then is held."""
 
@@ -17,7 +19,7 @@ class Comparison:
     Attributes:
         tuned_ms: Milliseconds per call of the tuned graph, one entry a turn.
         library_ms: The same of the graph with library kernels.
-        disturbed: True if other work on the machine has prolonged a call of every turn.
+        disturbed: True if other work on the machine has prolonged a call of all turns but too few.
         plain_ms: As ``tuned_ms``, of the graph without any autotuning; empty if it was not run.
     """
 
@@ -41,13 +43,18 @@ class Comparison:
             for plain, tuned in zip(self.plain_ms, self.tuned_ms, strict=True)
         )
 
+    @property
+    def is_firm(self) -> bool:
+        """Whether it is known which graph is slower: enough turns were calm."""
+        return not self.disturbed and len(self._ratios) >= FEWEST_TURNS
+
     def is_slower(self, margin: float) -> bool:
         """Return True if the tuned graph is slower by more than a margin, and not by chance in a few turns.
 
         Args:
             margin: Factor by which a choice had to be faster than its library kernel.
         """
-        if self.disturbed or len(self._ratios) < 2:  # it is not known
+        if not self.is_firm:
             return False
         _, middle, high = quantiles(self._ratios, n=4, method="inclusive")
         return middle < 1 / margin and high < 1

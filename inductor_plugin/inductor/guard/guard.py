@@ -12,7 +12,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
@@ -21,27 +21,43 @@ from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.virtualized import V
 
 from inductor_plugin.cache import digest_of
+from inductor_plugin.cache.graph import TUNED, choices_in
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
 from inductor_plugin.inductor.artifacts.entries import add_record
 from inductor_plugin.inductor.facts.scope import active_config, without_plugin
 from inductor_plugin.inductor.graph import unstored
-from inductor_plugin.inductor.graph.graph_record import HeldProblems, is_settled
+from inductor_plugin.inductor.graph.due import (
+    Due,
+    due_of_decisions,
+    first_of,
+    is_for_comparison,
+)
+from inductor_plugin.inductor.graph.graph_record import HeldProblems, is_cut, is_settled
 from inductor_plugin.inductor.graph.ranks import given_back_on_failure
 from inductor_plugin.inductor.graph.trial import Trial, compiling
-from inductor_plugin.inductor.guard.allowance import ALLOWANCE, LEAST_RUN_S, Cost
+from inductor_plugin.inductor.guard.allowance import (
+    LEAST_RUN_S,
+    START_S,
+    Allowance,
+    Cost,
+    account_of,
+)
 from inductor_plugin.inductor.guard.bench import (
     CompiledGraph,
     GraphBench,
     NotComparedError,
+    is_ready,
     load_settings,
 )
+from inductor_plugin.inductor.guard.comparison import MOST_RUNS
 from inductor_plugin.inductor.guard.description import CannotDescribeError, Described
 from inductor_plugin.inductor.guard.fx_graph import copied, problem_of, uncounted, why_not_run
-from inductor_plugin.inductor.guard.verification import GuardedGraph, verified
+from inductor_plugin.inductor.guard.verification import GuardedGraph, VerifiedGraph, verified
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.pins.replay import read_pins
+from inductor_plugin.tuning.validity import again_at, due_at, is_provisional
 from inductor_plugin.worker.bench_farm.bench import FarmBench
 
 logger = logging.getLogger(__name__)
@@ -106,20 +122,29 @@ def compile_graph(
     with compiling(trial):
         compiled = stock(gm, example_inputs, *arguments, **keywords)
     elapsed_s = time.perf_counter() - started
-    ALLOWANCE.earn(elapsed_s)
+    allowance = _allowance(trial, config, elapsed_s)
     if isinstance(compiled, CompiledFxGraph):
-        given_up = trial.in_effect
-        if _is_due(trial, config):
-            cost = Cost(max(0.0, elapsed_s - (_waited_s() - waited_s)), run_s=_run_s(elapsed_s))
-            if reason := reason or _too_dear(cost, config):
+        is_waiting = _is_waiting(trial)
+        graph, due = VerifiedGraph(compiled, trial.in_effect, is_settled=not is_waiting), None
+        if allowance is not None and not is_waiting and _is_due(trial, config):
+            own_s = max(0.0, elapsed_s - (_waited_s() - waited_s))
+            cost = _cost(trial, own_s, elapsed_s)
+            if reason:
                 _leave_out(problem, reason)
+            elif why := _too_dear(cost, config, allowance):
+                _leave_out(problem, why)
+                due = _due(trial, own_s, cost)
             else:
                 tuned = CompiledGraph(compiled, gm)
-                make = functools.partial(_of, tuned, trial, source, problem, config, cost)
-                compiled, given_up = _guarded(make, tuned, trial, problem)
-        agreed = trial.agreed(given_up)
-        if agreed != given_up and original is not None:
+                make = functools.partial(
+                    _of, tuned, trial, source, problem, config, cost, allowance
+                )
+                graph = _guarded(make, graph, problem, _spending(config, allowance))
+                due = _due(trial, own_s, replace(cost, runs=MOST_RUNS)) if graph.is_cut else None
+        compiled, agreed = graph.code, trial.agreed(graph.given_up)
+        if agreed != graph.given_up and original is not None:
             compiled = source.again(Trial(trial.digest, agreed, is_extra=True)).code
+        _mark(trial, graph, due)
     _carry(trial, config)
     return compiled
 
@@ -144,16 +169,52 @@ def _waited_s() -> float:
     return COUNTERS.snapshot().wall_s
 
 
-def _run_s(elapsed_s: float) -> float:
-    return max(LEAST_RUN_S, _SHARE * elapsed_s)
+def _allowance(trial: Trial, config: Config, elapsed_s: float) -> Allowance | None:
+    """Return the seconds that comparisons of a graph's environment may take; None where nothing is compared.
+
+    With ``auto`` a compile earns its share. One that is made only because there is time now to compare its graph earns
+    nothing, but is a part of the comparison.
+    """
+    if trial.store is None or config.policy != "tune":
+        return None
+    allowance, is_again = Allowance(trial.store, account_of(trial.environment)), is_for_comparison()
+    if config.verify_graph == "auto" and is_again:
+        allowance.spend(elapsed_s)
+    elif config.verify_graph == "auto":
+        allowance.earn(config.verify_graph_share * elapsed_s)
+    return allowance
 
 
-def _too_dear(cost: Cost, config: Config) -> str:
+def _cost(trial: Trial, own_s: float, elapsed_s: float) -> Cost:
+    """Return what comparing a graph is expected to take.
+
+    Args:
+        trial: Its compile.
+        own_s: Seconds of that without tuning.
+        elapsed_s: All its seconds.
+    """
+    start_s = 0.0 if is_ready(trial.context.device) else START_S
+    # Where the graph gives up problems already, the tuned graph is a further compile.
+    runs = (MOST_RUNS if is_cut(trial.record) else 0) + trial.is_reduced
+    return Cost(own_s, start_s, max(LEAST_RUN_S, _SHARE * elapsed_s), runs)
+
+
+def _due(trial: Trial, own_s: float, cost: Cost) -> Due:
+    """Return how much the allowance has to have until the graph is compiled again, to be compared; times vary by half."""
+    need_s = 1.5 * (own_s + cost.total_s)
+    return Due(need_s=need_s, account=account_of(trial.environment))
+
+
+def _too_dear(cost: Cost, config: Config, allowance: Allowance) -> str:
     """Return why a comparison would take too long, empty if it may be made: always where it is asked for."""
     if config.verify_graph == "on":
         return ""
-    share = config.verify_graph_share
-    return cost.why_left_out(ALLOWANCE.left_s(share), share)
+    return cost.why_left_out(allowance.left_s, config.verify_graph_share)
+
+
+def _spending(config: Config, allowance: Allowance) -> Callable[[float], None]:
+    """Return what takes the seconds of a comparison: where it is asked for, it is no matter of the allowance."""
+    return allowance.spend if config.verify_graph == "auto" else lambda _: None
 
 
 def _choices(trial: Trial) -> dict[str, str]:
@@ -176,60 +237,73 @@ def _concerns(config: Config) -> bool:
 
 
 def _is_due(trial: Trial, config: Config) -> bool:
-    """Return True if a graph is to be compared: it has choices of ours that have not been, where something is measured."""
+    """Return True if a graph is to be compared: it has choices of ours that have not been, where something is measured.
+
+    Whoever has chosen: another process may have had no time to compare it.
+    """
     choices = _choices(trial)
-    if not choices or trial.store is None or config.policy != "tune":
+    return bool(choices) and config.policy == "tune" and not is_settled(trial.record, choices)
+
+
+def _is_waiting(trial: Trial) -> bool:
+    """Return True if other work has disturbed the last comparison of these choices, and it is too early for another."""
+    record = trial.record
+    tuned = record.candidates.get(TUNED) if record is not None else None
+    if record is None or tuned is None or not is_provisional(tuned):
         return False
-    record = trial.store.record(trial.environment, GRAPH, trial.digest)
-    if is_settled(record, choices):
-        return False
-    is_new = record is not None or not all(ticket.hit for ticket in trial.tickets)
-    return is_new or config.verify_graph == "on"
+    return choices_in(record) == _choices(trial) and time.time() < due_at(tuned)
 
 
 def _carry(trial: Trial, config: Config) -> None:
     """Record the graph's record for ``torch.compiler.save_cache_artifacts``, if it has one."""
-    store, environment = trial.store, trial.environment
-    if store is None or config.cache == "off":
-        return
-    if store.record(environment, GRAPH, trial.digest) is not None:
-        add_record(store, environment, GRAPH, trial.digest)
+    if trial.store is not None and config.cache != "off" and trial.record is not None:
+        add_record(trial.store, trial.environment, GRAPH, trial.digest)
+
+
+def _mark(trial: Trial, graph: VerifiedGraph, due: Due | None) -> None:
+    """Note what makes a graph due: provisional decisions, a disturbed comparison, or that there was no time for one.
+
+    Args:
+        trial: Its compile.
+        graph: What runs.
+        due: What makes a later compile compare it; None if nothing does.
+    """
+    tuned = None if graph.is_settled or trial.record is None else trial.record.candidates.get(TUNED)
+    again = None if graph.is_settled else Due(at=again_at([tuned] if tuned is not None else []))
+    unstored.mark_due(first_of([due_of_decisions(trial.tickets), again, due]))
 
 
 def _guarded(
     make: Callable[[], GuardedGraph],
-    compiled: CompiledGraph,
-    trial: Trial,
+    compiled: VerifiedGraph,
     problem: Mapping[str, Any],
-) -> tuple[Any, HeldProblems]:
-    """Return the compiled graph, or one that gives up choices because it was slower than with library kernels, and which.
+    spend: Callable[[float], None],
+) -> VerifiedGraph:
+    """Return the compiled graph, or one that gives up choices because it was slower than with library kernels.
 
     Args:
         make: Returns what it takes to compare the graph.
-        compiled: The tuned graph.
-        trial: Its compile.
+        compiled: The graph as it was compiled.
         problem: Its facts.
+        spend: Called with the seconds that this took.
     """
     started = time.perf_counter()
     try:
         with uncounted():
-            return verified(make(), _choices(trial))
+            graph = make()
+            return verified(graph, _choices(graph.trial))
     except (NotComparedError, CannotDescribeError) as error:
         _leave_out(problem, str(error))
-        return compiled.code, trial.in_effect
+        return compiled
     except Exception as error:  # noqa: BLE001  the border: no compile fails because it was to be compared
         COUNTERS.add(graphs_left_out=1)
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         warn_once(logger, f"a tuned graph was not compared with library kernels: {said}")
-        return compiled.code, trial.in_effect
+        return compiled
     finally:
         spent_s = time.perf_counter() - started
-        ALLOWANCE.spend(spent_s)
+        spend(spent_s)
         COUNTERS.add(compare_s=spent_s)
-        verdicts = [ticket.verdict for ticket in trial.tickets]
-        unstored.mark_provisional(
-            provisional=any(v is not None and v.provisional for v in verdicts)
-        )
 
 
 def _leave_out(problem: Mapping[str, Any], reason: str) -> None:
@@ -246,6 +320,7 @@ def _of(
     problem: Mapping[str, Any],
     config: Config,
     cost: Cost,
+    allowance: Allowance,
 ) -> GuardedGraph:
     """Return what it takes to compare a graph.
 
@@ -266,6 +341,9 @@ def _of(
     def again(given_up: HeldProblems) -> CompiledGraph:
         return source.again(Trial(trial.digest, given_up, is_extra=True))
 
+    def runs_after(spent_s: float) -> int:
+        return MOST_RUNS if is_asked else cost.runs_in(allowance.left_s - spent_s, MOST_RUNS)
+
     def plain() -> CompiledGraph:
         options: Any = inductor_config  # typed partly
         with options.patch({**_UNTUNED, **without_plugin()}):
@@ -280,4 +358,5 @@ def _of(
         problem,
         config,
         max(cost.run_s, _ASKED_S) if is_asked else cost.run_s,
+        runs_after,
     )

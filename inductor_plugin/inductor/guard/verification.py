@@ -12,23 +12,27 @@ from inductor_plugin.cache import Decision
 from inductor_plugin.cache.graph import CHOICES, TUNED
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph.graph_record import (
+    CUT,
     LIBRARY,
     PLAIN,
     HeldProblems,
     held,
+    is_firm,
     record_of,
     row,
 )
 from inductor_plugin.inductor.graph.trial import Trial
 from inductor_plugin.inductor.guard.bench import CompiledGraph, GraphBench, NotComparedError
-from inductor_plugin.inductor.guard.comparison import Comparison, search
+from inductor_plugin.inductor.guard.comparison import MOST_RUNS, Comparison, search
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.environment import provenance
 from inductor_plugin.tuning.report.terminal import show
+from inductor_plugin.tuning.validity import disturbance
 
 logger = logging.getLogger(__name__)
 
 _ALL = HeldProblems(everything=True)
+_DISTURBED = "other work on the machine has disturbed a comparison of graphs"
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class GuardedGraph:
         problem: The graph's facts.
         config: The options.
         limit_s: Seconds in which graphs are run in turns.
+        runs_after: Returns for how many further compiles and runs there is time after so many seconds.
     """
 
     compiled: CompiledGraph
@@ -54,10 +59,31 @@ class GuardedGraph:
     problem: Mapping[str, Any]
     config: Config
     limit_s: float
+    runs_after: Callable[[float], int]
 
 
-def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> tuple[Any, HeldProblems]:
-    """Return the graph as it is to run and what it gives up, and write its record.
+@dataclass(frozen=True)
+class VerifiedGraph:
+    """A graph as it is to run.
+
+    Attributes:
+        code: What Inductor returned, a `CompiledFxGraph`.
+        given_up: The problems whose library kernel runs in it.
+        is_settled: False if other work has disturbed a comparison, so that a later compile is to compare the graph again.
+        is_cut: True if there was no time to search for the choices that cost time, so that all may have been given up.
+    """
+
+    code: Any
+    given_up: HeldProblems
+    is_settled: bool = True
+    is_cut: bool = False
+
+
+def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> VerifiedGraph:
+    """Return the graph as it is to run, and write its record.
+
+    A disturbed comparison replaces nothing that an earlier one has found out: a firm record of other choices, or what the
+    graph gives up. Without such a record the graph runs as it was tuned until it can be compared.
 
     Args:
         graph: The graph.
@@ -67,7 +93,7 @@ def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> tuple[Any, Held
         NotComparedError: It was not run in turns with the same graph of library kernels.
         CannotDescribeError: It cannot be sent to the worker.
     """
-    margin = graph.config.never_slower_margin
+    margin, started = graph.config.never_slower_margin, time.perf_counter()
     graph.bench.prepare()
     library = graph.again(_ALL)
     tuned = graph.again(HeldProblems()) if graph.trial.is_reduced else graph.compiled
@@ -82,19 +108,27 @@ def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> tuple[Any, Held
             logger.debug("a graph with some library kernels was not run: %s", error)
             return False
         tried[given_up] = compiled, comparison
-        return not (comparison.is_slower(margin) or comparison.disturbed)
+        return comparison.is_firm and not comparison.is_slower(margin)
 
     whole = graph.bench.compare([tuned, library, *others], graph.limit_s)
-    if not whole.is_slower(margin):
-        _keep(graph, choices, HeldProblems(), whole, whole)
-        return tuned.code, HeldProblems()
-    given_up = search(_most_suspicious_first(graph.trial, choices), is_fast)
-    if given_up == frozenset(choices):
-        _keep(graph, choices, _ALL, whole, whole)
-        return library.code, _ALL
-    compiled, best = tried[given_up]
-    _keep(graph, choices, held(given_up), whole, best)
-    return compiled.code, held(given_up)
+    if not whole.is_firm and (graph.trial.is_reduced or is_firm(graph.trial.record)):
+        COUNTERS.add(graphs_left_out=1)
+        logger.info("%s; what was found out before stays", _DISTURBED)
+        return VerifiedGraph(graph.compiled.code, graph.trial.in_effect, is_settled=False)
+    compiled, best, given_up, is_short = tuned, whole, HeldProblems(), False
+    if whole.is_slower(margin):
+        runs = graph.runs_after(time.perf_counter() - started)
+        digests = search(_most_suspicious_first(graph.trial, choices), is_fast, runs)
+        is_short = len(choices) > 1 and len(tried) >= runs < MOST_RUNS
+        compiled, best, given_up = (
+            (library, whole, _ALL)
+            if digests == frozenset(choices)
+            else (*tried[digests], held(digests))
+        )
+    is_settled = whole.is_firm and all(comparison.is_firm for _, comparison in tried.values())
+    facts = {CHOICES: dict(choices), **({CUT: True} if is_short else {})}
+    _keep(graph, facts, given_up, whole, best, is_settled=is_settled)
+    return VerifiedGraph(compiled.code, given_up, is_settled, is_short)
 
 
 def _most_suspicious_first(trial: Trial, choices: Mapping[str, str]) -> list[str]:
@@ -109,27 +143,34 @@ def _most_suspicious_first(trial: Trial, choices: Mapping[str, str]) -> list[str
 
 def _keep(
     graph: GuardedGraph,
-    choices: Mapping[str, str],
+    own: Mapping[str, Any],
     given_up: HeldProblems,
     whole: Comparison,
     best: Comparison,
+    *,
+    is_settled: bool,
 ) -> None:
-    """Write the graph's record, and log it."""
+    """Write the graph's record, with what only the tuned graph's provenance has, and log it."""
     facts = dict(provenance(graph.trial.tickets[0].problem.output.device))
+    late, before = not is_settled, graph.trial.record
+    if late:  # a machine that is always busy compares less and less often
+        own = {**own, **disturbance(before.candidates.get(TUNED) if before is not None else None)}
     rows = [
-        row(TUNED, whole.tuned_ms, {**facts, CHOICES: dict(choices)}, disturbed=whole.disturbed),
-        row(LIBRARY, whole.library_ms, facts, disturbed=whole.disturbed),
+        row(TUNED, whole.tuned_ms, {**facts, **own}, disturbed=late),
+        row(LIBRARY, whole.library_ms, facts, disturbed=late),
     ]
     if whole.plain_ms:
-        rows.append(row(PLAIN, whole.plain_ms, facts, disturbed=whole.disturbed))
+        rows.append(row(PLAIN, whole.plain_ms, facts, disturbed=late))
     speedup, reason = whole.speedup, said_of(whole)
     if given_up.everything:
         reason = f"{reason}, so that all library kernels stay"
         speedup = 1.0
     elif given_up.digests:
-        rows.append(row(given_up.candidate, best.tuned_ms, facts, disturbed=best.disturbed))
+        rows.append(row(given_up.candidate, best.tuned_ms, facts, disturbed=late))
         speedup = best.speedup
-        reason = f"{reason}, {speedup:.3f}x with library kernels for {len(given_up.digests)} of {len(choices)} problems"
+        reason = f"{reason}, {speedup:.3f}x with library kernels for {len(given_up.digests)} of {len(own[CHOICES])} problems"
+    if late:
+        reason = f"{reason} (provisional: {_DISTURBED})"
     decision = Decision(
         winner=given_up.candidate,
         library=LIBRARY,

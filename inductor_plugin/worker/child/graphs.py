@@ -21,6 +21,7 @@ from inductor_plugin.worker.child import inductor, memory
 from inductor_plugin.worker.child.operands import build, dtype_of, storage_elements
 from inductor_plugin.worker.devices.lookup import uuid_of
 from inductor_plugin.worker.graph_job import (
+    FEWEST_TURNS,
     MKLDNN_CONVOLUTION,
     GraphCode,
     GraphJob,
@@ -38,7 +39,7 @@ _SMALL = 0.1
 _MOST_INTEGER = 8
 _WAIT_S = 30.0
 """Longest wait for another process that measures: the parent waits for all of this."""
-_MOST_TURNS, FEWEST_TURNS = 30, 5
+_MOST_TURNS = 30
 FEWEST_CALLS = 3 + FEWEST_TURNS
 """Of each graph: two to warm up, the one that finds how many calls make a sample, and the fewest turns."""
 _SAMPLING = Sampling(
@@ -88,10 +89,23 @@ def _compared(job: GraphJob) -> GraphTimes:
         repeats = max(repeats_for(timer, call, _SAMPLING) for call in calls)
         turns = _turns(timer, calls, repeats, restore, loaded_at + job.limit_s)
         alone = bool(mine)
-    calm = [row for row, disturbed in turns if alone and not disturbed]
-    used = calm or [row for row, _ in turns]
+    rows, disturbed = counted([(row, late or not alone) for row, late in turns])
     run_s = time.monotonic() - loaded_at
-    return GraphTimes(tuple(zip(*used, strict=True)), not calm, load_s=load_s, run_s=run_s)
+    return GraphTimes(tuple(zip(*rows, strict=True)), disturbed, load_s=load_s, run_s=run_s)
+
+
+def counted(
+    turns: Sequence[tuple[tuple[float, ...], bool]],
+) -> tuple[list[tuple[float, ...]], bool]:
+    """Return the samples of the turns that count, and whether they are disturbed: calm turns, or all where those are too few.
+
+    Args:
+        turns: The samples of each turn, and whether other work has prolonged one of them.
+    """
+    calm = [row for row, disturbed in turns if not disturbed]
+    if len(calm) < FEWEST_TURNS:
+        return [row for row, _ in turns], True
+    return calm, False
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Graphs with repacked weights, which would be those of another model, or with provisional decisions are not stored."""
+"""Graphs with repacked weights, which would be those of another model, or with provisional decisions are not stored for good."""
 
 # torch types these partly; what it leaves open says nothing about the tests.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -22,6 +22,7 @@ from torch._inductor import codecache
 import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.inductor.graph import unstored
+from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.tuning.selection import Selection
@@ -121,6 +122,32 @@ def test_a_graph_with_provisional_decisions_is_decided_again(
                 torch.ones(1, 2, 64, 32)
             )
     assert counters["inductor"]["fxgraph_cache_hit"] == hits + 1
+
+
+@pytest.mark.parametrize(("again_s", "hits"), [(1e6, 1), (-1.0, 0)])
+def test_a_graph_with_provisional_decisions_is_kept_until_they_are_measured_again(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, again_s: float, hits: int
+) -> None:
+    """A machine that is always busy would lower it at each start."""
+    decide = Selection.decide
+
+    def beside_other_work(selection: Selection, ticket: TuningTicket) -> Verdict:
+        ticket.measured = {
+            name: replace(row, provenance={**row.provenance, "disturbed": True})
+            for name, row in ticket.measured.items()
+        }
+        ticket.verdict = replace(decide(selection, ticket), provisional=True)
+        return ticket.verdict
+
+    monkeypatch.setattr(Selection, "decide", beside_other_work)
+    monkeypatch.setattr(validity, "AGAIN_S", again_s)
+    counters.clear()
+    options: Any = {"cache_dir": str(cache_dir)}
+    for _ in range(2):
+        torch._dynamo.reset()
+        compiled = torch.compile(attention, backend="inductor_plugin", options=options)
+        compiled(torch.ones(1, 2, 64, 32))
+    assert counters["inductor"]["fxgraph_cache_hit"] == hits
 
 
 def test_inductors_own_function_is_back_after_the_plugin_is_off() -> None:

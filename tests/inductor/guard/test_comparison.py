@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from inductor_plugin.inductor.guard.comparison import MOST_RUNS, Comparison, search
+from inductor_plugin.worker.graph_job import FEWEST_TURNS
 
 MARGIN = 1.02
 
@@ -14,13 +15,14 @@ MARGIN = 1.02
 @pytest.mark.parametrize(
     ("tuned_ms", "library_ms", "slower"),
     [
-        ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), False),
-        ((1.1, 1.1, 1.1), (1.0, 1.0, 1.0), True),
-        ((0.9, 0.9, 0.9), (1.0, 1.0, 1.0), False),
-        ((1.01, 1.01, 1.01), (1.0, 1.0, 1.0), False),  # within the margin
+        ((1.0,) * 5, (1.0,) * 5, False),
+        ((1.1,) * 5, (1.0,) * 5, True),
+        ((0.9,) * 5, (1.0,) * 5, False),
+        ((1.01,) * 5, (1.0,) * 5, False),  # within the margin
         ((1.5, 1.5, 0.5, 0.5, 1.5), (1.0,) * 5, False),  # by chance
-        ((5.5, 1.1, 1.1, 11.0), (5.0, 1.0, 1.0, 10.0), True),  # a machine that is slow at times
-        ((9.0,), (1.0,), False),  # one turn says nothing
+        # a machine that is slow at times
+        ((5.5, 1.1, 1.1, 11.0, 1.1), (5.0, 1.0, 1.0, 10.0, 1.0), True),
+        ((9.0,) * 4, (1.0,) * 4, False),  # a few turns say nothing
     ],
 )
 def test_it_is_slower_in_most_turns_by_the_margin(
@@ -28,6 +30,12 @@ def test_it_is_slower_in_most_turns_by_the_margin(
 ) -> None:
     assert Comparison(tuned_ms, library_ms).is_slower(MARGIN) is slower
     assert not Comparison(tuned_ms, library_ms, disturbed=True).is_slower(MARGIN)
+
+
+def test_it_is_firm_if_enough_turns_were_calm() -> None:
+    assert Comparison((1.0,) * FEWEST_TURNS, (1.0,) * FEWEST_TURNS).is_firm
+    assert not Comparison((1.0,) * FEWEST_TURNS, (1.0,) * FEWEST_TURNS, disturbed=True).is_firm
+    assert not Comparison((1.0,) * (FEWEST_TURNS - 1), (1.0,) * (FEWEST_TURNS - 1)).is_firm
 
 
 def test_the_speedup_is_that_of_most_turns() -> None:

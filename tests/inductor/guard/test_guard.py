@@ -7,41 +7,39 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch._dynamo
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.compiler._cache import CacheArtifactManager
 
 import inductor_plugin
 from inductor_plugin import cli
-from inductor_plugin.cache import Record, document, open_store
+from inductor_plugin.cache import open_store
 from inductor_plugin.cache.graph import TUNED
-from inductor_plugin.cache.record import GRAPH, to_fields
+from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.inductor.graph.graph_record import LIBRARY, PLAIN
-from inductor_plugin.inductor.guard import guard
-from inductor_plugin.inductor.guard.allowance import Allowance
-from inductor_plugin.inductor.guard.bench import CompiledGraph, GraphBench
 from inductor_plugin.inductor.guard.comparison import Comparison
-from inductor_plugin.tuning import selection
-from inductor_plugin.tuning.decision import Verdict
-from inductor_plugin.tuning.runtime import RUNTIME
-from inductor_plugin.worker.child.graphs import built
-from tests.support.candidates.fast_templates import CALLS, rivals_offered
 from tests.support.compile import fresh
+from tests.support.fakes.referee import (
+    ALWAYS,
+    A,
+    B,
+    C,
+    Referee,
+    choose_otherwise,
+    graph_record,
+    judge,
+    rivals_win,
+    run,
+)
 
-__all__ = ["fresh"]  # the fixture
+__all__ = ["fresh", "rivals_win"]  # the fixtures
 pytestmark = pytest.mark.compat
-
-ALWAYS: dict[str, Any] = {"verify_graph": "auto", "verify_graph_share": 1e6}
-"""Compare graphs however long that takes: the machine may be busy."""
-A, B, C = torch.randn(17, 33), torch.randn(33, 29), torch.randn(29, 41)
 
 
 @torch.library.custom_op("guard_test::shouted", mutates_args=())
@@ -53,79 +51,6 @@ def shouted(x: Tensor) -> Tensor:
 @shouted.register_fake
 def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
-
-
-def two_products(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    return torch.relu(a @ b) @ c
-
-
-@pytest.fixture(autouse=True)
-def rivals_win(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every problem chooses the rival of its library kernel, the first with a smaller gain."""
-
-    def decide(times: Mapping[str, float], libraries: Collection[str], *_: Any) -> Verdict:
-        (library,), (rival,) = libraries, [name for name in times if name not in libraries]
-        return Verdict(rival, library, "faster", 1.5)
-
-    monkeypatch.setattr(selection, "decide", decide)
-    with rivals_offered():
-        yield
-
-
-class Referee:
-    """Calls a graph slower that has more rivals than it may have, in place of the worker."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
-        self.allowed = allowed
-        self.compared: list[int] = []
-        """Rivals of each tuned graph."""
-        self.plain = 0
-        """Graphs without autotuning."""
-        judge(monkeypatch, self.compare)
-
-    def compare(
-        self, bench: GraphBench, graphs: Sequence[CompiledGraph], limit_s: float
-    ) -> Comparison:
-        assert limit_s >= 0.5
-        inputs = [built(value, {}) for value in bench.described.inputs]
-        rivals = [rivals_in(lambda graph=graph: graph.code([*inputs])) for graph in graphs]
-        self.compared.append(rivals[0])
-        assert set(rivals[1:]) == {0}
-        self.plain += len(graphs) - 2
-        slower = self.compared[-1] > self.allowed
-        plain_ms = (1.5,) * 5 if len(graphs) > 2 else ()
-        return Comparison(((2.0 if slower else 0.5),) * 5, (1.0,) * 5, plain_ms=plain_ms)
-
-
-def judge(
-    monkeypatch: pytest.MonkeyPatch,
-    compare: Callable[[GraphBench, Sequence[CompiledGraph], float], Comparison],
-) -> None:
-    """Let a function compare graphs; the worker is left alone."""
-    monkeypatch.setattr(GraphBench, "compare", lambda *arguments: compare(*arguments))  # pyright: ignore
-    monkeypatch.setattr(GraphBench, "prepare", lambda bench: None)  # pyright: ignore
-
-
-def rivals_in(call: Callable[[], object]) -> int:
-    """Return how many rivals a call runs."""
-    before = CALLS.total()
-    call()
-    return CALLS.total() - before
-
-
-def run(cache_dir: Path, **options: Any) -> int:
-    """Compile and run the graph in what is a new process to the plugin; return how many rivals it runs."""
-    RUNTIME.forget()
-    torch._dynamo.reset()
-    options = {"cache_dir": str(cache_dir), **ALWAYS, **options}
-    function = torch.compile(two_products, backend="inductor_plugin", options=options)
-    torch.testing.assert_close(function(A, B, C), two_products(A, B, C), atol=1e-3, rtol=1e-3)
-    return rivals_in(lambda: function(A, B, C))
-
-
-def graph_record(cache_dir: Path) -> Record:
-    (record,) = [each for each in open_store(cache_dir).iter_records() if each.op == GRAPH]
-    return record
 
 
 @pytest.mark.parametrize(
@@ -192,12 +117,7 @@ def test_a_graph_whose_choices_have_changed_is_compared_with_all_of_them(
     """Its record says that library kernels run, as which it is compiled: those are not compared with themselves."""
     referee = Referee(monkeypatch, allowed=0)
     assert run(cache_dir) == 0
-    store, record = open_store(cache_dir), graph_record(cache_dir)
-    tuned = record.candidates[TUNED]
-    before = replace(tuned, provenance={**tuned.provenance, "choices": {"a problem": "a rival"}})
-    candidates = {**record.candidates, TUNED: before}
-    path = store.layout.record(record.environment, record.op, record.digest)
-    path.write_bytes(document.dump(to_fields(replace(record, candidates=candidates))))
+    choose_otherwise(cache_dir)
     referee.compared.clear()
     assert run(cache_dir) == 0
     assert referee.compared[0] == 2
@@ -206,28 +126,16 @@ def test_a_graph_whose_choices_have_changed_is_compared_with_all_of_them(
     assert decision.winner == LIBRARY
 
 
-def test_what_was_known_before_is_compared_where_asked(
-    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("options", [{"verify_graph": "on"}, {}])
+def test_what_was_known_before_is_compared_where_there_is_time(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
+    """Other processes had no time for it, or did not compare: until now it was compared with ``on`` alone, that is never."""
     referee = Referee(monkeypatch, allowed=0)
     assert run(cache_dir, verify_graph="off") == 2
-    assert run(cache_dir) == 2
+    assert run(cache_dir, verify_graph_share=0.0) == 2
     assert referee.compared == []
-    assert run(cache_dir, verify_graph="on") == 0
-
-
-def test_a_comparison_beside_other_work_is_made_again(
-    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared: list[int] = []
-
-    def disturbed(*_: Any) -> Comparison:
-        compared.append(1)
-        return Comparison((2.0,) * 5, (1.0,) * 5, disturbed=True)
-
-    judge(monkeypatch, disturbed)
-    assert [run(cache_dir), run(cache_dir)] == [2, 2]
-    assert len(compared) == 2
+    assert run(cache_dir, **options) == 0
 
 
 def test_a_graph_that_cannot_be_compared_runs_as_it_was_tuned(
@@ -275,7 +183,6 @@ def test_a_graph_that_would_take_too_long_is_left_out_with_its_reason(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "inductor_plugin")
-    monkeypatch.setattr(guard, "ALLOWANCE", Allowance())  # not what other tests have earned
     referee = Referee(monkeypatch, allowed=0)
     before = inductor_plugin.stats()
     assert run(cache_dir, verify_graph_share=0.01) == 2

@@ -36,6 +36,7 @@ class FakeBench:
         status: Status in screening, by candidate; ``ok`` for others.
         final_status: The same in the finals.
         final_reason: The reasons then.
+        calm_turns: Turns of each leg of the finals that nothing disturbs; None for all.
         without_device: True skips everything, since nothing can be measured.
         released: How often it was to give memory back.
         error: Raised by every job.
@@ -51,6 +52,7 @@ class FakeBench:
     status: dict[str, Status] = field(default_factory=dict[str, Status])
     final_status: dict[str, Status] = field(default_factory=dict[str, Status])
     final_reason: dict[str, str] = field(default_factory=dict[str, str])
+    calm_turns: int | None = None
     without_device: bool = False
     released: int = 0
     error: Exception | None = None
@@ -89,7 +91,11 @@ class FakeBench:
         if status != "ok":
             return Outcome(name, status, self.final_reason.get(name, f"{name} is {status}"))
         took_ms = self.final_ms.get(name, self.screen_ms.get(name, 1.0))
-        return Outcome(name, "ok", samples_ms=spread(took_ms, rounds))
+        samples_ms = spread(took_ms, rounds)
+        calm_ms = samples_ms[: self.calm_turns]
+        return Outcome(
+            name, "ok", samples_ms=calm_ms or samples_ms, disturbed=not calm_ms, turns=rounds
+        )
 
     def _run(self, name: str) -> None:
         if self.during is not None:

@@ -100,6 +100,20 @@ def test_the_finals_end_when_no_one_can_catch_up(rig: Rig) -> None:
     assert len(rig.bench.finals) == 1
 
 
+@pytest.mark.parametrize(("calm_turns", "legs"), [(6, 1), (3, 1), (2, 2), (1, 3), (0, MAX_LEGS)])
+def test_the_finals_go_on_until_enough_turns_are_calm(rig: Rig, calm_turns: int, legs: int) -> None:
+    rig.bench.calm_turns = calm_turns
+    rig.bench.screen_ms = {"library": 1.1, "a": 1.0}
+    rig.bench.final_ms = {"library": 2.0, "a": 1.5}
+    pending = task([entry("library", library=True), entry("a")])
+    assert rig.run(pending)
+    assert pending.legs == legs
+    for candidate in pending.entries:
+        assert len(candidate.samples_ms) == legs * (calm_turns or ROUNDS_PER_LEG)
+        assert min(candidate.samples_ms) > 1.4  # none of the screening's are left
+        assert candidate.disturbed is (calm_turns == 0)
+
+
 def test_one_candidate_alone_needs_no_finals(rig: Rig) -> None:
     pending = task([entry("only")])
     assert rig.run(pending)

@@ -131,6 +131,13 @@ def test_a_changed_input_is_restored_and_what_another_process_disturbs_is_known(
     assert len(set(seen)) == 1
 
 
+@pytest.mark.parametrize(("calm", "disturbed"), [(0, True), (1, True), (4, True), (5, False)])
+def test_a_few_calm_turns_are_no_comparison(calm: int, *, disturbed: bool) -> None:
+    turns = [((9.0, 1.0), True)] * 3 + [((2.0, 1.0), False)] * calm
+    expected = [row for row, late in turns if disturbed or not late]
+    assert graphs.counted(turns) == (expected, disturbed)
+
+
 @pytest.mark.parametrize(("device", "uuid"), [("cpu", ""), ("cuda:1", "uuid of cuda:1")])
 def test_graphs_are_measured_when_it_is_their_turn_on_their_gpu(
     monkeypatch: pytest.MonkeyPatch, device: str, uuid: str

@@ -1,0 +1,124 @@
+"""A graph in Inductor's cache is compiled again once its decisions are, or there is time to compare it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch._inductor import codecache
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.config import Config
+from inductor_plugin.inductor.graph import due as marks
+from inductor_plugin.inductor.graph.due import (
+    Due,
+    carry,
+    due_of,
+    due_of_decisions,
+    first_of,
+    is_dropped,
+    is_for_comparison,
+)
+from inductor_plugin.inductor.guard.allowance import Allowance, account_of
+from inductor_plugin.tuning import validity
+from tests.support.cache.records import measured
+from tests.support.fakes.selection import offers, race, rig
+
+ACCOUNT = account_of("e" * 64)
+KEY = "f" + "a" * 40
+
+
+@pytest.mark.parametrize(("left_s", "is_due"), [(5.9, False), (6.0, True), (-1.0, False)])
+def test_it_is_due_when_what_it_needs_is_left(left_s: float, *, is_due: bool) -> None:
+    assert Due(need_s=6.0, account=ACCOUNT).is_affordable(left_s) is is_due
+    assert not Due(at=5.0).is_affordable(left_s)
+
+
+@pytest.mark.parametrize(
+    ("due", "kept"),
+    [
+        (Due(at=0.0), False),  # the next compile decides again
+        (Due(at=0.0, need_s=6.0), False),
+        (Due(at=5.0), True),
+        (Due(need_s=6.0), True),
+        (Due(), False),  # nothing would ever make it due
+    ],
+)
+def test_inductors_cache_keeps_what_becomes_due_later(due: Due, *, kept: bool) -> None:
+    assert due.is_kept is kept
+
+
+def test_of_several_reasons_the_first_counts() -> None:
+    assert first_of([None]) is None
+    dues = [Due(at=9.0), None, Due(need_s=6.0, account=ACCOUNT), Due(at=5.0)]
+    assert first_of(dues) == Due(5.0, 6.0, ACCOUNT)
+
+
+def test_decisions_are_due_when_the_first_of_their_measurements_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validity, "AGAIN_S", 10.0)
+    ticket = rig(tmp_path).plan(offers("a"))
+    race(ticket, {"library": 2.0, "a": 1.0})
+    assert ticket.verdict is not None
+    assert due_of_decisions([ticket]) is None
+    ticket.verdict = replace(ticket.verdict, provisional=True)
+    assert due_of_decisions([ticket]) == Due(at=0.0)  # it is not known why
+    rows = (
+        measured("library", provenance={"disturbed": True}, measured_at=9e9),
+        measured("a", provenance={"disturbed": True}, measured_at=8e9),
+    )
+    ticket.measured = {row.candidate: row for row in rows}
+    assert due_of_decisions([ticket]) == Due(at=8e9 + 10.0)
+
+
+def test_a_graph_is_dropped_when_its_time_has_come(cache_dir: Path, inductor_cache: Path) -> None:
+    config, graph = Config.load({"cache_dir": str(cache_dir)}, environ={}), SimpleNamespace()
+    carry(graph, Due(at=time.time() + 1e6))
+    assert not is_dropped(graph, KEY, config)
+    carry(graph, Due(at=time.time() - 1.0))
+    assert not is_dropped(graph, KEY, replace(config, policy="cached"))
+    assert is_dropped(graph, KEY, config)
+    assert not is_for_comparison()
+
+
+def test_a_graph_that_was_left_out_is_dropped_once_there_is_time(
+    cache_dir: Path, inductor_cache: Path
+) -> None:
+    graph, config = SimpleNamespace(), Config.load({"cache_dir": str(cache_dir)}, environ={})
+    config = replace(config, verify_graph="auto")
+    assert due_of(graph) is None
+    assert not is_dropped(graph, KEY, config)
+    carry(graph, Due(need_s=6.0, account=ACCOUNT))
+    assert due_of(graph) == Due(need_s=6.0, account=ACCOUNT)
+    untyped: Any = codecache.FxGraphCache
+    entry = Path(untyped._get_tmp_dir_for_key(KEY)) / "content"
+    entry.parent.mkdir(parents=True)
+    entry.write_bytes(b"a graph")
+    assert not is_dropped(graph, KEY, config)
+    Allowance(open_store(cache_dir), ACCOUNT).earn(7.0)
+    for other in ({"policy": "cached"}, {"verify_graph": "off"}, {"cache": "off"}):
+        options: Any = other
+        assert not is_dropped(graph, KEY, replace(config, **options))
+    assert entry.exists()
+    assert not is_for_comparison()
+    assert is_dropped(graph, KEY, config)
+    # The graph that is compared now is stored beside it, not in its place.
+    assert not entry.exists()
+    assert is_for_comparison()
+    assert not is_for_comparison()
+
+
+def test_another_torch_that_keeps_its_entries_elsewhere_is_no_error(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "codecache", SimpleNamespace(FxGraphCache=SimpleNamespace()))
+    config = Config.load({"cache_dir": str(cache_dir), "verify_graph": "auto"}, environ={})
+    graph = SimpleNamespace()
+    carry(graph, Due(need_s=0.0, account=ACCOUNT))
+    assert is_dropped(graph, KEY, config)
+    assert is_for_comparison()
