@@ -39,6 +39,7 @@ from inductor_plugin.tuning.ticket import (
     outdated,
     record_of,
     spreads,
+    turns_of,
     unwanted_libraries,
 )
 from inductor_plugin.tuning.validity import (
@@ -226,15 +227,17 @@ class Selection:
             times_ms |= upper_bounds(times_ms, samples, libraries, disturbed)
             margin, noise = self._config.never_slower_margin, spreads(ticket)
 
-            def decided(of_ms: Mapping[str, float]) -> Verdict:
-                return decide(of_ms, libraries, margin, noise, disturbed)
+            def decided(
+                of_ms: Mapping[str, float], turns: Mapping[str, tuple[float, ...]]
+            ) -> Verdict:
+                return decide(of_ms, libraries, margin, noise, disturbed, turns)
 
             ticket.verdict = self._pinned(ticket)
             if ticket.verdict is None:
-                ticket.verdict = decided(times_ms)
+                ticket.verdict = decided(times_ms, turns_of(ticket))
                 launches = launches_of(ticket) if self._host_counts else {}
                 if launches:
-                    by_cost = decided(costs(times_ms, launches))
+                    by_cost = decided(costs(times_ms, launches), {})
                     ticket.verdict = explained(by_cost, ticket.verdict, launches)
                 ticket.verdict = open_to_late(ticket, ticket.verdict)
         return ticket.verdict
