@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from inductor_plugin.worker.farm.connection import Connection, reason_of
+from inductor_plugin.worker.farm.connection import ANSWER_S, Connection, reason_of
 from inductor_plugin.worker.farm.node import compile_parcel
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel
 from inductor_plugin.worker.jobs import WorkerSettings
@@ -43,7 +43,7 @@ class Cluster:
         self._ray = self._connection.ray
         self._counted_at, self._cpus, self._largest_bytes = -math.inf, 1, 0
         try:
-            self._settings = self._ray.put(settings)
+            self._settings = self._connection.within(ANSWER_S, lambda: self._ray.put(settings))
             self._task = self._ray.remote(compile_parcel)
         except Exception as error:  # Ray's errors of connecting have no common class
             raise self._connection.failed(error) from error
@@ -54,8 +54,7 @@ class Cluster:
         Raises:
             WorkerError: The connection has ended.
         """
-        self._connection.check()
-        return self._ray.put(parcel)
+        return self._connection.within(ANSWER_S, lambda: self._ray.put(parcel))
 
     def start(self, parcel: Any, limit_s: float, memory_bytes: int) -> Any:
         """Start a task, and return its reference.
@@ -64,6 +63,9 @@ class Cluster:
             parcel: Reference to the job.
             limit_s: As of `compile_parcel`.
             memory_bytes: Memory that it needs on its node.
+
+        Raises:
+            WorkerError: The connection has ended.
         """
         task = self._task.options(
             num_cpus=1,
@@ -71,10 +73,17 @@ class Cluster:
             max_retries=RETRIES,
             name="compile",
         )
-        return task.remote(parcel, self._settings, limit_s)
+        # Without a connection Ray would start a cluster on this machine: `within` checks that there is one.
+        return self._connection.within(
+            ANSWER_S, lambda: task.remote(parcel, self._settings, limit_s)
+        )
 
     def when_done(self, task: Any, answer: Callable[[Delivery | str], None]) -> None:
-        """Call ``answer`` with a task's result, or with why it has none, from a thread of Ray's."""
+        """Call ``answer`` with a task's result, or with why it has none, from a thread of Ray's.
+
+        Raises:
+            WorkerError: The connection has ended.
+        """
 
         def done(future: Any) -> None:
             try:
@@ -82,16 +91,22 @@ class Cluster:
             except Exception as error:  # noqa: BLE001  whatever Ray raises, somebody waits for the job
                 answer(reason_of(error))
 
-        task.future().add_done_callback(done)
+        # A client waits here for the number of the task.
+        self._connection.within(ANSWER_S, lambda: task.future().add_done_callback(done))
 
     def cancel(self, task: Any) -> None:
         """Give a task up; its worker process ends."""
         if not self._connection.alive:
             return
         try:
-            self._ray.cancel(task, force=True)
+            self._connection.within(ANSWER_S, lambda: self._ray.cancel(task, force=True))
         except Exception as error:  # noqa: BLE001  it has ended, or the cluster has
             logger.debug("a task of the farm is not cancelled: %s", error)
+
+    @property
+    def alive(self) -> bool:
+        """False once the connection has ended: nothing that was started is answered any more."""
+        return self._connection.alive
 
     @property
     def cpus(self) -> int:

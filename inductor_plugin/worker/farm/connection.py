@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswerError
+from typing import Any, TypeVar
 
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.worker.failure import one_line
 
+Result = TypeVar("Result")
+
+ANSWER_S = 60.0
+"""Limit of a call that a cluster answers at once. Ray's client takes up to 30 s to connect again, and waits 600 s for a head
+that says nothing."""
 _CONNECTING = threading.Lock()
 """A process has one connection; what compiles and what measures may ask for it at the same time."""
 
@@ -33,6 +41,7 @@ class Connection:
         """
         self.ray = _imported(farm, option)
         self._farm = farm
+        self._silent = False
         with _CONNECTING:
             self._own = not self.alive
             try:
@@ -43,8 +52,8 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """False once the connection has ended: Ray would start a cluster on this machine."""
-        return bool(self.ray.is_initialized())
+        """False once the connection has ended, where Ray would start a cluster on this machine, or is silent."""
+        return not self._silent and bool(self.ray.is_initialized())
 
     def failed(self, error: Exception) -> WorkerError:
         """Return the error of a cluster that cannot be used."""
@@ -56,12 +65,49 @@ class Connection:
         Raises:
             WorkerError: It has.
         """
+        if self._silent:
+            raise WorkerError("the cluster does not answer any more")
         if not self.alive:
             raise WorkerError("the connection to the cluster has ended")
 
+    def within(self, limit_s: float, do: Callable[[], Result]) -> Result:
+        """Return what a call of Ray returns, which has no limit of its own.
+
+        Args:
+            limit_s: Seconds after which the connection is given up.
+            do: The call.
+
+        Raises:
+            WorkerError: The connection has ended, or there is no answer within the limit.
+            Exception: What the call raises.
+        """
+        self.check()
+        answer: Future[Result] = Future()
+
+        def call() -> None:
+            try:
+                answer.set_result(do())
+            except BaseException as error:  # noqa: BLE001  whatever Ray raises, who waits for the answer gets it
+                answer.set_exception(error)
+
+        threading.Thread(target=call, name="farm call", daemon=True).start()
+        try:
+            return answer.result(limit_s)
+        except NoAnswerError:
+            if answer.done():  # at the last moment, or the error is the call's
+                return answer.result()
+            self._silent = True
+            raise WorkerError(f"the cluster has not answered for {limit_s:.0f} s") from None
+
     def nodes(self) -> list[dict[str, Any]]:
-        """Return the nodes that are there now, as Ray describes them."""
-        return [node for node in self.ray.nodes() if node["Alive"]]
+        """Return the nodes that are there now, as Ray describes them.
+
+        Raises:
+            WorkerError: As of `within`.
+            Exception: What Ray raises.
+        """
+        nodes = self.within(ANSWER_S, lambda: self.ray.nodes())
+        return [node for node in nodes if node["Alive"]]
 
     def only_on(self, node: str) -> Any:
         """Return the scheduling strategy of what runs on one node, or not at all."""
@@ -71,7 +117,11 @@ class Connection:
 
     def close(self) -> None:
         """Disconnect, unless the connection had been made before."""
-        if self._own and self.alive:
+        if not self._own or not self.ray.is_initialized():
+            return
+        if self._silent:  # it may wait for the head, too; nobody waits for that
+            threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True).start()
+        else:
             self.ray.shutdown()
 
 

@@ -2,6 +2,7 @@
 
 submit ──► waiting, by rank ──► as many tasks as the cluster has CPUs ──► results, one by one ──► done
                                     │ lost: Ray runs it again; for good, or refused: the local pool
+                                    │ the connection has ended: all jobs to the local pool
                                     └ far slower than others while CPUs are idle: a second copy, and the first to end counts
 """
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Protocol, TypeAlias
 
-from inductor_plugin.errors import WorkerError, warn_once
+from inductor_plugin.errors import NAME, WorkerError, warn_once
 from inductor_plugin.worker.compile_pool import CompilePool, Done, kernel_keys, warn_of_skipped
 from inductor_plugin.worker.farm.cluster import Cluster
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel, parcel_of, unpacked
@@ -36,12 +37,18 @@ _SLOWER = 3.0
 _STRAGGLER_S = 20.0
 """Least seconds of a straggler: three times the median of short jobs is still short."""
 _REMEMBERED = 200
+_GONE = "the connection to the cluster has ended, or it does not answer"
 _AHEAD = 8
 """One task in so many more than there are CPUs waits at the cluster, so that no CPU waits for the next one."""
 
 
 class Nodes(Protocol):
-    """What a pool needs of a cluster; see `Cluster`."""
+    """What a pool needs of a cluster; see `Cluster`. Where it is gone, its methods raise."""
+
+    @property
+    def alive(self) -> bool:
+        """False once nothing that was started is answered any more."""
+        ...
 
     @property
     def cpus(self) -> int:
@@ -98,6 +105,10 @@ class _Flight:
     over: bool = False
 
 
+_Message: TypeAlias = tuple[_Flight, Any, "Delivery | str"]
+"""A job, one of its tasks, and what that has brought, or why it has brought nothing."""
+
+
 class FarmPool:
     """Compiles jobs on a cluster, and calls ``done`` of each job once."""
 
@@ -116,9 +127,7 @@ class FarmPool:
         self._waiting: list[tuple[float, int, _Flight]] = []
         self._numbers = itertools.count()
         self._flying: set[_Flight] = set()
-        self._answers: queue.SimpleQueue[tuple[_Flight, Any, Delivery | str] | None] = (
-            queue.SimpleQueue()
-        )
+        self._answers: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._thread: threading.Thread | None = None
         self._active = 0
@@ -165,64 +174,94 @@ class FarmPool:
     def _serve(self) -> None:
         """Start tasks and answer jobs, until the pool is closed."""
         while not self._closed:
+            quiet = False
             try:
                 message = self._answers.get(timeout=_LOOK_S)
             except queue.Empty:
-                message = None
-                self._double()
-            if message is not None:
-                self._answered(*message)
+                message, quiet = None, True
+            try:
+                self._turn(message, quiet=quiet)
+            except Exception:  # the border around a turn: other jobs wait, too
+                logger.exception("%sa turn of the compile farm failed", NAME)
             del message  # not to be kept while this thread waits
-            self._start()
         self._give_up()
+
+    def _turn(self, message: _Message | None, *, quiet: bool) -> None:
+        """Take an answer, if there is one, and start what can be started.
+
+        Args:
+            message: The answer.
+            quiet: Whether nothing has come for a while.
+        """
+        if message is not None:
+            self._answered(*message)
+        if not self._nodes.alive:
+            self._rescue()
+        elif quiet:
+            self._double()
+        self._start()
+
+    def _rescue(self) -> None:
+        """Hand all jobs that are on their way to the local pool: nobody answers them any more."""
+        with self._guard:
+            flying = sorted(self._flying, key=lambda flight: flight.started)
+        for flight in flying:
+            self._compile_here(flight, _GONE)
 
     def _start(self) -> None:
         """Start tasks as long as the cluster takes more."""
         while True:
+            workers = self.workers  # without the lock: a cluster that is lost answers late
             with self._guard:
-                most = self.workers + max(1, self.workers // _AHEAD)
+                most = workers + max(1, workers // _AHEAD)
                 if self._closed or not self._waiting or len(self._flying) >= most:
                     return
                 flight = heapq.heappop(self._waiting)[2]
                 self._flying.add(flight)
-            flight.ends = flight.until() if flight.until is not None else math.inf
-            if flight.ends <= time.monotonic():
-                self._answer(flight, _skipped(flight.job, OUT_OF_TIME))
-                continue
             try:
-                flight.parcel = self._nodes.put(parcel_of(flight.job))
-                self._fly(flight)
+                flight.ends = flight.until() if flight.until is not None else math.inf
+                is_late = flight.ends <= time.monotonic()
+                if not is_late:
+                    flight.parcel = self._nodes.put(parcel_of(flight.job))
+                    self._fly(flight)
             except Exception as error:  # noqa: BLE001  whatever Ray raises where its cluster is gone
                 self._compile_here(flight, f"{type(error).__name__}: {error}")
+            else:
+                if is_late:
+                    self._answer(flight, _skipped(flight.job, OUT_OF_TIME))
 
     def _fly(self, flight: _Flight) -> None:
         """Start a task of a job: its first, or a straggler's second."""
         limit_s = flight.ends - time.monotonic()
         task = self._nodes.start(flight.parcel, limit_s, flight.memory_bytes)
+        try:
+            self._nodes.when_done(task, lambda answer: self._answers.put((flight, task, answer)))
+        except Exception:  # of Ray's: the task would never be answered
+            self._nodes.cancel(task)
+            raise
         flight.started = flight.started or time.monotonic()
         flight.tasks.append(task)
-        self._nodes.when_done(task, lambda answer: self._answers.put((flight, task, answer)))
 
     def _answered(self, flight: _Flight, task: Any, answer: Delivery | str) -> None:
         """Take what a task has brought, if it is the first of its job."""
-        if flight.over:
+        if flight.over or task not in flight.tasks:
             return
+        flight.tasks.remove(task)
         if isinstance(answer, str):
-            flight.tasks.remove(task)
             if not flight.tasks:
                 self._compile_here(flight, answer)
             return
         if answer.refusal:
-            self._compile_here(flight, f"{answer.host}: {answer.refusal}")
+            if not flight.tasks:
+                self._compile_here(flight, f"{answer.host}: {answer.refusal}")
             return
         for other in flight.tasks:
-            if other is not task:
-                self._nodes.cancel(other)
+            self._nodes.cancel(other)
         keys = kernel_keys(flight.job)
-        self._each_s.append(answer.elapsed_s / len(keys))
+        self._each_s.append(answer.elapsed_s / max(1, len(keys)))
         try:
             compiled = unpacked(flight.job, answer)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  whatever a node has sent, somebody waits for the job
             compiled = _skipped(flight.job, f"what {answer.host} sent is not kept: {error}")
         warn_of_skipped(compiled)
         self._answer(flight, compiled)
@@ -238,8 +277,12 @@ class FarmPool:
             self._answer(flight, _skipped(flight.job, "the compile pool is closed"))
             return
         until = (lambda: flight.ends) if flight.until is not None else None
-        self._local.submit(flight.job, flight.done, flight.memory_bytes, flight.rank, until)
-        self._land(flight)
+        try:
+            self._local.submit(flight.job, flight.done, flight.memory_bytes, flight.rank, until)
+        except WorkerError as error:  # it is closed
+            self._answer(flight, _skipped(flight.job, str(error)))
+        else:
+            self._land(flight)
 
     def _answer(self, flight: _Flight, compiled: list[Compiled]) -> None:
         flight.over = True
@@ -257,8 +300,9 @@ class FarmPool:
 
     def _double(self) -> None:
         """Start a second task of each straggler, while CPUs have nothing else to do."""
+        workers = self.workers
         with self._guard:
-            idle = 0 if self._waiting else self.workers - len(self._flying)
+            idle = 0 if self._waiting else workers - len(self._flying)
             flights = sorted(self._flying, key=lambda flight: flight.started)
         now = time.monotonic()
         for flight in flights:
@@ -268,7 +312,11 @@ class FarmPool:
                 and is_straggler(now - flight.started, len(kernel_keys(flight.job)), self._each_s)
             ):
                 logger.info("a compile job of the farm takes long; it is started a second time")
-                self._fly(flight)
+                try:
+                    self._fly(flight)
+                except Exception as error:  # noqa: BLE001  whatever Ray raises: its first task is still on its way
+                    logger.debug("a job is not started a second time: %s", error)
+                    return
                 idle -= 1
 
     def _give_up(self) -> None:

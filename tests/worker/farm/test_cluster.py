@@ -1,4 +1,4 @@
-"""A farm on real nodes: processes and nodes that are lost, and nodes that come."""
+"""A farm on real nodes: processes and nodes that are lost, and nodes that come; and what is not asked of Ray."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from inductor_plugin import errors
+from inductor_plugin.errors import WorkerError
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm.cluster import Cluster
 from inductor_plugin.worker.farm.pool import FarmPool, Pool, on_farm
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob, WorkerSettings
+from tests.support.fakes.ray import FakeRay
 from tests.support.fakes.waiting import until, wait_idle
 from tests.support.ray_cluster import add_node, compiling_processes, kill
 from tests.support.repository import REPOSITORY
-
-pytestmark = pytest.mark.slow
 
 SETTINGS = WorkerSettings(sys_path=(str(REPOSITORY), *sys.path), kind="compile")
 JOBS, LIMIT_S = 12, 240.0
@@ -56,6 +57,7 @@ def are_right(answers: list[Compiled]) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster: Any) -> None:
     assert pool.workers == 3
     answers = submit(pool, tmp_path)
@@ -64,6 +66,7 @@ def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster
     assert are_right(answers)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_and_a_node_that_comes_change_nothing(
     pool: Pool, tmp_path: Path, ray_cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -78,6 +81,7 @@ def test_a_process_that_is_killed_and_a_node_that_comes_change_nothing(
     ray_cluster.remove_node(node)
 
 
+@pytest.mark.slow
 def test_the_jobs_of_a_node_that_is_lost_are_done_again(
     pool: Pool, tmp_path: Path, ray_cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,3 +94,21 @@ def test_the_jobs_of_a_node_that_is_lost_are_done_again(
     assert are_right(answers)
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
     until(lambda: pool.workers == 3, LIMIT_S)
+
+
+def test_no_task_is_started_once_the_users_program_has_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray would start a cluster on this machine for it."""
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    cluster = Cluster("ray:auto", SETTINGS)
+    assert cluster.cpus == 2
+    cluster.start("parcel", 1.0, 0)
+    ray.shutdown()
+    assert not cluster.alive
+    with pytest.raises(WorkerError, match="has ended"):
+        cluster.start("parcel", 1.0, 0)
+    cluster.cancel("task")
+    assert len(ray.started) == 1
+    assert not ray.is_initialized()

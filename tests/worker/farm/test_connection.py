@@ -4,45 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from types import ModuleType
-from typing import Any
 
 import pytest
 
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.worker.farm.connection import Connection
-
-
-class FakeRay(ModuleType):
-    """Ray, which connects slowly.
-
-    Attributes:
-        calls: The addresses that it was connected to.
-        error: Raised where it is to connect.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("ray")
-        self.calls: list[str] = []
-        self.error: Exception | None = None
-        self._there = False
-
-    def is_initialized(self) -> bool:
-        return self._there
-
-    def init(self, address: str, **_: Any) -> None:
-        if self.error is not None:
-            raise self.error
-        time.sleep(0.05)
-        self.calls.append(address)
-        self._there = True
-
-    def shutdown(self) -> None:
-        self._there = False
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return [{"NodeID": "a", "Alive": True}, {"NodeID": "b", "Alive": False}]
+from tests.support.fakes.ray import FakeRay
+from tests.support.fakes.waiting import until
 
 
 @pytest.fixture
@@ -104,3 +72,35 @@ def test_without_ray_the_error_names_the_option(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match="option bench_farm is 'ray:auto', and Ray is not"):
         Connection("ray:auto", "bench_farm")
+
+
+def test_an_error_of_ray_reaches_who_calls(ray: FakeRay) -> None:
+    connection = Connection("ray:auto", "bench_farm")
+
+    def late() -> None:
+        raise TimeoutError("Ray's own limit")
+
+    with pytest.raises(TimeoutError, match="Ray's own limit"):
+        connection.within(10.0, late)
+    assert connection.alive
+    assert connection.within(10.0, lambda: 3) == 3
+
+
+def test_a_cluster_that_says_nothing_is_given_up(ray: FakeRay) -> None:
+    connection, answer = Connection("ray:auto", "bench_farm"), threading.Event()
+    with pytest.raises(WorkerError, match="has not answered for 0 s"):
+        connection.within(0.05, lambda: answer.wait(10.0))
+    assert not connection.alive
+    with pytest.raises(WorkerError, match="does not answer any more"):
+        connection.nodes()
+    connection.close()
+    answer.set()
+    until(lambda: not ray.is_initialized())
+
+
+def test_nothing_is_asked_of_a_connection_that_has_ended(ray: FakeRay) -> None:
+    connection, asked = Connection("ray:auto", "bench_farm"), list[int]()
+    ray.shutdown()  # by the user's program
+    with pytest.raises(WorkerError, match="has ended"):
+        connection.within(10.0, lambda: asked.append(1))
+    assert asked == []

@@ -36,18 +36,24 @@ class FakeNodes:
         self.started: list[str] = []
         self.cancelled: list[int] = []
         self.closed = False
+        self.alive = True
+        self.tried = 0
         self.error: Exception | None = None
+        self.deaf: Exception | None = None
 
     def put(self, parcel: Parcel) -> Parcel:
         return parcel
 
     def start(self, parcel: Parcel, limit_s: float, memory_bytes: int) -> tuple[int, Parcel]:
+        self.tried += 1
         if self.error is not None:
             raise self.error
         self.started.append(name_of(parcel))
         return len(self.started), parcel
 
     def when_done(self, task: tuple[int, Parcel], answer: Callable[[Delivery | str], None]) -> None:
+        if self.deaf is not None:
+            raise self.deaf
         self.running[task[0]] = (task[1], answer)
 
     def cancel(self, task: tuple[int, Parcel]) -> None:
@@ -191,6 +197,66 @@ def test_a_straggler_is_started_again_and_the_first_to_end_counts(
     rig.submit("next")
     until(lambda: rig.nodes.started[-1] == "next")
     assert (len(rig.answers), len(rig.local.jobs)) == (2, 0)
+
+
+def test_a_cluster_that_is_lost_while_a_straggler_is_started_again_stops_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_STRAGGLER_S", 0.2)
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
+    rig.submit("quick")
+    until(lambda: rig.nodes.started == ["quick"])
+    rig.nodes.end(1)
+    rig.submit("slow")
+    until(lambda: rig.nodes.started == ["quick", "slow"])
+    rig.nodes.error = ConnectionError("the head is gone")
+    until(lambda: rig.nodes.tried == 4)  # twice in vain
+    rig.submit("here")
+    until(lambda: rig.status().get("here", ("", ""))[0] == "ok")
+    rig.nodes.error = None
+    rig.nodes.end(2)  # its first task was never in doubt
+    until(lambda: len(rig.answers) == 3)
+    assert {status for status, _ in rig.status().values()} == {"ok"}
+    assert len(rig.local.jobs) == 1
+
+
+def test_jobs_of_a_connection_that_ends_are_compiled_here_though_nobody_answers(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
+    for name in "abcd":
+        rig.submit(name)
+    until(lambda: len(rig.nodes.started) == 3)
+    rig.nodes.error = WorkerError("the connection to the cluster has ended")
+    rig.nodes.alive = False
+    until(lambda: len(rig.answers) == 4)
+    assert {status for status, _ in rig.status().values()} == {"ok"}
+    assert len(rig.local.jobs) == 4
+    rig.nodes.end(1)  # late, and no answer any more
+    rig.submit("next")
+    until(lambda: len(rig.answers) == 5)
+    until(lambda: unfinished(rig.pool) == 0)
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "the rest is compiled here: the connection to the cluster has ended" in warning
+
+
+def test_a_task_that_cannot_be_waited_for_is_given_up(rig: Rig) -> None:
+    rig.nodes.deaf = ConnectionError("the head is gone")
+    rig.submit("a")
+    until(lambda: rig.status().get("a", ("", ""))[0] == "ok")
+    assert rig.nodes.cancelled == [1]
+    assert len(rig.local.jobs) == 1
+
+
+def test_a_turn_that_fails_does_not_stop_the_farm(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
+    cpus, rig.nodes.cpus = rig.nodes.cpus, "many"  # type: ignore[assignment]
+    rig.submit("a")
+    until(lambda: "a turn of the compile farm failed" in caplog.text)
+    rig.nodes.cpus = cpus
+    until(lambda: rig.nodes.started == ["a"])
 
 
 def test_who_is_a_straggler() -> None:

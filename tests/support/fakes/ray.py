@@ -1,0 +1,57 @@
+"""Ray without a cluster: a module that takes its place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+
+class FakeRay(ModuleType):
+    """Ray, which connects slowly.
+
+    Attributes:
+        calls: The addresses that it was connected to.
+        error: Raised where it is to connect.
+        started: Arguments of the tasks that were started.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.calls: list[str] = []
+        self.error: Exception | None = None
+        self.started: list[tuple[object, ...]] = []
+        self._there = False
+
+    def is_initialized(self) -> bool:
+        return self._there
+
+    def init(self, address: str, **_: Any) -> None:
+        if self.error is not None:
+            raise self.error
+        time.sleep(0.05)
+        self.calls.append(address)
+        self._there = True
+
+    def shutdown(self) -> None:
+        self._there = False
+
+    def put(self, content: object) -> object:
+        return content
+
+    def remote(self, function: Callable[..., object]) -> Any:
+        """Return a task that starts at once, also where nothing is connected: as Ray does, which connects for it."""
+
+        def start(*arguments: object) -> object:
+            self.started.append(arguments)
+            self._there = True
+            return arguments
+
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=start))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": "a", "Alive": True, "Resources": {"CPU": 2.0, "memory": 1e9}},
+            {"NodeID": "b", "Alive": False, "Resources": {}},
+        ]
