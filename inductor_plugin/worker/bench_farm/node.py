@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +22,7 @@ from inductor_plugin.worker.bench_farm.bench_parcel import BenchParcel, addresse
 from inductor_plugin.worker.bench_farm.fit import NodeFacts
 from inductor_plugin.worker.bench_worker import SETUP_S, BenchWorker
 from inductor_plugin.worker.failure import one_line
+from inductor_plugin.worker.farm.places import settings_here
 from inductor_plugin.worker.jobs import CallJob, FinalJob, JobFailed, Outcome, WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class BenchNode:
         self._temporary = tempfile.TemporaryDirectory(prefix="inductor-plugin-node-")
         self._folder = Path(self._temporary.name)
         self._contents: dict[str, Path] = {}
-        self._worker = BenchWorker(_here(settings))
+        self._worker = BenchWorker(settings_here(settings))
 
     def facts(self) -> NodeAnswer:
         """Return the `NodeFacts` of the process that measures; it is started for that."""
@@ -150,17 +150,3 @@ class BenchNode:
                 place.hardlink_to(self._contents[digest])
         kernels: Mapping[str, Path] = {n: self._contents[d] for n, d in parcel.kernels.items()}
         triton_files.place(kernels, self._folder / "triton")
-
-
-def _here(settings: WorkerSettings) -> WorkerSettings:
-    """Return a sender's settings for this machine: its modules are searched here, too, and its cache may not be here."""
-    paths = [path for path in settings.sys_path if _exists(path)]
-    paths += [path for path in sys.path if path not in paths] if paths else []
-    folder = settings.kernel_folder if _exists(settings.kernel_folder) else ""
-    return replace(settings, sys_path=tuple(paths), kernel_folder=folder)
-
-
-def _exists(path: str) -> bool:
-    with suppress(OSError):
-        return bool(path) and Path(path).exists()
-    return False

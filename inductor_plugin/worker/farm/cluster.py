@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.farm.connection import ANSWER_S, Connection, reason_of
 from inductor_plugin.worker.farm.node import compile_parcel
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel
@@ -42,6 +44,7 @@ class Cluster:
         self._connection = Connection(farm, "compile_farm")
         self._ray = self._connection.ray
         self._counted_at, self._cpus, self._largest_bytes = -math.inf, 1, 0
+        self._placed = Counter[str]()
         try:
             self._settings = self._connection.within(ANSWER_S, lambda: self._ray.put(settings))
             self._task = self._ray.remote(compile_parcel)
@@ -56,22 +59,38 @@ class Cluster:
         """
         return self._connection.within(ANSWER_S, lambda: self._ray.put(parcel))
 
-    def start(self, parcel: Any, limit_s: float, memory_bytes: int) -> Any:
+    def start(
+        self,
+        parcel: Any,
+        limit_s: float,
+        memory_bytes: int,
+        without: Collection[str] = (),
+    ) -> Any:
         """Start a task, and return its reference.
 
         Args:
             parcel: Reference to the job.
             limit_s: As of `compile_parcel`.
             memory_bytes: Memory that it needs on its node.
+            without: Nodes that it shall not run on.
 
         Raises:
-            WorkerError: The connection has ended.
+            WorkerError: The connection has ended, or there is no other node.
         """
+        largest_bytes, options = self._largest_bytes, dict[str, Any]()
+        if without:
+            node = next_of(self._connection.nodes(), without, self._placed)
+            if node is None:
+                raise WorkerError("every node of the farm has refused such a job")
+            self._placed[node["NodeID"]] += 1
+            largest_bytes = int(node["Resources"].get("memory", 0))
+            options["scheduling_strategy"] = self._connection.only_on(node["NodeID"])
         task = self._task.options(
             num_cpus=1,
-            memory=min(memory_bytes, self._largest_bytes) or None,  # more would wait for ever
+            memory=min(memory_bytes, largest_bytes) or None,  # more would wait for ever
             max_retries=RETRIES,
             name="compile",
+            **options,
         )
         # Without a connection Ray would start a cluster on this machine: `within` checks that there is one.
         return self._connection.within(
@@ -128,3 +147,25 @@ class Cluster:
     def close(self) -> None:
         """Disconnect, unless the user's program had connected before."""
         self._connection.close()
+
+
+def next_of(
+    nodes: Sequence[dict[str, Any]], without: Collection[str], placed: Mapping[str, int]
+) -> dict[str, Any] | None:
+    """Return the node that a task is placed on where not all nodes will do; None if there is none. Pure.
+
+    Args:
+        nodes: The nodes, as Ray describes them.
+        without: Nodes that will not do.
+        placed: How many tasks have been placed on each: each gets as many as it has CPUs.
+    """
+    will_do = [
+        node
+        for node in nodes
+        if node["NodeID"] not in without and node["Resources"].get("CPU", 0) >= 1
+    ]
+    return min(
+        will_do,
+        key=lambda node: placed.get(node["NodeID"], 0) / node["Resources"]["CPU"],
+        default=None,
+    )

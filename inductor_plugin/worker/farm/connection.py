@@ -125,6 +125,13 @@ class Connection:
             self.ray.shutdown()
 
 
+def node_here() -> str:
+    """Return what the cluster calls the node that this process, one of Ray's, runs on."""
+    import ray  # noqa: PLC0415  optional; a process of Ray has it
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
 def reason_of(error: BaseException) -> str:
     """Return what Ray raised, in one line."""
     return one_line(f"{type(error).__name__}: {error}")

@@ -1,7 +1,8 @@
 """Compile workers on a Ray cluster, with the interface of `CompilePool`.
 
 submit ──► waiting, by rank ──► as many tasks as the cluster has CPUs ──► results, one by one ──► done
-                                    │ lost: Ray runs it again; for good, or refused: the local pool
+                                    │ refused: another node; by all: the local pool
+                                    │ lost: Ray runs it again; for good: the local pool
                                     │ the connection has ended: all jobs to the local pool
                                     └ far slower than others while CPUs are idle: a second copy, and the first to end counts
 """
@@ -17,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Protocol, TypeAlias
@@ -59,8 +60,10 @@ class Nodes(Protocol):
         """Send a job, and return a reference to it."""
         ...
 
-    def start(self, parcel: Any, limit_s: float, memory_bytes: int) -> Any:
-        """Start a task."""
+    def start(
+        self, parcel: Any, limit_s: float, memory_bytes: int, without: Collection[str]
+    ) -> Any:
+        """Start a task on a node that is none of these."""
         ...
 
     def when_done(self, task: Any, answer: Callable[[Delivery | str], None]) -> None:
@@ -87,7 +90,9 @@ class _Flight:
         rank: As of `CompilePool.submit`.
         until: The same.
         ends: ``time.monotonic()`` at which it is ended.
+        needs: As of `Parcel`.
         parcel: Reference to what was sent.
+        refused: Nodes that have refused it.
         tasks: References to its tasks: one, or two of a straggler.
         started: When the first began to wait at the cluster.
         over: True once it has been answered.
@@ -99,7 +104,9 @@ class _Flight:
     rank: float
     until: Callable[[], float] | None
     ends: float = math.inf
+    needs: tuple[object, ...] = ()
     parcel: Any = None
+    refused: set[str] = field(default_factory=set[str])
     tasks: list[Any] = field(default_factory=list[Any])
     started: float = 0.0
     over: bool = False
@@ -128,6 +135,7 @@ class FarmPool:
         self._numbers = itertools.count()
         self._flying: set[_Flight] = set()
         self._answers: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
+        self._refused: dict[tuple[object, ...], set[str]] = {}
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._thread: threading.Thread | None = None
         self._active = 0
@@ -222,7 +230,8 @@ class FarmPool:
                 flight.ends = flight.until() if flight.until is not None else math.inf
                 is_late = flight.ends <= time.monotonic()
                 if not is_late:
-                    flight.parcel = self._nodes.put(parcel_of(flight.job))
+                    parcel = parcel_of(flight.job)
+                    flight.needs, flight.parcel = parcel.needs, self._nodes.put(parcel)
                     self._fly(flight)
             except Exception as error:  # noqa: BLE001  whatever Ray raises where its cluster is gone
                 self._compile_here(flight, f"{type(error).__name__}: {error}")
@@ -231,9 +240,9 @@ class FarmPool:
                     self._answer(flight, _skipped(flight.job, OUT_OF_TIME))
 
     def _fly(self, flight: _Flight) -> None:
-        """Start a task of a job: its first, or a straggler's second."""
-        limit_s = flight.ends - time.monotonic()
-        task = self._nodes.start(flight.parcel, limit_s, flight.memory_bytes)
+        """Start a task of a job, where nobody has refused such a job."""
+        limit_s, without = flight.ends - time.monotonic(), self._refused.get(flight.needs, ())
+        task = self._nodes.start(flight.parcel, limit_s, flight.memory_bytes, without)
         try:
             self._nodes.when_done(task, lambda answer: self._answers.put((flight, task, answer)))
         except Exception:  # of Ray's: the task would never be answered
@@ -252,8 +261,7 @@ class FarmPool:
                 self._compile_here(flight, answer)
             return
         if answer.refusal:
-            if not flight.tasks:
-                self._compile_here(flight, f"{answer.host}: {answer.refusal}")
+            self._try_others(flight, answer)
             return
         for other in flight.tasks:
             self._nodes.cancel(other)
@@ -265,6 +273,25 @@ class FarmPool:
             compiled = _skipped(flight.job, f"what {answer.host} sent is not kept: {error}")
         warn_of_skipped(compiled)
         self._answer(flight, compiled)
+
+    def _try_others(self, flight: _Flight, answer: Delivery) -> None:
+        """Start a job again where it has not been refused, unless it runs somewhere; compile it here if there is no such node."""
+        logger.debug("%s refuses a job: %s", answer.host, answer.refusal)
+        is_again = not answer.node or answer.node in flight.refused
+        flight.refused.add(answer.node)
+        if answer.node:
+            self._refused.setdefault(flight.needs, set()).add(answer.node)
+        if flight.tasks:
+            return
+        reason = f"{answer.host}: {answer.refusal}"
+        if is_again:
+            self._compile_here(flight, reason)
+            return
+        try:
+            self._fly(flight)
+        except Exception as error:  # noqa: BLE001  there is no other node, or whatever Ray raises
+            logger.debug("a job that was refused is not started again: %s", error)
+            self._compile_here(flight, reason)
 
     def _compile_here(self, flight: _Flight, reason: str) -> None:
         """Hand a job to the local pool, since no node can compile it."""

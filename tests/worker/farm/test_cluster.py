@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from inductor_plugin import errors
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.compile_pool import CompilePool
-from inductor_plugin.worker.farm.cluster import Cluster
+from inductor_plugin.worker.farm.cluster import Cluster, next_of
+from inductor_plugin.worker.farm.connection import Connection
 from inductor_plugin.worker.farm.pool import FarmPool, Pool, on_farm
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob, WorkerSettings
 from tests.support.fakes.ray import FakeRay
@@ -112,3 +114,29 @@ def test_no_task_is_started_once_the_users_program_has_disconnected(
     cluster.cancel("task")
     assert len(ray.started) == 1
     assert not ray.is_initialized()
+
+
+def test_a_job_that_some_nodes_refuse_is_placed_on_the_others_by_their_cpus() -> None:
+    nodes: list[dict[str, Any]] = [
+        {"NodeID": "refuses", "Resources": {"CPU": 64.0}},
+        {"NodeID": "small", "Resources": {"CPU": 2.0}},
+        {"NodeID": "large", "Resources": {"CPU": 4.0}},
+        {"NodeID": "head", "Resources": {}},
+    ]
+    placed = Counter[str]()
+    for _ in range(12):
+        node = next_of(nodes, {"refuses"}, placed)
+        assert node is not None
+        placed[node["NodeID"]] += 1
+    assert placed == {"small": 4, "large": 8}
+    assert next_of(nodes, {"refuses", "small", "large"}, placed) is None
+
+
+def test_a_job_is_not_sent_to_nodes_that_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    monkeypatch.setattr(Connection, "only_on", lambda _self, node: node)
+    cluster = Cluster("ray:auto", SETTINGS)
+    cluster.start("parcel", 1.0, 0, {"another"})
+    with pytest.raises(WorkerError, match="every node of the farm has refused"):
+        cluster.start("parcel", 1.0, 0, {"a"})
+    cluster.close()
