@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from inductor_plugin.worker.bench_farm.bench_parcel import BenchParcel, addresse
 from inductor_plugin.worker.bench_farm.fit import NodeFacts
 from inductor_plugin.worker.bench_worker import SETUP_S, BenchWorker
 from inductor_plugin.worker.failure import one_line
+from inductor_plugin.worker.farm.folder import NodeFolder
 from inductor_plugin.worker.farm.places import settings_here
 from inductor_plugin.worker.jobs import CallJob, FinalJob, JobFailed, Outcome, WorkerSettings
 
@@ -56,8 +56,8 @@ class BenchNode:
         # Ray's processes have a nice value of 15: on busy cores a launch would wait for one. Only root may take it back.
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, min(0, os.getpriority(os.PRIO_PROCESS, 0)))
-        self._temporary = tempfile.TemporaryDirectory(prefix="inductor-plugin-node-")
-        self._folder = Path(self._temporary.name)
+        self._own = NodeFolder("node")
+        self._folder = self._own.path
         self._contents: dict[str, Path] = {}
         self._worker = BenchWorker(settings_here(settings))
 
@@ -122,7 +122,7 @@ class BenchNode:
     def close(self) -> NodeAnswer:
         """End the worker, and remove its files."""
         self._worker.close()
-        self._temporary.cleanup()
+        self._own.remove()
         return NodeAnswer()
 
     def _with_provenance(self, *outcomes: Outcome) -> tuple[Outcome, ...]:

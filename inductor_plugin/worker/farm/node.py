@@ -13,6 +13,7 @@ from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.compile_pool import compile_all
 from inductor_plugin.worker.failure import one_line
 from inductor_plugin.worker.farm.connection import node_here
+from inductor_plugin.worker.farm.folder import NodeFolder
 from inductor_plugin.worker.farm.parcel import (
     Delivery,
     Parcel,
@@ -27,6 +28,9 @@ from inductor_plugin.worker.process import WorkerProcess
 
 _PROCESSES: dict[WorkerSettings, WorkerProcess] = {}
 """The worker of this process: it has imported torch for the next Triton kernel. It ends when it is idle, or with this process."""
+
+_FOLDERS: list[NodeFolder] = []
+"""The folder of this process, in which its jobs have theirs: a job that is cancelled is killed with the process."""
 
 
 def compile_parcel(parcel: Parcel, settings: WorkerSettings, limit_s: float) -> Delivery:
@@ -45,7 +49,7 @@ def compile_parcel(parcel: Parcel, settings: WorkerSettings, limit_s: float) -> 
     reason = refusal(parcel) or _obstacle(process)
     if reason:
         return Delivery((), {}, platform.node(), reason, node=node_here())
-    with tempfile.TemporaryDirectory(prefix="inductor-plugin-farm-") as name:
+    with tempfile.TemporaryDirectory(dir=_own_folder()) as name:
         folder = Path(name) / "job"
         folder.mkdir()
         job = addressed(parcel.job, folder)
@@ -53,6 +57,12 @@ def compile_parcel(parcel: Parcel, settings: WorkerSettings, limit_s: float) -> 
         compiled = compile_all(process, job, until)
         delivery = packed(job, compiled, folder)
     return replace(delivery, elapsed_s=time.monotonic() - started)
+
+
+def _own_folder() -> Path:
+    if not _FOLDERS or not _FOLDERS[-1].path.is_dir():  # the machine's cleaning may have taken it
+        _FOLDERS.append(NodeFolder("farm"))
+    return _FOLDERS[-1].path
 
 
 def _obstacle(process: WorkerProcess) -> str:

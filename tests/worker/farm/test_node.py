@@ -12,6 +12,7 @@ import pytest
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.farm import node as node_module
+from inductor_plugin.worker.farm.folder import NodeFolder
 from inductor_plugin.worker.farm.node import compile_parcel
 from inductor_plugin.worker.farm.parcel import parcel_of
 from inductor_plugin.worker.jobs import CppCompileJob, WorkerSettings
@@ -25,11 +26,16 @@ TEXT = 'extern "C" int kernel() { return 3; }'
 @pytest.fixture(autouse=True)
 def a_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     processes: dict[WorkerSettings, WorkerProcess] = {}
+    folders = list[NodeFolder]()
     monkeypatch.setattr(node_module, "_PROCESSES", processes)
+    monkeypatch.setattr(node_module, "_FOLDERS", folders)
     monkeypatch.setattr(node_module, "node_here", lambda: "n1")
     yield
     for process in processes.values():
         process.close()
+    for folder in folders:
+        assert [path.name for path in folder.path.iterdir()] == ["lock"]  # nothing of its jobs
+        folder.remove()
 
 
 def job(folder: Path, *words: str) -> CppCompileJob:
