@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.worker.failure import one_line
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -19,6 +23,26 @@ ANSWER_S = 60.0
 that says nothing."""
 _CONNECTING = threading.Lock()
 """A process has one connection; what compiles and what measures may ask for it at the same time."""
+
+
+@dataclass
+class _Session:
+    """The connection that options have made, which several may use.
+
+    Attributes:
+        farm: What it was made for; empty if there is none.
+        identity: Of Ray: with another one the user's program has connected since.
+        number: How many were made before; what belongs to an earlier one is lost.
+        users: How many use it.
+    """
+
+    farm: str = ""
+    identity: str = ""
+    number: int = 0
+    users: int = 0
+
+
+_SESSION = _Session()
 
 
 class Connection:
@@ -37,23 +61,52 @@ class Connection:
 
         Raises:
             OptionError: Ray is not installed.
-            WorkerError: The cluster cannot be reached.
+            WorkerError: The cluster cannot be reached, or this process is connected to another one.
         """
         self.ray = _imported(farm, option)
         self._farm = farm
-        self._silent = False
+        self._silent = self._own = False
         with _CONNECTING:
-            self._own = not self.alive
             try:
-                if self._own:
-                    self.ray.init(**_arguments(farm))
+                self._own = self._joined(option)
+            except WorkerError:
+                raise
             except Exception as error:  # Ray's errors of connecting have no common class
                 raise self.failed(error) from error
+
+    def _joined(self, option: str) -> bool:
+        """Connect, or use the connection that there is; return whether it is one that options have made.
+
+        Raises:
+            WorkerError: It is one to another cluster.
+            Exception: What Ray raises.
+        """
+        self._number = _SESSION.number
+        if not self.ray.is_initialized():
+            self.ray.init(**_arguments(self._farm))
+            self._number = _SESSION.number = _SESSION.number + 1
+            _SESSION.farm, _SESSION.users = self._farm, 0
+            _SESSION.identity = self._identity()
+        elif not _SESSION.farm or _SESSION.identity != self.within(ANSWER_S, self._identity):
+            return False  # the user's program has connected, to whatever it wants
+        if _SESSION.farm != self._farm:
+            raise WorkerError(
+                f"option {option} is {self._farm!r}, and this process is connected to {_SESSION.farm!r}; a process is "
+                "connected to one cluster: name the same"
+            )
+        _SESSION.users += 1
+        return True
+
+    def _identity(self) -> str:
+        """Return what tells this connection from others: jobs are counted by each cluster."""
+        context = self.ray.get_runtime_context()
+        return f"{context.get_node_id()} {context.get_job_id()}"
 
     @property
     def alive(self) -> bool:
         """False once the connection has ended, where Ray would start a cluster on this machine, or is silent."""
-        return not self._silent and bool(self.ray.is_initialized())
+        is_former = self._own and self._number != _SESSION.number
+        return not self._silent and not is_former and bool(self.ray.is_initialized())
 
     def failed(self, error: Exception) -> WorkerError:
         """Return the error of a cluster that cannot be used."""
@@ -116,13 +169,29 @@ class Connection:
         return NodeAffinitySchedulingStrategy(node, soft=False)
 
     def close(self) -> None:
-        """Disconnect, unless the connection had been made before."""
-        if not self._own or not self.ray.is_initialized():
-            return
-        if self._silent:  # it may wait for the head, too; nobody waits for that
-            threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True).start()
-        else:
-            self.ray.shutdown()
+        """Disconnect, unless others use the connection, or the user's program has made it."""
+        with _CONNECTING:
+            if not self._own or self._number != _SESSION.number or not self.ray.is_initialized():
+                return
+            if self._is_the_users():
+                return
+            self._own = False
+            _SESSION.users -= 1
+            if self._silent:  # it may wait for the head, too; nobody waits for that
+                threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True).start()
+            elif _SESSION.users > 0:
+                return
+            else:
+                self.ray.shutdown()
+            _SESSION.farm = ""
+
+    def _is_the_users(self) -> bool:
+        """Return whether the user's program has connected since this connection has ended."""
+        try:
+            return self.within(ANSWER_S, self._identity) != _SESSION.identity
+        except Exception as error:  # noqa: BLE001  whatever Ray raises where its cluster is gone
+            logger.debug("the connection to the farm is lost: %s", reason_of(error))
+            return False
 
 
 def node_here() -> str:

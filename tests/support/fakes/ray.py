@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+_JOBS = itertools.count(1)
 
 
 class FakeRay(ModuleType):
@@ -22,7 +25,7 @@ class FakeRay(ModuleType):
         self.calls: list[str] = []
         self.error: Exception | None = None
         self.started: list[tuple[object, ...]] = []
-        self._there = False
+        self._there, self._job = False, 0
 
     def is_initialized(self) -> bool:
         return self._there
@@ -32,10 +35,14 @@ class FakeRay(ModuleType):
             raise self.error
         time.sleep(0.05)
         self.calls.append(address)
-        self._there = True
+        self._there, self._job = True, next(_JOBS)
 
     def shutdown(self) -> None:
         self._there = False
+
+    def get_runtime_context(self) -> Any:
+        assert self._there
+        return SimpleNamespace(get_node_id=lambda: "a", get_job_id=lambda: f"{self._job:08x}")
 
     def put(self, content: object) -> object:
         return content

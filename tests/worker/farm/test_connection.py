@@ -62,6 +62,47 @@ def test_the_connection_of_the_users_program_stays(ray: FakeRay) -> None:
     assert ray.calls == ["the user's"]
 
 
+def test_another_cluster_than_the_one_that_is_connected_is_an_error(ray: FakeRay) -> None:
+    """Two options of one compile are compared when they are read, those of two compiles here."""
+    first = Connection("ray://a:10001", "compile_farm")
+    with pytest.raises(
+        WorkerError, match=r"bench_farm is 'ray://b:10001', and .* to 'ray://a:10001'"
+    ):
+        Connection("ray://b:10001", "bench_farm")
+    first.close()
+    assert not ray.is_initialized()
+    Connection("ray://b:10001", "bench_farm").close()
+    assert ray.calls == ["ray://a:10001", "ray://b:10001"]
+
+
+def test_the_last_of_those_that_use_a_connection_ends_it(ray: FakeRay) -> None:
+    first, second = (Connection("ray:auto", option) for option in ("compile_farm", "bench_farm"))
+    first.close()
+    first.close()
+    assert second.alive
+    second.close()
+    assert not ray.is_initialized()
+
+
+def test_what_the_users_program_connects_to_later_is_its_own(ray: FakeRay) -> None:
+    first = Connection("ray://a:10001", "compile_farm")
+    ray.shutdown()
+    ray.init("the user's")
+    Connection("ray://b:10001", "bench_farm").close()
+    first.close()
+    assert ray.is_initialized()
+
+
+def test_what_belongs_to_a_connection_that_has_ended_is_lost(ray: FakeRay) -> None:
+    first = Connection("ray:auto", "compile_farm")
+    ray.shutdown()
+    second = Connection("ray:auto", "bench_farm")
+    assert (first.alive, second.alive) == (False, True)
+    first.close()
+    assert second.alive
+    second.close()
+
+
 def test_a_cluster_that_cannot_be_reached_is_named(ray: FakeRay) -> None:
     ray.error = ConnectionError("no route")
     with pytest.raises(WorkerError, match=r"farm ray:auto cannot be reached: .*no route"):
