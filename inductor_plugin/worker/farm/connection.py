@@ -83,6 +83,8 @@ class Connection:
         """
         self._number = _SESSION.number
         if not self.ray.is_initialized():
+            if _SESSION.farm:  # Ray's client refuses another connection before a lost one is ended
+                self.ray.shutdown()
             self.ray.init(**_arguments(self._farm))
             self._number = _SESSION.number = _SESSION.number + 1
             _SESSION.farm, _SESSION.users = self._farm, 0

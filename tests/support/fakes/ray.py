@@ -25,7 +25,7 @@ class FakeRay(ModuleType):
         self.calls: list[str] = []
         self.error: Exception | None = None
         self.started: list[tuple[object, ...]] = []
-        self._there, self._job = False, 0
+        self._there, self._is_lost, self._job = False, False, 0
 
     def is_initialized(self) -> bool:
         return self._there
@@ -33,12 +33,18 @@ class FakeRay(ModuleType):
     def init(self, address: str, **_: Any) -> None:
         if self.error is not None:
             raise self.error
+        if self._is_lost:
+            raise RuntimeError("ray.init() called, but ray client is already connected")
         time.sleep(0.05)
         self.calls.append(address)
         self._there, self._job = True, next(_JOBS)
 
     def shutdown(self) -> None:
-        self._there = False
+        self._there = self._is_lost = False
+
+    def lose(self) -> None:
+        """Lose the head, as a client."""
+        self._there, self._is_lost = False, True
 
     def get_runtime_context(self) -> Any:
         assert self._there

@@ -103,6 +103,17 @@ def test_what_belongs_to_a_connection_that_has_ended_is_lost(ray: FakeRay) -> No
     second.close()
 
 
+def test_a_head_that_was_lost_can_be_connected_again(ray: FakeRay) -> None:
+    first = Connection("ray://a:10001", "compile_farm")
+    ray.lose()
+    assert not first.alive
+    second = Connection("ray://a:10001", "compile_farm")
+    first.close()
+    assert second.alive
+    second.close()
+    assert ray.calls == ["ray://a:10001"] * 2
+
+
 def test_a_cluster_that_cannot_be_reached_is_named(ray: FakeRay) -> None:
     ray.error = ConnectionError("no route")
     with pytest.raises(WorkerError, match=r"farm ray:auto cannot be reached: .*no route"):
