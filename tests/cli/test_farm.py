@@ -11,7 +11,10 @@ from inductor_plugin.cli.farm import farm
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    def find_spec(name: str) -> str:
+        return name
+
+    monkeypatch.setattr("importlib.util.find_spec", find_spec)
 
 
 def test_without_a_cluster_nothing_is_amiss() -> None:

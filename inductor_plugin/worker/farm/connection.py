@@ -26,7 +26,7 @@ _CONNECTING = threading.Lock()
 
 
 @dataclass
-class _Session:
+class _SharedConnection:
     """The connection that options have made, which several may use.
 
     Attributes:
@@ -42,7 +42,7 @@ class _Session:
     users: int = 0
 
 
-_SESSION = _Session()
+_SHARED = _SharedConnection()
 
 
 class Connection:
@@ -65,7 +65,7 @@ class Connection:
         """
         self.ray = _imported(farm, option)
         self._farm = farm
-        self._silent = self._own = False
+        self._silent, self._own, self._number = False, False, 0
         with _CONNECTING:
             try:
                 self._own = self._joined(option)
@@ -81,22 +81,22 @@ class Connection:
             WorkerError: It is one to another cluster.
             Exception: What Ray raises.
         """
-        self._number = _SESSION.number
+        self._number = _SHARED.number
         if not self.ray.is_initialized():
-            if _SESSION.farm:  # Ray's client refuses another connection before a lost one is ended
+            if _SHARED.farm:  # Ray's client refuses another connection before a lost one is ended
                 self.ray.shutdown()
             self.ray.init(**_arguments(self._farm))
-            self._number = _SESSION.number = _SESSION.number + 1
-            _SESSION.farm, _SESSION.users = self._farm, 0
-            _SESSION.identity = self._identity()
-        elif not _SESSION.farm or _SESSION.identity != self.within(ANSWER_S, self._identity):
+            self._number = _SHARED.number = _SHARED.number + 1
+            _SHARED.farm, _SHARED.users = self._farm, 0
+            _SHARED.identity = self._identity()
+        elif not _SHARED.farm or _SHARED.identity != self.within(ANSWER_S, self._identity):
             return False  # the user's program has connected, to whatever it wants
-        if _SESSION.farm != self._farm:
+        if _SHARED.farm != self._farm:
             raise WorkerError(
-                f"option {option} is {self._farm!r}, and this process is connected to {_SESSION.farm!r}; a process is "
+                f"option {option} is {self._farm!r}, and this process is connected to {_SHARED.farm!r}; a process is "
                 "connected to one cluster: name the same"
             )
-        _SESSION.users += 1
+        _SHARED.users += 1
         return True
 
     def _identity(self) -> str:
@@ -107,7 +107,7 @@ class Connection:
     @property
     def alive(self) -> bool:
         """False once the connection has ended, where Ray would start a cluster on this machine, or is silent."""
-        is_former = self._own and self._number != _SESSION.number
+        is_former = self._own and self._number != _SHARED.number
         return not self._silent and not is_former and bool(self.ray.is_initialized())
 
     def failed(self, error: Exception) -> WorkerError:
@@ -173,24 +173,24 @@ class Connection:
     def close(self) -> None:
         """Disconnect, unless others use the connection, or the user's program has made it."""
         with _CONNECTING:
-            if not self._own or self._number != _SESSION.number or not self.ray.is_initialized():
+            if not self._own or self._number != _SHARED.number or not self.ray.is_initialized():
                 return
             if self._is_the_users():
                 return
             self._own = False
-            _SESSION.users -= 1
+            _SHARED.users -= 1
             if self._silent:  # it may wait for the head, too; nobody waits for that
                 threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True).start()
-            elif _SESSION.users > 0:
+            elif _SHARED.users > 0:
                 return
             else:
                 self.ray.shutdown()
-            _SESSION.farm = ""
+            _SHARED.farm = ""
 
     def _is_the_users(self) -> bool:
         """Return whether the user's program has connected since this connection has ended."""
         try:
-            return self.within(ANSWER_S, self._identity) != _SESSION.identity
+            return self.within(ANSWER_S, self._identity) != _SHARED.identity
         except Exception as error:  # noqa: BLE001  whatever Ray raises where its cluster is gone
             logger.debug("the connection to the farm is lost: %s", reason_of(error))
             return False

@@ -198,9 +198,15 @@ def test_a_job_that_some_nodes_refuse_is_placed_on_the_others_by_their_cpus() ->
 
 def test_a_job_is_not_sent_to_nodes_that_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
-    monkeypatch.setattr(Connection, "only_on", lambda _self, node: node)
+    placed: list[str] = []
+
+    def only_on(_: Connection, node: str) -> None:
+        placed.append(node)
+
+    monkeypatch.setattr(Connection, "only_on", only_on)
     cluster = Cluster("ray:auto", SETTINGS)
     cluster.start("parcel", 1.0, 0, {"another"})
     with pytest.raises(WorkerError, match="every node of the farm has refused"):
         cluster.start("parcel", 1.0, 0, {"a"})
+    assert placed == ["a"]
     cluster.close()

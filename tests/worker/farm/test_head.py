@@ -89,12 +89,12 @@ def test_a_client_compiles_the_rest_here(tmp_path: Path) -> None:
     farm = f"ray://127.0.0.1:{port}"
     arguments = (str(tmp_path), farm, str(JOBS), str(LIMIT_S))
     with ExitStack() as stack:
-        head = started(HEAD, str(port), log=tmp_path / "head.log")
+        head = stack.enter_context(started(HEAD, str(port), log=tmp_path / "head.log"))
         stack.callback(ended, head)
         assert head.stdout is not None
         is_up = any(line.strip() == "started" for line in head.stdout)
         assert is_up, (tmp_path / "head.log").read_text()
-        client = started(CLIENT, *arguments, log=tmp_path / "client.log")
+        client = stack.enter_context(started(CLIENT, *arguments, log=tmp_path / "client.log"))
         stack.callback(ended, client)
         until(lambda: (tmp_path / "starts").exists() or client.poll() is not None, LIMIT_S)
         assert client.poll() is None, (tmp_path / "client.log").read_text()
