@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 RETRIES = 3
 """How often Ray runs a job again whose worker or node is lost."""
-_COUNTED_S = 1.0
-"""Seconds for which the number of CPUs is kept; nodes come and go."""
+_LOOK_S = 1.0
+"""Seconds between two looks at the nodes, which come and go."""
 
 
 class Cluster:
@@ -43,7 +43,8 @@ class Cluster:
         """
         self._connection = Connection(farm, "compile_farm")
         self._ray = self._connection.ray
-        self._counted_at, self._cpus, self._largest_bytes = -math.inf, 1, 0
+        self._looked_at, self._cpus, self._largest_bytes = -math.inf, 1, 0
+        self._nodes: list[dict[str, Any]] = []
         self._placed = Counter[str]()
         try:
             self._settings = self._connection.within(ANSWER_S, lambda: self._ray.put(settings))
@@ -79,7 +80,8 @@ class Cluster:
         """
         largest_bytes, options = self._largest_bytes, dict[str, Any]()
         if without:
-            node = next_of(self._connection.nodes(), without, self._placed)
+            self._look()
+            node = next_of(self._nodes, without, self._placed)
             if node is None:
                 raise WorkerError("every node of the farm has refused such a job")
             self._placed[node["NodeID"]] += 1
@@ -130,19 +132,23 @@ class Cluster:
     @property
     def cpus(self) -> int:
         """CPUs of all nodes that are there now, at least one."""
-        now = time.monotonic()
-        if now - self._counted_at > _COUNTED_S:
-            self._counted_at = now
-            try:
-                self._count()
-            except Exception as error:  # noqa: BLE001  a lost cluster shows when a job is started
-                logger.debug("the farm's CPUs are not known: %s", error)
+        self._look()
         return self._cpus
 
-    def _count(self) -> None:
-        nodes = [node["Resources"] for node in self._connection.nodes()]
-        self._cpus = max(1, int(sum(node.get("CPU", 0) for node in nodes)))
-        self._largest_bytes = int(max((node.get("memory", 0) for node in nodes), default=0))
+    def _look(self) -> None:
+        """Look which nodes are there, unless that has just been done."""
+        now = time.monotonic()
+        if now - self._looked_at <= _LOOK_S:
+            return
+        self._looked_at = now
+        try:
+            self._nodes = self._connection.nodes()
+        except Exception as error:  # noqa: BLE001  a lost cluster shows when a job is started
+            logger.debug("the farm's nodes are not known: %s", error)
+            return
+        all_ = [node["Resources"] for node in self._nodes]
+        self._cpus = max(1, int(sum(each.get("CPU", 0) for each in all_)))
+        self._largest_bytes = int(max((each.get("memory", 0) for each in all_), default=0))
 
     def close(self) -> None:
         """Disconnect, unless the user's program had connected before."""
