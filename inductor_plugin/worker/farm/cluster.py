@@ -50,6 +50,7 @@ class Cluster:
             self._settings = self._connection.within(ANSWER_S, lambda: self._ray.put(settings))
             self._task = self._ray.remote(compile_parcel)
         except Exception as error:  # Ray's errors of connecting have no common class
+            self._connection.close()
             raise self._connection.failed(error) from error
 
     def put(self, parcel: Parcel) -> Any:
