@@ -122,7 +122,7 @@ def test_a_cluster_that_is_lost_while_a_straggler_is_started_again_stops_nothing
     rig.submit("slow")
     until(lambda: rig.nodes.started == ["quick", "slow"])
     rig.nodes.error = ConnectionError("the head is gone")
-    until(lambda: rig.nodes.tried == 4)  # twice in vain
+    until(lambda: rig.nodes.tried >= 4)  # twice in vain
     rig.submit("here")
     until(lambda: rig.status().get("here", ("", ""))[0] == "ok")
     rig.nodes.error = None
