@@ -23,6 +23,7 @@ from inductor_plugin.cache.transfer.wheel import read_pack
 from inductor_plugin.cache.trust.policy import trust_or_nobody
 from inductor_plugin.cli.devices import devices
 from inductor_plugin.cli.disk import cache, second_cache
+from inductor_plugin.cli.farm import farm
 from inductor_plugin.cli.finding import Finding, State
 from inductor_plugin.cli.trust.finding import distrust, trust
 from inductor_plugin.config import (
@@ -46,8 +47,7 @@ from inductor_plugin.ops.native.source import key as launch_library
 from inductor_plugin.templates.cutlass.source import generator_reason
 from inductor_plugin.worker.affinity import own_cores
 
-_BIG_GPU_SMS = 68
-_REMOTE_S = 10.0
+_BIG_GPU_SMS, _REMOTE_S = 68, 10.0
 _PROBE = '#include <Python.h>\n#include <omp.h>\nextern "C" int probe() { return omp_get_max_threads(); }\n'
 
 
@@ -76,6 +76,7 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         cache(cache_dir or default_cache_dir()),
         second_cache(default_cache_read()),
         remote(_option("remote_url")),
+        farm(_option("compile_farm"), _option("bench_farm")),
     ]
 
 
@@ -319,8 +320,7 @@ def packs(folder: Path) -> Finding:
     ]
     try:
         store = open_store(folder, read_only=True)
-        cached = store.packs()
-        incomplete = store.verify_packs()
+        cached, incomplete = store.packs(), store.verify_packs()
     except CacheError as error:
         return Finding(name, "off", f"the cache cannot be read: {error}", "see the finding `cache`")
     # Kernels of an installed pack that are missing from the cache are imported again.

@@ -158,6 +158,26 @@ def test_a_farm_makes_the_same_kernels(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not NVCC, reason="needs nvcc and nvidia-cutlass")
+def test_libraries_of_cutlass_kernels_cross_from_a_farm(
+    request_: Request, tmp_path: Path, ray_on_this_machine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their bytes are not compared: nvcc writes names of temporary files into them."""
+    config = replace(request_.config, gemm_backends="ATEN,CUTLASS", max_candidates=1)
+    here = run(replace(request_, config=config), quiet)
+    config = replace(config, cache_dir=tmp_path / "farm", compile_farm=ray_on_this_machine)
+    there = run(replace(request_, config=config), quiet)
+    made = [{each.digest for each in r.kernels if each.kind == "cutlass"} for r in (here, there)]
+    assert made[0] == made[1] != set()
+    store = open_store(config.cache_dir)
+    for digest in made[1]:
+        entry = store.kernel(digest)
+        assert entry is not None
+        assert entry.path("kernel.so").read_bytes().startswith(b"\x7fELF")
+    assert "compiled here" not in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not NVCC, reason="needs nvcc and nvidia-cutlass")
 def test_cutlass_kernels_come_with_it_and_need_no_compiler(
     request_: Request, tmp_path: Path
 ) -> None:

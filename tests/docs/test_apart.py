@@ -211,5 +211,10 @@ def scene_ray(
     """Return a machine beside a Ray cluster of three nodes; without Ray the fixture of the cluster skips."""
     folder = tmp_path_factory.mktemp("ray")
     (folder / "my_module.py").write_text(MODEL.format(dtype="float32"), encoding="utf-8")
-    variables = shell(folder, inductor_folder) | {"RAY_ADDRESS": ray_cluster.address}
-    return Scene(folder, variables, may_not_say=("cannot be reached", "compiled here"))
+    words = {"ray://HEAD:10001": f"ray:{ray_cluster.address}"}
+    return Scene(
+        folder,
+        shell(folder, inductor_folder),
+        words,
+        may_not_say=("cannot be reached", "compiled here"),
+    )

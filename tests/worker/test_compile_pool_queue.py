@@ -198,8 +198,7 @@ def test_the_container_s_limit_counts_as_much_as_the_machine_s(tmp_path: Path):
     assert available_bytes(meminfo, tmp_path) == 2048 << 10
 
 
-def test_closing_answers_every_job(tmp_path: Path):
-    pool = CompilePool(1, SETTINGS, 0)
+def test_closing_answers_every_job(pool: Pool, tmp_path: Path):
     answers: list[Compiled] = []
     command = ("sleep", "600")
     for number in range(3):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.bench_farm.finder import HeldNode, NodeLostError
 from inductor_plugin.worker.bench_farm.node import BenchNode
-from inductor_plugin.worker.farm.connection import Connection, reason_of
+from inductor_plugin.worker.farm.connection import ANSWER_S, Connection, Result, reason_of
 from inductor_plugin.worker.farm.resource import GPU, reserved
 from inductor_plugin.worker.jobs import WorkerSettings
 
@@ -79,7 +79,7 @@ class BenchCluster:
                 "scheduling_strategy": self._connection.only_on(node),
                 "max_restarts": 0,
             }
-            actor = self._actor.options(**options).remote(settings)
+            actor = self.within(ANSWER_S, lambda: self._actor.options(**options).remote(settings))
         except Exception as error:  # whatever Ray raises, this node does not measure
             raise NodeLostError(reason_of(error)) from error
         held = RayNode(self, actor, str(facts["NodeManagerHostname"]))
@@ -96,9 +96,10 @@ class BenchCluster:
         Raises:
             WorkerError: The connection has ended.
         """
-        self._connection.check()
         try:
-            return self._connection.ray.put(content)
+            return self.within(_KEEP_S, lambda: self._connection.ray.put(content))
+        except WorkerError:
+            raise
         except Exception as error:  # a full store, a lost connection
             raise WorkerError(f"the farm's object store: {reason_of(error)}") from error
 
@@ -111,6 +112,10 @@ class BenchCluster:
     def alive(self) -> bool:
         """False once it is closed, or the connection has ended."""
         return not self._closed and self._connection.alive
+
+    def within(self, limit_s: float, do: Callable[[], Result]) -> Result:
+        """Call Ray, with a limit; see `Connection.within`."""
+        return self._connection.within(limit_s, do)
 
     @property
     def ray(self) -> Any:
@@ -167,19 +172,20 @@ class RayNode:
         if not self._cluster.alive:
             return
         try:
-            self._cluster.ray.kill(self._actor)
+            self._cluster.within(ANSWER_S, lambda: self._cluster.ray.kill(self._actor))
         except Exception as error:  # noqa: BLE001  it has ended, or the cluster has
             logger.debug("%s is not ended: %s", self._host, reason_of(error))
 
     def _answer(self, what: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
         self._check()
         ray, ends = self._cluster.ray, time.monotonic() + limit_s
-        answer = getattr(self._actor, what).remote(*arguments)
-        while not ray.wait([answer], timeout=_LOOK_S)[0]:
+        within = self._cluster.within
+        answer = within(ANSWER_S, lambda: getattr(self._actor, what).remote(*arguments))
+        while not within(ANSWER_S, lambda: ray.wait([answer], timeout=_LOOK_S)[0]):
             self._check()
             if time.monotonic() > ends:
                 raise NodeLostError(f"no answer within {limit_s:.0f} s")
-        return ray.get(answer)
+        return within(_KEEP_S, lambda: ray.get(answer))
 
     def _check(self) -> None:
         if self._ended or not self._cluster.alive:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,6 +21,8 @@ from inductor_plugin.worker.bench_farm.bench_parcel import BenchParcel, addresse
 from inductor_plugin.worker.bench_farm.fit import NodeFacts
 from inductor_plugin.worker.bench_worker import SETUP_S, BenchWorker
 from inductor_plugin.worker.failure import one_line
+from inductor_plugin.worker.farm.folder import NodeFolder
+from inductor_plugin.worker.farm.places import settings_here
 from inductor_plugin.worker.jobs import CallJob, FinalJob, JobFailed, Outcome, WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -56,10 +56,10 @@ class BenchNode:
         # Ray's processes have a nice value of 15: on busy cores a launch would wait for one. Only root may take it back.
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, min(0, os.getpriority(os.PRIO_PROCESS, 0)))
-        self._temporary = tempfile.TemporaryDirectory(prefix="inductor-plugin-node-")
-        self._folder = Path(self._temporary.name)
+        self._own = NodeFolder("node")
+        self._folder = self._own.path
         self._contents: dict[str, Path] = {}
-        self._worker = BenchWorker(_here(settings))
+        self._worker = BenchWorker(settings_here(settings))
 
     def facts(self) -> NodeAnswer:
         """Return the `NodeFacts` of the process that measures; it is started for that."""
@@ -122,7 +122,7 @@ class BenchNode:
     def close(self) -> NodeAnswer:
         """End the worker, and remove its files."""
         self._worker.close()
-        self._temporary.cleanup()
+        self._own.remove()
         return NodeAnswer()
 
     def _with_provenance(self, *outcomes: Outcome) -> tuple[Outcome, ...]:
@@ -150,17 +150,3 @@ class BenchNode:
                 place.hardlink_to(self._contents[digest])
         kernels: Mapping[str, Path] = {n: self._contents[d] for n, d in parcel.kernels.items()}
         triton_files.place(kernels, self._folder / "triton")
-
-
-def _here(settings: WorkerSettings) -> WorkerSettings:
-    """Return a sender's settings for this machine: its modules are searched here, too, and its cache may not be here."""
-    paths = [path for path in settings.sys_path if _exists(path)]
-    paths += [path for path in sys.path if path not in paths] if paths else []
-    folder = settings.kernel_folder if _exists(settings.kernel_folder) else ""
-    return replace(settings, sys_path=tuple(paths), kernel_folder=folder)
-
-
-def _exists(path: str) -> bool:
-    with suppress(OSError):
-        return bool(path) and Path(path).exists()
-    return False

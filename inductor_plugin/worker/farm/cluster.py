@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from inductor_plugin.worker.farm.connection import Connection, reason_of
+from inductor_plugin.errors import WorkerError
+from inductor_plugin.worker.farm.connection import ANSWER_S, Connection, reason_of
 from inductor_plugin.worker.farm.node import compile_parcel
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel
 from inductor_plugin.worker.jobs import WorkerSettings
@@ -21,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 RETRIES = 3
 """How often Ray runs a job again whose worker or node is lost."""
-_COUNTED_S = 1.0
-"""Seconds for which the number of CPUs is kept; nodes come and go."""
+_LOOK_S = 1.0
+"""Seconds between two looks at the nodes, which come and go."""
 
 
 class Cluster:
@@ -41,11 +43,14 @@ class Cluster:
         """
         self._connection = Connection(farm, "compile_farm")
         self._ray = self._connection.ray
-        self._counted_at, self._cpus, self._largest_bytes = -math.inf, 1, 0
+        self._looked_at, self._cpus, self._largest_bytes = -math.inf, 1, 0
+        self._nodes: list[dict[str, Any]] = []
+        self._placed = Counter[str]()
         try:
-            self._settings = self._ray.put(settings)
+            self._settings = self._connection.within(ANSWER_S, lambda: self._ray.put(settings))
             self._task = self._ray.remote(compile_parcel)
         except Exception as error:  # Ray's errors of connecting have no common class
+            self._connection.close()
             raise self._connection.failed(error) from error
 
     def put(self, parcel: Parcel) -> Any:
@@ -54,27 +59,53 @@ class Cluster:
         Raises:
             WorkerError: The connection has ended.
         """
-        self._connection.check()
-        return self._ray.put(parcel)
+        return self._connection.within(ANSWER_S, lambda: self._ray.put(parcel))
 
-    def start(self, parcel: Any, limit_s: float, memory_bytes: int) -> Any:
+    def start(
+        self,
+        parcel: Any,
+        limit_s: float,
+        memory_bytes: int,
+        without: Collection[str] = (),
+    ) -> Any:
         """Start a task, and return its reference.
 
         Args:
             parcel: Reference to the job.
             limit_s: As of `compile_parcel`.
             memory_bytes: Memory that it needs on its node.
+            without: Nodes that it shall not run on.
+
+        Raises:
+            WorkerError: The connection has ended, or there is no other node.
         """
+        largest_bytes, options = self._largest_bytes, dict[str, Any]()
+        if without:
+            self._look()
+            node = next_of(self._nodes, without, self._placed)
+            if node is None:
+                raise WorkerError("every node of the farm has refused such a job")
+            self._placed[node["NodeID"]] += 1
+            largest_bytes = int(node["Resources"].get("memory", 0))
+            options["scheduling_strategy"] = self._connection.only_on(node["NodeID"])
         task = self._task.options(
             num_cpus=1,
-            memory=min(memory_bytes, self._largest_bytes) or None,  # more would wait for ever
+            memory=min(memory_bytes, largest_bytes) or None,  # more would wait for ever
             max_retries=RETRIES,
             name="compile",
+            **options,
         )
-        return task.remote(parcel, self._settings, limit_s)
+        # Without a connection Ray would start a cluster on this machine: `within` checks that there is one.
+        return self._connection.within(
+            ANSWER_S, lambda: task.remote(parcel, self._settings, limit_s)
+        )
 
     def when_done(self, task: Any, answer: Callable[[Delivery | str], None]) -> None:
-        """Call ``answer`` with a task's result, or with why it has none, from a thread of Ray's."""
+        """Call ``answer`` with a task's result, or with why it has none, from a thread of Ray's.
+
+        Raises:
+            WorkerError: The connection has ended.
+        """
 
         def done(future: Any) -> None:
             try:
@@ -82,34 +113,66 @@ class Cluster:
             except Exception as error:  # noqa: BLE001  whatever Ray raises, somebody waits for the job
                 answer(reason_of(error))
 
-        task.future().add_done_callback(done)
+        # A client waits here for the number of the task.
+        self._connection.within(ANSWER_S, lambda: task.future().add_done_callback(done))
 
     def cancel(self, task: Any) -> None:
         """Give a task up; its worker process ends."""
         if not self._connection.alive:
             return
         try:
-            self._ray.cancel(task, force=True)
+            self._connection.within(ANSWER_S, lambda: self._ray.cancel(task, force=True))
         except Exception as error:  # noqa: BLE001  it has ended, or the cluster has
             logger.debug("a task of the farm is not cancelled: %s", error)
 
     @property
+    def alive(self) -> bool:
+        """False once the connection has ended: nothing that was started is answered any more."""
+        return self._connection.alive
+
+    @property
     def cpus(self) -> int:
         """CPUs of all nodes that are there now, at least one."""
-        now = time.monotonic()
-        if now - self._counted_at > _COUNTED_S:
-            self._counted_at = now
-            try:
-                self._count()
-            except Exception as error:  # noqa: BLE001  a lost cluster shows when a job is started
-                logger.debug("the farm's CPUs are not known: %s", error)
+        self._look()
         return self._cpus
 
-    def _count(self) -> None:
-        nodes = [node["Resources"] for node in self._connection.nodes()]
-        self._cpus = max(1, int(sum(node.get("CPU", 0) for node in nodes)))
-        self._largest_bytes = int(max((node.get("memory", 0) for node in nodes), default=0))
+    def _look(self) -> None:
+        """Look which nodes are there, unless that has just been done."""
+        now = time.monotonic()
+        if now - self._looked_at <= _LOOK_S:
+            return
+        self._looked_at = now
+        try:
+            self._nodes = self._connection.nodes()
+        except Exception as error:  # noqa: BLE001  a lost cluster shows when a job is started
+            logger.debug("the farm's nodes are not known: %s", error)
+            return
+        all_ = [node["Resources"] for node in self._nodes]
+        self._cpus = max(1, int(sum(each.get("CPU", 0) for each in all_)))
+        self._largest_bytes = int(max((each.get("memory", 0) for each in all_), default=0))
 
     def close(self) -> None:
         """Disconnect, unless the user's program had connected before."""
         self._connection.close()
+
+
+def next_of(
+    nodes: Sequence[dict[str, Any]], without: Collection[str], placed: Mapping[str, int]
+) -> dict[str, Any] | None:
+    """Return the node that a task is placed on where not all nodes will do; None if there is none. Pure.
+
+    Args:
+        nodes: The nodes, as Ray describes them.
+        without: Nodes that will not do.
+        placed: How many tasks have been placed on each: each gets as many as it has CPUs.
+    """
+    will_do = [
+        node
+        for node in nodes
+        if node["NodeID"] not in without and node["Resources"].get("CPU", 0) >= 1
+    ]
+    return min(
+        will_do,
+        key=lambda node: placed.get(node["NodeID"], 0) / node["Resources"]["CPU"],
+        default=None,
+    )

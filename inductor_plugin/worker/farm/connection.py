@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswerError
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.failure import one_line
 
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+ANSWER_S = 60.0
+"""Limit of a call that a cluster answers at once. Ray's client takes up to 30 s to connect again, and waits 600 s for a head
+that says nothing."""
 _CONNECTING = threading.Lock()
 """A process has one connection; what compiles and what measures may ask for it at the same time."""
+
+
+@dataclass
+class _SharedConnection:
+    """The connection that options have made, which several may use.
+
+    Attributes:
+        farm: What it was made for; empty if there is none.
+        identity: Of Ray: with another one the user's program has connected since.
+        number: How many were made before; what belongs to an earlier one is lost.
+        users: How many use it.
+    """
+
+    farm: str = ""
+    identity: str = ""
+    number: int = 0
+    users: int = 0
+
+
+_SHARED = _SharedConnection()
 
 
 class Connection:
@@ -29,22 +61,54 @@ class Connection:
 
         Raises:
             OptionError: Ray is not installed.
-            WorkerError: The cluster cannot be reached.
+            WorkerError: The cluster cannot be reached, or this process is connected to another one.
         """
         self.ray = _imported(farm, option)
         self._farm = farm
+        self._silent, self._own, self._number = False, False, 0
         with _CONNECTING:
-            self._own = not self.alive
             try:
-                if self._own:
-                    self.ray.init(**_arguments(farm))
+                self._own = self._joined(option)
+            except WorkerError:
+                raise
             except Exception as error:  # Ray's errors of connecting have no common class
                 raise self.failed(error) from error
 
+    def _joined(self, option: str) -> bool:
+        """Connect, or use the connection that there is; return whether it is one that options have made.
+
+        Raises:
+            WorkerError: It is one to another cluster.
+            Exception: What Ray raises.
+        """
+        self._number = _SHARED.number
+        if not self.ray.is_initialized():
+            if _SHARED.farm:  # Ray's client refuses another connection before a lost one is ended
+                self.ray.shutdown()
+            self.ray.init(**_arguments(self._farm))
+            self._number = _SHARED.number = _SHARED.number + 1
+            _SHARED.farm, _SHARED.users = self._farm, 0
+            _SHARED.identity = self._identity()
+        elif not _SHARED.farm or _SHARED.identity != self.within(ANSWER_S, self._identity):
+            return False  # the user's program has connected, to whatever it wants
+        if _SHARED.farm != self._farm:
+            raise WorkerError(
+                f"option {option} is {self._farm!r}, and this process is connected to {_SHARED.farm!r}; a process is "
+                "connected to one cluster: name the same"
+            )
+        _SHARED.users += 1
+        return True
+
+    def _identity(self) -> str:
+        """Return what tells this connection from others: jobs are counted by each cluster."""
+        context = self.ray.get_runtime_context()
+        return f"{context.get_node_id()} {context.get_job_id()}"
+
     @property
     def alive(self) -> bool:
-        """False once the connection has ended: Ray would start a cluster on this machine."""
-        return bool(self.ray.is_initialized())
+        """False once the connection has ended, where Ray would start a cluster on this machine, or is silent."""
+        is_former = self._own and self._number != _SHARED.number
+        return not self._silent and not is_former and bool(self.ray.is_initialized())
 
     def failed(self, error: Exception) -> WorkerError:
         """Return the error of a cluster that cannot be used."""
@@ -56,12 +120,49 @@ class Connection:
         Raises:
             WorkerError: It has.
         """
+        if self._silent:
+            raise WorkerError("the cluster does not answer any more")
         if not self.alive:
             raise WorkerError("the connection to the cluster has ended")
 
+    def within(self, limit_s: float, do: Callable[[], Result]) -> Result:
+        """Return what a call of Ray returns, which has no limit of its own.
+
+        Args:
+            limit_s: Seconds after which the connection is given up.
+            do: The call.
+
+        Raises:
+            WorkerError: The connection has ended, or there is no answer within the limit.
+            Exception: What the call raises.
+        """
+        self.check()
+        answer: Future[Result] = Future()
+
+        def call() -> None:
+            try:
+                answer.set_result(do())
+            except BaseException as error:  # noqa: BLE001  whatever Ray raises, who waits for the answer gets it
+                answer.set_exception(error)
+
+        threading.Thread(target=call, name="farm call", daemon=True).start()
+        try:
+            return answer.result(limit_s)
+        except NoAnswerError:
+            if answer.done():  # at the last moment, or the error is the call's
+                return answer.result()
+            self._silent = True
+            raise WorkerError(f"the cluster has not answered for {limit_s:.0f} s") from None
+
     def nodes(self) -> list[dict[str, Any]]:
-        """Return the nodes that are there now, as Ray describes them."""
-        return [node for node in self.ray.nodes() if node["Alive"]]
+        """Return the nodes that are there now, as Ray describes them.
+
+        Raises:
+            WorkerError: As of `within`.
+            Exception: What Ray raises.
+        """
+        nodes = self.within(ANSWER_S, lambda: self.ray.nodes())
+        return [node for node in nodes if node["Alive"]]
 
     def only_on(self, node: str) -> Any:
         """Return the scheduling strategy of what runs on one node, or not at all."""
@@ -70,9 +171,36 @@ class Connection:
         return NodeAffinitySchedulingStrategy(node, soft=False)
 
     def close(self) -> None:
-        """Disconnect, unless the connection had been made before."""
-        if self._own and self.alive:
-            self.ray.shutdown()
+        """Disconnect, unless others use the connection, or the user's program has made it."""
+        with _CONNECTING:
+            if not self._own or self._number != _SHARED.number or not self.ray.is_initialized():
+                return
+            if self._is_the_users():
+                return
+            self._own = False
+            _SHARED.users -= 1
+            if self._silent:  # it may wait for the head, too; nobody waits for that
+                threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True).start()
+            elif _SHARED.users > 0:
+                return
+            else:
+                self.ray.shutdown()
+            _SHARED.farm = ""
+
+    def _is_the_users(self) -> bool:
+        """Return whether the user's program has connected since this connection has ended."""
+        try:
+            return self.within(ANSWER_S, self._identity) != _SHARED.identity
+        except Exception as error:  # noqa: BLE001  whatever Ray raises where its cluster is gone
+            logger.debug("the connection to the farm is lost: %s", reason_of(error))
+            return False
+
+
+def node_here() -> str:
+    """Return what the cluster calls the node that this process, one of Ray's, runs on."""
+    import ray  # noqa: PLC0415  optional; a process of Ray has it
+
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def reason_of(error: BaseException) -> str:

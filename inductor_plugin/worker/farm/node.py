@@ -9,13 +9,28 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.compile_pool import compile_all
-from inductor_plugin.worker.farm.parcel import Delivery, Parcel, addressed, packed, refusal
+from inductor_plugin.worker.failure import one_line
+from inductor_plugin.worker.farm.connection import node_here
+from inductor_plugin.worker.farm.folder import NodeFolder
+from inductor_plugin.worker.farm.parcel import (
+    Delivery,
+    Parcel,
+    addressed,
+    arrived,
+    packed,
+    refusal,
+)
+from inductor_plugin.worker.farm.places import settings_here
 from inductor_plugin.worker.jobs import WorkerSettings
 from inductor_plugin.worker.process import WorkerProcess
 
 _PROCESSES: dict[WorkerSettings, WorkerProcess] = {}
 """The worker of this process: it has imported torch for the next Triton kernel. It ends when it is idle, or with this process."""
+
+_FOLDERS: list[NodeFolder] = []
+"""The folder of this process, in which its jobs have theirs: a job that is cancelled is killed with the process."""
 
 
 def compile_parcel(parcel: Parcel, settings: WorkerSettings, limit_s: float) -> Delivery:
@@ -27,14 +42,33 @@ def compile_parcel(parcel: Parcel, settings: WorkerSettings, limit_s: float) -> 
         limit_s: Seconds from now after which its kernels become ``skipped``; infinite for no limit.
     """
     started = time.monotonic()
-    reason = refusal(parcel)
-    if reason:
-        return Delivery((), {}, platform.node(), reason)
+    parcel = arrived(parcel)
     if settings not in _PROCESSES:
-        _PROCESSES[settings] = WorkerProcess(settings, "compile worker")
-    with tempfile.TemporaryDirectory(prefix="inductor-plugin-farm-") as name:
-        job = addressed(parcel.job, Path(name))
+        _PROCESSES[settings] = WorkerProcess(settings_here(settings), "compile worker")
+    process = _PROCESSES[settings]
+    reason = refusal(parcel) or _obstacle(process)
+    if reason:
+        return Delivery((), {}, platform.node(), reason, node=node_here())
+    with tempfile.TemporaryDirectory(dir=_own_folder()) as name:
+        folder = Path(name) / "job"
+        folder.mkdir()
+        job = addressed(parcel.job, folder)
         until = math.inf if limit_s == math.inf else started + limit_s
-        compiled = compile_all(_PROCESSES[settings], job, until)
-        delivery = packed(job, compiled, Path(name))
+        compiled = compile_all(process, job, until)
+        delivery = packed(job, compiled, folder)
     return replace(delivery, elapsed_s=time.monotonic() - started)
+
+
+def _own_folder() -> Path:
+    if not _FOLDERS or not _FOLDERS[-1].path.is_dir():  # the machine's cleaning may have taken it
+        _FOLDERS.append(NodeFolder("farm"))
+    return _FOLDERS[-1].path
+
+
+def _obstacle(process: WorkerProcess) -> str:
+    """Return why no worker process starts here; empty if it runs."""
+    try:
+        process.start()
+    except WorkerError as error:
+        return one_line(str(error))
+    return ""

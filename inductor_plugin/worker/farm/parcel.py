@@ -5,20 +5,28 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+import itertools
 import platform
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from inductor_plugin.version import __version__
+from inductor_plugin.worker.farm.places import exists, folders, is_own, is_writable, moved
 from inductor_plugin.worker.jobs import Compiled, CompileJob, CppCompileJob, TritonCompileJob
 
-TRITON_FOLDER = "TRITON_CACHE_DIR"
+TRITON_FOLDER, INDUCTOR_FOLDER = "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"
+_TOOLS = ("TRITON_PTXAS_PATH", "TRITON_LIBDEVICE_PATH")
+"""Variables of a job that name what Triton runs or reads."""
+_HINTS = ("CUDA_HOME",)
+"""Those without which it finds the same."""
 _PACKAGES = ("torch", "triton", "nvidia-cutlass", "nvidia-cuda-nvcc")
 _NATIVE = "-march=native"
+_HEADER, _COMPILED = "-include", (".gch", ".pch")
+"""The flag of a header that comes first, and what g++ and clang call it once it is compiled."""
 _PATH = re.compile(r"(?:-[A-Za-z]+=?|)(/[^{}]+)")
 
 
@@ -29,12 +37,21 @@ class Parcel:
     Attributes:
         job: The job; the folders in it are this machine's.
         facts: Versions of what compiles it, by name.
-        paths: Absolute paths in its command: the compiler, folders of headers, a precompiled header.
+        paths: Absolute paths that it names: the compiler, folders of headers.
+        folders: Folders of this machine's packages, by name: what lies in them is looked for in the same package there.
+        headers: Precompiled headers in its command, which a machine that lacks them leaves out: sources include the same text.
     """
 
     job: CompileJob
     facts: Mapping[str, str]
     paths: tuple[str, ...] = ()
+    folders: Mapping[str, str] = field(default_factory=dict[str, str])
+    headers: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> tuple[object, ...]:
+        """What decides whether a machine refuses it; equal for jobs that the same machines refuse."""
+        return (tuple(sorted(self.facts.items())), self.paths)
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,7 @@ class Delivery:
         host: The machine.
         refusal: Why nothing was compiled there; empty if it was.
         elapsed_s: Seconds it took there.
+        node: What the cluster calls the machine; empty where that is not known.
     """
 
     compiled: tuple[Compiled, ...]
@@ -54,37 +72,61 @@ class Delivery:
     host: str
     refusal: str = ""
     elapsed_s: float = 0.0
+    node: str = ""
 
 
 def parcel_of(job: CompileJob) -> Parcel:
     """Return a job as it is sent."""
-    command = job.command if isinstance(job, CppCompileJob) else ()
+    command = _command(job)
+    pairs = itertools.pairwise(command)
+    first = [word for flag, word in pairs if flag == _HEADER]
+    headers = [word for word in first if any(exists(word + ending) for ending in _COMPILED)]
     matches = [match for word in command if (match := _PATH.fullmatch(word)) is not None]
-    paths = [match[1] for match in matches if Path(match[1]).exists()]
-    return Parcel(job, facts(command), tuple(dict.fromkeys(paths)))
+    named = [*(match[1] for match in matches), *_tools(job).values()]
+    paths = [path for path in named if path not in headers and exists(path)]
+    return Parcel(job, facts(job), tuple(dict.fromkeys(paths)), folders(), tuple(headers))
+
+
+def arrived(parcel: Parcel) -> Parcel:
+    """Return what was sent with the paths of this machine, and without headers and variables that are of no use here."""
+    job, here = parcel.job, functools.partial(moved, theirs=parcel.folders)
+    paths = tuple(here(path) for path in parcel.paths)
+    if isinstance(job, CppCompileJob):
+        words: list[str] = []
+        for word in job.command:
+            if word in parcel.headers and not _is_compiled_here(word):
+                words.pop()  # its flag
+                continue
+            match = _PATH.fullmatch(word)
+            words.append(word if match is None else word[: match.start(1)] + here(match[1]))
+        return replace(parcel, job=replace(job, command=tuple(words)), paths=paths)
+    pairs = [(name, here(value) if name in _TOOLS else value) for name, value in job.environment]
+    kept = tuple((name, value) for name, value in pairs if name not in _HINTS or exists(value))
+    return replace(parcel, job=replace(job, environment=kept), paths=paths)
 
 
 def refusal(parcel: Parcel) -> str:
     """Return why this machine cannot compile a job as the sender would; empty if it can."""
-    job = parcel.job
-    here = facts(job.command if isinstance(job, CppCompileJob) else ())
+    here = facts(parcel.job)
     for name, sent in parcel.facts.items():
         if here.get(name) != sent:
             return f"{name} is {here.get(name)!r} there and {sent!r} here"
-    missing = [path for path in parcel.paths if not Path(path).exists()]
+    missing = [path for path in parcel.paths if not exists(path)]
     return f"{missing[0]} does not exist there" if missing else ""
 
 
-def facts(command: Sequence[str]) -> dict[str, str]:
+def facts(job: CompileJob) -> dict[str, str]:
     """Return the versions of what compiles a job.
 
     The compiler by its program; the processor only where code is made for the one at hand.
     """
+    command = _command(job)
     known = {
         "inductor-plugin": __version__,
         "python": ".".join(platform.python_version_tuple()[:2]),
         "machine": platform.machine(),
         **_packages(),
+        **{name: _digest(path) for name, path in _tools(job).items()},
     }
     if command:
         known["compiler"] = _digest(command[0])
@@ -100,6 +142,9 @@ def addressed(job: CompileJob, folder: Path) -> CompileJob:
     environment = dict(job.environment)
     if TRITON_FOLDER in environment:
         environment[TRITON_FOLDER] = str(folder)
+    # The sender's where that is possible: kernels hold the path of their module, for debuggers.
+    if INDUCTOR_FOLDER in environment and not is_writable(environment[INDUCTOR_FOLDER]):
+        environment[INDUCTOR_FOLDER] = f"{folder}-inductor"
     return replace(job, environment=tuple(sorted(environment.items())))
 
 
@@ -135,6 +180,21 @@ def unpacked(job: CompileJob, delivery: Delivery) -> list[Compiled]:
     ]
 
 
+def _is_compiled_here(header: str) -> bool:
+    return is_own(header) and any(is_own(header + ending) for ending in _COMPILED)
+
+
+def _command(job: CompileJob) -> tuple[str, ...]:
+    return job.command if isinstance(job, CppCompileJob) else ()
+
+
+def _tools(job: CompileJob) -> dict[str, str]:
+    """Return what a job's variables name, by their names."""
+    if isinstance(job, CppCompileJob):
+        return {}
+    return {name: value for name, value in job.environment if name in _TOOLS}
+
+
 def _folder(job: CompileJob) -> Path | None:
     if isinstance(job, CppCompileJob):
         return Path(job.workdir)
@@ -153,8 +213,8 @@ def _packages() -> dict[str, str]:
 
 @functools.cache
 def _digest(compiler: str) -> str:
-    """Return a digest of a compiler's program. It is not run: only worker processes run what a command names."""
-    path = shutil.which(compiler)
+    """Return a digest of a compiler's program, or of a file that it reads. It is not run: only worker processes run what a command names."""
+    path = compiler if Path(compiler).is_absolute() else shutil.which(compiler)
     if path is None:
         return "missing"
     try:

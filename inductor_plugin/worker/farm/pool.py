@@ -1,7 +1,9 @@
 """Compile workers on a Ray cluster, with the interface of `CompilePool`.
 
 submit ──► waiting, by rank ──► as many tasks as the cluster has CPUs ──► results, one by one ──► done
-                                    │ lost: Ray runs it again; for good, or refused: the local pool
+                                    │ refused: another node; by all: the local pool
+                                    │ lost: Ray runs it again; for good: the local pool
+                                    │ the connection has ended: all jobs to the local pool
                                     └ far slower than others while CPUs are idle: a second copy, and the first to end counts
 """
 
@@ -16,12 +18,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Protocol, TypeAlias
 
-from inductor_plugin.errors import WorkerError, warn_once
+from inductor_plugin.errors import NAME, WorkerError, warn_once
 from inductor_plugin.worker.compile_pool import CompilePool, Done, kernel_keys, warn_of_skipped
 from inductor_plugin.worker.farm.cluster import Cluster
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel, parcel_of, unpacked
@@ -36,12 +38,18 @@ _SLOWER = 3.0
 _STRAGGLER_S = 20.0
 """Least seconds of a straggler: three times the median of short jobs is still short."""
 _REMEMBERED = 200
+_GONE = "the connection to the cluster has ended, or it does not answer"
 _AHEAD = 8
 """One task in so many more than there are CPUs waits at the cluster, so that no CPU waits for the next one."""
 
 
 class Nodes(Protocol):
-    """What a pool needs of a cluster; see `Cluster`."""
+    """What a pool needs of a cluster; see `Cluster`. Where it is gone, its methods raise."""
+
+    @property
+    def alive(self) -> bool:
+        """False once nothing that was started is answered any more."""
+        ...
 
     @property
     def cpus(self) -> int:
@@ -52,8 +60,10 @@ class Nodes(Protocol):
         """Send a job, and return a reference to it."""
         ...
 
-    def start(self, parcel: Any, limit_s: float, memory_bytes: int) -> Any:
-        """Start a task."""
+    def start(
+        self, parcel: Any, limit_s: float, memory_bytes: int, without: Collection[str]
+    ) -> Any:
+        """Start a task on a node that is none of these."""
         ...
 
     def when_done(self, task: Any, answer: Callable[[Delivery | str], None]) -> None:
@@ -80,7 +90,9 @@ class _Flight:
         rank: As of `CompilePool.submit`.
         until: The same.
         ends: ``time.monotonic()`` at which it is ended.
+        needs: As of `Parcel`.
         parcel: Reference to what was sent.
+        refused: Nodes that have refused it.
         tasks: References to its tasks: one, or two of a straggler.
         started: When the first began to wait at the cluster.
         over: True once it has been answered.
@@ -92,10 +104,16 @@ class _Flight:
     rank: float
     until: Callable[[], float] | None
     ends: float = math.inf
+    needs: tuple[object, ...] = ()
     parcel: Any = None
+    refused: set[str] = field(default_factory=set[str])
     tasks: list[Any] = field(default_factory=list[Any])
     started: float = 0.0
     over: bool = False
+
+
+_Message: TypeAlias = tuple[_Flight, Any, "Delivery | str"]
+"""A job, one of its tasks, and what that has brought, or why it has brought nothing."""
 
 
 class FarmPool:
@@ -116,9 +134,8 @@ class FarmPool:
         self._waiting: list[tuple[float, int, _Flight]] = []
         self._numbers = itertools.count()
         self._flying: set[_Flight] = set()
-        self._answers: queue.SimpleQueue[tuple[_Flight, Any, Delivery | str] | None] = (
-            queue.SimpleQueue()
-        )
+        self._answers: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
+        self._refused: dict[tuple[object, ...], set[str]] = {}
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._thread: threading.Thread | None = None
         self._active = 0
@@ -165,67 +182,116 @@ class FarmPool:
     def _serve(self) -> None:
         """Start tasks and answer jobs, until the pool is closed."""
         while not self._closed:
+            quiet = False
             try:
                 message = self._answers.get(timeout=_LOOK_S)
             except queue.Empty:
-                message = None
-                self._double()
-            if message is not None:
-                self._answered(*message)
+                message, quiet = None, True
+            try:
+                self._turn(message, quiet=quiet)
+            except Exception:  # the border around a turn: other jobs wait, too
+                logger.exception("%sa turn of the compile farm failed", NAME)
             del message  # not to be kept while this thread waits
-            self._start()
         self._give_up()
+
+    def _turn(self, message: _Message | None, *, quiet: bool) -> None:
+        """Take an answer, if there is one, and start what can be started.
+
+        Args:
+            message: The answer.
+            quiet: Whether nothing has come for a while.
+        """
+        if message is not None:
+            self._answered(*message)
+        if not self._nodes.alive:
+            self._rescue()
+        elif quiet:
+            self._double()
+        self._start()
+
+    def _rescue(self) -> None:
+        """Hand all jobs that are on their way to the local pool: nobody answers them any more."""
+        with self._guard:
+            flying = sorted(self._flying, key=lambda flight: flight.started)
+        for flight in flying:
+            self._compile_here(flight, _GONE)
 
     def _start(self) -> None:
         """Start tasks as long as the cluster takes more."""
         while True:
+            workers = self.workers  # without the lock: a cluster that is lost answers late
             with self._guard:
-                most = self.workers + max(1, self.workers // _AHEAD)
+                most = workers + max(1, workers // _AHEAD)
                 if self._closed or not self._waiting or len(self._flying) >= most:
                     return
                 flight = heapq.heappop(self._waiting)[2]
                 self._flying.add(flight)
-            flight.ends = flight.until() if flight.until is not None else math.inf
-            if flight.ends <= time.monotonic():
-                self._answer(flight, _skipped(flight.job, OUT_OF_TIME))
-                continue
             try:
-                flight.parcel = self._nodes.put(parcel_of(flight.job))
-                self._fly(flight)
+                flight.ends = flight.until() if flight.until is not None else math.inf
+                is_late = flight.ends <= time.monotonic()
+                if not is_late:
+                    parcel = parcel_of(flight.job)
+                    flight.needs, flight.parcel = parcel.needs, self._nodes.put(parcel)
+                    self._fly(flight)
             except Exception as error:  # noqa: BLE001  whatever Ray raises where its cluster is gone
                 self._compile_here(flight, f"{type(error).__name__}: {error}")
+            else:
+                if is_late:
+                    self._answer(flight, _skipped(flight.job, OUT_OF_TIME))
 
     def _fly(self, flight: _Flight) -> None:
-        """Start a task of a job: its first, or a straggler's second."""
-        limit_s = flight.ends - time.monotonic()
-        task = self._nodes.start(flight.parcel, limit_s, flight.memory_bytes)
+        """Start a task of a job, where nobody has refused such a job."""
+        limit_s, without = flight.ends - time.monotonic(), self._refused.get(flight.needs, ())
+        task = self._nodes.start(flight.parcel, limit_s, flight.memory_bytes, without)
+        try:
+            self._nodes.when_done(task, lambda answer: self._answers.put((flight, task, answer)))
+        except Exception:  # of Ray's: the task would never be answered
+            self._nodes.cancel(task)
+            raise
         flight.started = flight.started or time.monotonic()
         flight.tasks.append(task)
-        self._nodes.when_done(task, lambda answer: self._answers.put((flight, task, answer)))
 
     def _answered(self, flight: _Flight, task: Any, answer: Delivery | str) -> None:
         """Take what a task has brought, if it is the first of its job."""
-        if flight.over:
+        if flight.over or task not in flight.tasks:
             return
+        flight.tasks.remove(task)
         if isinstance(answer, str):
-            flight.tasks.remove(task)
             if not flight.tasks:
                 self._compile_here(flight, answer)
             return
         if answer.refusal:
-            self._compile_here(flight, f"{answer.host}: {answer.refusal}")
+            self._try_others(flight, answer)
             return
         for other in flight.tasks:
-            if other is not task:
-                self._nodes.cancel(other)
+            self._nodes.cancel(other)
         keys = kernel_keys(flight.job)
-        self._each_s.append(answer.elapsed_s / len(keys))
+        self._each_s.append(answer.elapsed_s / max(1, len(keys)))
         try:
             compiled = unpacked(flight.job, answer)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  whatever a node has sent, somebody waits for the job
             compiled = _skipped(flight.job, f"what {answer.host} sent is not kept: {error}")
         warn_of_skipped(compiled)
         self._answer(flight, compiled)
+
+    def _try_others(self, flight: _Flight, answer: Delivery) -> None:
+        """Start a job again where it has not been refused, unless it runs somewhere; compile it here if there is no such node."""
+        logger.debug("%s refuses a job: %s", answer.host, answer.refusal)
+        is_again = not answer.node or answer.node in flight.refused
+        flight.refused.add(answer.node)
+        if answer.node:
+            self._refused.setdefault(flight.needs, set()).add(answer.node)
+        if flight.tasks:
+            return
+        reason = f"{answer.host}: {answer.refusal}"
+        if is_again:
+            self._compile_here(flight, reason)
+            return
+        try:
+            self._fly(flight)
+        except Exception as error:  # noqa: BLE001  there is no other node, or whatever Ray raises
+            logger.debug("a job that was refused is not started again: %s", error)
+            self._compile_here(flight, reason)
 
     def _compile_here(self, flight: _Flight, reason: str) -> None:
         """Hand a job to the local pool, since no node can compile it."""
@@ -238,8 +304,12 @@ class FarmPool:
             self._answer(flight, _skipped(flight.job, "the compile pool is closed"))
             return
         until = (lambda: flight.ends) if flight.until is not None else None
-        self._local.submit(flight.job, flight.done, flight.memory_bytes, flight.rank, until)
-        self._land(flight)
+        try:
+            self._local.submit(flight.job, flight.done, flight.memory_bytes, flight.rank, until)
+        except WorkerError as error:  # it is closed
+            self._answer(flight, _skipped(flight.job, str(error)))
+        else:
+            self._land(flight)
 
     def _answer(self, flight: _Flight, compiled: list[Compiled]) -> None:
         flight.over = True
@@ -257,8 +327,9 @@ class FarmPool:
 
     def _double(self) -> None:
         """Start a second task of each straggler, while CPUs have nothing else to do."""
+        workers = self.workers
         with self._guard:
-            idle = 0 if self._waiting else self.workers - len(self._flying)
+            idle = 0 if self._waiting else workers - len(self._flying)
             flights = sorted(self._flying, key=lambda flight: flight.started)
         now = time.monotonic()
         for flight in flights:
@@ -268,7 +339,11 @@ class FarmPool:
                 and is_straggler(now - flight.started, len(kernel_keys(flight.job)), self._each_s)
             ):
                 logger.info("a compile job of the farm takes long; it is started a second time")
-                self._fly(flight)
+                try:
+                    self._fly(flight)
+                except Exception as error:  # noqa: BLE001  whatever Ray raises: its first task is still on its way
+                    logger.debug("a job is not started a second time: %s", error)
+                    return
                 idle -= 1
 
     def _give_up(self) -> None:

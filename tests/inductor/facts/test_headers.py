@@ -18,6 +18,8 @@ from inductor_plugin.inductor.facts.toolchain import (
     precompiled,
     with_header,
 )
+from inductor_plugin.worker.farm.parcel import arrived, parcel_of, refusal
+from inductor_plugin.worker.jobs import CppCompileJob
 
 pytestmark = pytest.mark.compat
 
@@ -48,6 +50,23 @@ def test_the_header_is_no_part_of_what_a_kernel_is(monkeypatch: pytest.MonkeyPat
     before = cpp_toolchain()
     precompiled()
     assert cpp_toolchain().digest == before.digest
+
+
+def test_a_node_of_a_farm_that_lacks_the_header_makes_the_call_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = cpp_toolchain().command
+    sent = with_header(command)
+    parcel = parcel_of(CppCompileJob((), sent, str(tmp_path), 1.0))
+    header = sent[sent.index("-include") + 1]
+    assert parcel.headers == (header,)
+    assert header not in parcel.paths
+    assert arrived(parcel).job == parcel.job
+    monkeypatch.setattr("inductor_plugin.worker.farm.parcel.is_own", lambda path: False)
+    there = arrived(parcel)
+    assert isinstance(there.job, CppCompileJob)
+    assert there.job.command == command
+    assert refusal(there) == ""
 
 
 def test_without_it_the_call_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

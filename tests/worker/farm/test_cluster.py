@@ -1,9 +1,11 @@
-"""A farm on real nodes: processes and nodes that are lost, and nodes that come."""
+"""A farm on real nodes: processes and nodes that are lost, and nodes that come; and what is not asked of Ray."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,18 +13,27 @@ from typing import Any
 import pytest
 
 from inductor_plugin import errors
+from inductor_plugin.errors import WorkerError
+from inductor_plugin.inductor.facts.toolchain import cpp_toolchain
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm import pool as pool_module
+from inductor_plugin.worker.farm.cluster import Cluster, next_of
+from inductor_plugin.worker.farm.connection import Connection
+from inductor_plugin.worker.farm.parcel import Parcel, parcel_of
 from inductor_plugin.worker.farm.pool import FarmPool, Pool, on_farm
-from inductor_plugin.worker.jobs import Compiled, CppCompileJob, WorkerSettings
+from inductor_plugin.worker.jobs import Compiled, CompileJob, CppCompileJob, WorkerSettings
+from tests.support.fakes.ray import FakeRay
 from tests.support.fakes.waiting import until, wait_idle
 from tests.support.ray_cluster import add_node, compiling_processes, kill
 from tests.support.repository import REPOSITORY
 
-pytestmark = pytest.mark.slow
-
 SETTINGS = WorkerSettings(sys_path=(str(REPOSITORY), *sys.path), kind="compile")
 JOBS, LIMIT_S = 12, 240.0
+KERNEL = """
+#include <torch/csrc/inductor/cpp_prefix.h>
+extern "C" void kernel(float* out) { at::vec::Vectorized<float>(3).store(out); }
+"""
 
 
 @pytest.fixture
@@ -35,15 +46,27 @@ def pool(ray_on_this_machine: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def submit(pool: Pool, folder: Path, seconds: int = 2) -> list[Compiled]:
-    """Submit jobs whose result is their source, some seconds later."""
+    """Submit jobs whose result is their source, some seconds later; each writes into ``starts`` when it begins."""
     answers: list[Compiled] = []
+    folder.mkdir(exist_ok=True)
     for number in range(JOBS):
         own = folder / str(number)
         own.mkdir()
         source = CppSource(f"key-{number}", f"// {number}", "kernel")
-        command = ("sh", "-c", f"sleep {seconds}; cp {{source}} {{output}}")
-        pool.submit(CppCompileJob((source,), command, str(own), 60.0), answers.extend)
+        text = f"echo {number} $PPID >> {folder}/starts; sleep {seconds}; cp {{source}} {{output}}"
+        pool.submit(CppCompileJob((source,), ("sh", "-c", text), str(own), 60.0), answers.extend)
     return answers
+
+
+def begun(folder: Path) -> list[tuple[int, int]]:
+    """Return the jobs that have begun, in order, each with the process that runs it: a child of one of Ray's."""
+    path = folder / "starts"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(int(number), int(pid)) for number, pid in map(str.split, lines)]
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def are_right(answers: list[Compiled]) -> bool:
@@ -56,6 +79,7 @@ def are_right(answers: list[Compiled]) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster: Any) -> None:
     assert pool.workers == 3
     answers = submit(pool, tmp_path)
@@ -64,20 +88,66 @@ def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster
     assert are_right(answers)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_and_a_node_that_comes_change_nothing(
-    pool: Pool, tmp_path: Path, ray_cluster: Any, caplog: pytest.LogCaptureFixture
+    pool: Pool,
+    tmp_path: Path,
+    ray_cluster: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    answers = submit(pool, tmp_path)
-    until(lambda: len(compiling_processes(ray_cluster.address)) == 3, LIMIT_S)
-    kill(compiling_processes(ray_cluster.address)[0])
+    monkeypatch.setattr(pool_module, "_STRAGGLER_S", LIMIT_S)  # on a busy machine all are slow
+    answers = submit(pool, tmp_path, seconds=4)
+    until(lambda: len(begun(tmp_path)) >= 3, LIMIT_S)
+    number, pid = begun(tmp_path)[-1]
+    assert parent_of(pid) in compiling_processes(ray_cluster.address)
+    kill(parent_of(pid))
     node = add_node(ray_cluster)
     until(lambda: pool.workers == 4, LIMIT_S)
+    more = submit(pool, tmp_path / "more")
+    until(lambda: bool(compiling_processes(node.raylet_socket_name)), LIMIT_S)
     assert wait_idle(pool, LIMIT_S)
     assert are_right(answers)
+    assert are_right(more)
+    numbers = [each for each, _ in begun(tmp_path)]
+    assert sorted(numbers) == sorted([*range(JOBS), number])  # it was done again
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]  # nothing was done here
     ray_cluster.remove_node(node)
 
 
+@pytest.mark.slow
+def test_a_kernel_of_inductor_crosses_to_nodes_that_lack_its_precompiled_header(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All nodes of this test share one disk: the header is gone once the job is packed."""
+    header = tmp_path / "first.h"
+    header.write_text("#error it is not to be read")
+    compiled_header = tmp_path / "first.h.gch"
+    compiled_header.write_bytes(b"")
+
+    def packed(job: CompileJob) -> Parcel:
+        parcel = parcel_of(job)
+        header.unlink()
+        compiled_header.unlink()
+        return parcel
+
+    monkeypatch.setattr(pool_module, "parcel_of", packed)
+    compiler, *rest = cpp_toolchain().command
+    command = (compiler, "-include", str(header), *rest)
+    source = CppSource("key", KERNEL, "kernel")
+    answers: list[Compiled] = []
+    pool.submit(CppCompileJob((source,), command, str(tmp_path / "job"), 120.0), answers.extend)
+    assert wait_idle(pool, LIMIT_S)
+    assert [(each.status, each.reason) for each in answers] == [("ok", "")]
+    library = Path(answers[0].library or "")
+    assert library.parent == tmp_path / "job"
+    out = (ctypes.c_float * 64)()
+    getattr(ctypes.CDLL(str(library)), answers[0].symbol)(out)
+    assert list(out)[:4] == [3.0] * 4  # no vector is shorter
+    assert "compiled here" not in caplog.text
+
+
+@pytest.mark.slow
 def test_the_jobs_of_a_node_that_is_lost_are_done_again(
     pool: Pool, tmp_path: Path, ray_cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,3 +160,53 @@ def test_the_jobs_of_a_node_that_is_lost_are_done_again(
     assert are_right(answers)
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
     until(lambda: pool.workers == 3, LIMIT_S)
+
+
+def test_no_task_is_started_once_the_users_program_has_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray would start a cluster on this machine for it."""
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    cluster = Cluster("ray:auto", SETTINGS)
+    assert cluster.cpus == 2
+    cluster.start("parcel", 1.0, 0)
+    ray.shutdown()
+    assert not cluster.alive
+    with pytest.raises(WorkerError, match="has ended"):
+        cluster.start("parcel", 1.0, 0)
+    cluster.cancel("task")
+    assert len(ray.started) == 1
+    assert not ray.is_initialized()
+
+
+def test_a_job_that_some_nodes_refuse_is_placed_on_the_others_by_their_cpus() -> None:
+    nodes: list[dict[str, Any]] = [
+        {"NodeID": "refuses", "Resources": {"CPU": 64.0}},
+        {"NodeID": "small", "Resources": {"CPU": 2.0}},
+        {"NodeID": "large", "Resources": {"CPU": 4.0}},
+        {"NodeID": "head", "Resources": {}},
+    ]
+    placed = Counter[str]()
+    for _ in range(12):
+        node = next_of(nodes, {"refuses"}, placed)
+        assert node is not None
+        placed[node["NodeID"]] += 1
+    assert placed == {"small": 4, "large": 8}
+    assert next_of(nodes, {"refuses", "small", "large"}, placed) is None
+
+
+def test_a_job_is_not_sent_to_nodes_that_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    placed: list[str] = []
+
+    def only_on(_: Connection, node: str) -> None:
+        placed.append(node)
+
+    monkeypatch.setattr(Connection, "only_on", only_on)
+    cluster = Cluster("ray:auto", SETTINGS)
+    cluster.start("parcel", 1.0, 0, {"another"})
+    with pytest.raises(WorkerError, match="every node of the farm has refused"):
+        cluster.start("parcel", 1.0, 0, {"a"})
+    assert placed == ["a"]
+    cluster.close()

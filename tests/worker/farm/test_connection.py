@@ -4,45 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from types import ModuleType
-from typing import Any
 
 import pytest
 
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.worker.farm.connection import Connection
-
-
-class FakeRay(ModuleType):
-    """Ray, which connects slowly.
-
-    Attributes:
-        calls: The addresses that it was connected to.
-        error: Raised where it is to connect.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("ray")
-        self.calls: list[str] = []
-        self.error: Exception | None = None
-        self._there = False
-
-    def is_initialized(self) -> bool:
-        return self._there
-
-    def init(self, address: str, **_: Any) -> None:
-        if self.error is not None:
-            raise self.error
-        time.sleep(0.05)
-        self.calls.append(address)
-        self._there = True
-
-    def shutdown(self) -> None:
-        self._there = False
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return [{"NodeID": "a", "Alive": True}, {"NodeID": "b", "Alive": False}]
+from tests.support.fakes.ray import FakeRay
+from tests.support.fakes.waiting import until
 
 
 @pytest.fixture
@@ -94,6 +62,58 @@ def test_the_connection_of_the_users_program_stays(ray: FakeRay) -> None:
     assert ray.calls == ["the user's"]
 
 
+def test_another_cluster_than_the_one_that_is_connected_is_an_error(ray: FakeRay) -> None:
+    """Two options of one compile are compared when they are read, those of two compiles here."""
+    first = Connection("ray://a:10001", "compile_farm")
+    with pytest.raises(
+        WorkerError, match=r"bench_farm is 'ray://b:10001', and .* to 'ray://a:10001'"
+    ):
+        Connection("ray://b:10001", "bench_farm")
+    first.close()
+    assert not ray.is_initialized()
+    Connection("ray://b:10001", "bench_farm").close()
+    assert ray.calls == ["ray://a:10001", "ray://b:10001"]
+
+
+def test_the_last_of_those_that_use_a_connection_ends_it(ray: FakeRay) -> None:
+    first, second = (Connection("ray:auto", option) for option in ("compile_farm", "bench_farm"))
+    first.close()
+    first.close()
+    assert second.alive
+    second.close()
+    assert not ray.is_initialized()
+
+
+def test_what_the_users_program_connects_to_later_is_its_own(ray: FakeRay) -> None:
+    first = Connection("ray://a:10001", "compile_farm")
+    ray.shutdown()
+    ray.init("the user's")
+    Connection("ray://b:10001", "bench_farm").close()
+    first.close()
+    assert ray.is_initialized()
+
+
+def test_what_belongs_to_a_connection_that_has_ended_is_lost(ray: FakeRay) -> None:
+    first = Connection("ray:auto", "compile_farm")
+    ray.shutdown()
+    second = Connection("ray:auto", "bench_farm")
+    assert (first.alive, second.alive) == (False, True)
+    first.close()
+    assert second.alive
+    second.close()
+
+
+def test_a_head_that_was_lost_can_be_connected_again(ray: FakeRay) -> None:
+    first = Connection("ray://a:10001", "compile_farm")
+    ray.lose()
+    assert not first.alive
+    second = Connection("ray://a:10001", "compile_farm")
+    first.close()
+    assert second.alive
+    second.close()
+    assert ray.calls == ["ray://a:10001"] * 2
+
+
 def test_a_cluster_that_cannot_be_reached_is_named(ray: FakeRay) -> None:
     ray.error = ConnectionError("no route")
     with pytest.raises(WorkerError, match=r"farm ray:auto cannot be reached: .*no route"):
@@ -104,3 +124,35 @@ def test_without_ray_the_error_names_the_option(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match="option bench_farm is 'ray:auto', and Ray is not"):
         Connection("ray:auto", "bench_farm")
+
+
+def test_an_error_of_ray_reaches_who_calls(ray: FakeRay) -> None:
+    connection = Connection("ray:auto", "bench_farm")
+
+    def late() -> None:
+        raise TimeoutError("Ray's own limit")
+
+    with pytest.raises(TimeoutError, match="Ray's own limit"):
+        connection.within(10.0, late)
+    assert connection.alive
+    assert connection.within(10.0, lambda: 3) == 3
+
+
+def test_a_cluster_that_says_nothing_is_given_up(ray: FakeRay) -> None:
+    connection, answer = Connection("ray:auto", "bench_farm"), threading.Event()
+    with pytest.raises(WorkerError, match="has not answered for 0 s"):
+        connection.within(0.05, lambda: answer.wait(10.0))
+    assert not connection.alive
+    with pytest.raises(WorkerError, match="does not answer any more"):
+        connection.nodes()
+    connection.close()
+    answer.set()
+    until(lambda: not ray.is_initialized())
+
+
+def test_nothing_is_asked_of_a_connection_that_has_ended(ray: FakeRay) -> None:
+    connection, asked = Connection("ray:auto", "bench_farm"), list[int]()
+    ray.shutdown()  # by the user's program
+    with pytest.raises(WorkerError, match="has ended"):
+        connection.within(10.0, lambda: asked.append(1))
+    assert asked == []

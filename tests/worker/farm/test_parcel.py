@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.kernels.unit import CppSource
-from inductor_plugin.worker.farm.parcel import addressed, packed, parcel_of, refusal, unpacked
+from inductor_plugin.worker.farm import parcel as parcel_module
+from inductor_plugin.worker.farm import places
+from inductor_plugin.worker.farm.parcel import (
+    addressed,
+    arrived,
+    packed,
+    parcel_of,
+    refusal,
+    unpacked,
+)
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob, TritonCompileJob
 
 SOURCE = CppSource("key", "int x;", "kernel")
@@ -41,6 +50,99 @@ def test_a_node_without_a_folder_of_headers_refuses(tmp_path: Path) -> None:
     parcel = parcel_of(cpp(tmp_path, "-isystem", str(headers)))
     shutil.rmtree(headers)
     assert refusal(parcel) == f"{headers} does not exist there"
+
+
+def headers_of(folder: Path) -> Path:
+    """Return a header that is precompiled."""
+    header = folder / "first.h"
+    header.write_text("")
+    header.with_name("first.h.gch").write_bytes(b"compiled")
+    return header
+
+
+def test_a_node_without_the_precompiled_header_compiles_without_it(tmp_path: Path) -> None:
+    header = headers_of(tmp_path)
+    parcel = parcel_of(cpp(tmp_path, "-include", str(header), "-O1"))
+    assert parcel.paths == ()
+    assert arrived(parcel).job == parcel.job  # where it is
+    header.with_name("first.h.gch").unlink()
+    assert arrived(parcel).job == cpp(tmp_path, "-O1")
+    header.unlink()
+    assert arrived(parcel).job == cpp(tmp_path, "-O1")
+    assert refusal(arrived(parcel)) == ""
+
+
+def test_a_header_that_another_user_has_put_there_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parcel = parcel_of(cpp(tmp_path, "-include", str(headers_of(tmp_path))))
+    monkeypatch.setattr("os.getuid", lambda: -1)
+    assert arrived(parcel).job == cpp(tmp_path)
+
+
+def test_a_header_that_is_not_only_for_speed_is_needed(tmp_path: Path) -> None:
+    header = headers_of(tmp_path)
+    header.with_name("first.h.gch").unlink()
+    parcel = parcel_of(cpp(tmp_path, "-include", str(header)))
+    header.unlink()
+    assert refusal(arrived(parcel)) == f"{header} does not exist there"
+
+
+def test_what_lies_in_a_package_is_found_in_the_nodes_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there" / "torch", tmp_path / "here" / "torch"
+    for folder in (there, here):
+        (folder / "include").mkdir(parents=True)
+    monkeypatch.setattr(parcel_module, "folders", lambda: {"torch": str(there)})
+    parcel = parcel_of(cpp(tmp_path, f"-I{there}/include", f"-L{there}/lib", "-DX=/no/path"))
+    shutil.rmtree(there.parent)
+    monkeypatch.setattr(places, "folders", dict[str, str])
+    assert refusal(arrived(parcel)) == f"{there}/include does not exist there"
+    monkeypatch.setattr(places, "folders", lambda: {"torch": str(here)})
+    moved = arrived(parcel)
+    # What the node's package has not either keeps its name: the compiler says that it is missing.
+    assert moved.job == cpp(tmp_path, f"-I{here}/include", f"-L{there}/lib", "-DX=/no/path")
+    assert refusal(moved) == ""
+
+
+def test_what_triton_runs_is_the_nodes_if_it_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    for folder in (there, here):
+        folder.mkdir()
+        (folder / "ptxas").write_text("an assembler")
+    monkeypatch.setattr(parcel_module, "folders", lambda: {"triton": str(there)})
+    variables = (("CUDA_HOME", str(there)), ("TRITON_PTXAS_PATH", str(there / "ptxas")), ("X", "1"))
+    parcel = parcel_of(TritonCompileJob("k", "k", "", variables, 1.0))
+    shutil.rmtree(there)
+    monkeypatch.setattr(places, "folders", lambda: {"triton": str(here)})
+    moved = arrived(parcel)
+    assert isinstance(moved.job, TritonCompileJob)
+    assert dict(moved.job.environment) == {"TRITON_PTXAS_PATH": str(here / "ptxas"), "X": "1"}
+    assert refusal(moved) == ""
+    (here / "ptxas").write_text("another one")
+    parcel_module._digest.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    assert refusal(moved).startswith("TRITON_PTXAS_PATH is ")
+    (here / "ptxas").unlink()
+    assert "does not exist there" in refusal(replace(moved, facts={}))
+
+
+def test_jobs_that_need_the_same_are_refused_by_the_same(tmp_path: Path) -> None:
+    first, second = parcel_of(cpp(tmp_path, "-O1")), parcel_of(cpp(tmp_path, "-O2"))
+    assert first.needs == second.needs
+    assert first.needs != parcel_of(cpp(tmp_path, f"-I{tmp_path}")).needs
+    assert first.needs != parcel_of(cpp(tmp_path, "-march=native")).needs
+
+
+def test_inductors_folder_is_the_senders_where_it_can_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder, usable in ((tmp_path / "new", True), (tmp_path / "file" / "new", False)):
+        variables = (("TORCHINDUCTOR_CACHE_DIR", str(folder)),)
+        sent = addressed(TritonCompileJob("k", "k", "", variables, 1.0), tmp_path / "job")
+        assert isinstance(sent, TritonCompileJob)
+        assert sent.environment[0][1] == (str(folder) if usable else f"{tmp_path}/job-inductor")
 
 
 def test_the_processor_matters_only_where_code_is_for_this_one(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,96 +17,15 @@ from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.farm import pool as pool_module
-from inductor_plugin.worker.farm.parcel import Delivery, Parcel
-from inductor_plugin.worker.farm.pool import FarmPool, is_straggler, on_farm
+from inductor_plugin.worker.farm.parcel import Delivery
+from inductor_plugin.worker.farm.pool import is_straggler, on_farm
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CppCompileJob, WorkerSettings
+from tests.support.fakes.farm import Rig, a_rig, delivery
 from tests.support.fakes.waiting import unfinished, until, wait_idle
-from tests.support.fakes.workers import FakePool
+
+__all__ = ["a_rig"]  # the fixture
 
 SETTINGS = WorkerSettings((), "compile")
-
-
-class FakeNodes:
-    """A cluster whose tasks end when a test says how."""
-
-    def __init__(self, cpus: int) -> None:
-        self.cpus = cpus
-        self.running: dict[int, tuple[Parcel, Callable[[Delivery | str], None]]] = {}
-        self.started: list[str] = []
-        self.cancelled: list[int] = []
-        self.closed = False
-        self.error: Exception | None = None
-
-    def put(self, parcel: Parcel) -> Parcel:
-        return parcel
-
-    def start(self, parcel: Parcel, limit_s: float, memory_bytes: int) -> tuple[int, Parcel]:
-        if self.error is not None:
-            raise self.error
-        self.started.append(name_of(parcel))
-        return len(self.started), parcel
-
-    def when_done(self, task: tuple[int, Parcel], answer: Callable[[Delivery | str], None]) -> None:
-        self.running[task[0]] = (task[1], answer)
-
-    def cancel(self, task: tuple[int, Parcel]) -> None:
-        self.cancelled.append(task[0])
-
-    def close(self) -> None:
-        self.closed = True
-
-    def end(self, number: int, answer: Delivery | str | None = None) -> None:
-        """Let a task end: as it should, or with an answer."""
-        parcel, done = self.running.pop(number)
-        done(delivery(parcel, f"task {number}") if answer is None else answer)
-
-
-class Local(FakePool):
-    """The pool of this machine."""
-
-    closed = False
-
-    _active = 0
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class Rig:
-    """A pool on fakes, and what it has answered."""
-
-    def __init__(self, folder: Path, cpus: int = 2) -> None:
-        self.nodes, self.local, self.folder = FakeNodes(cpus), Local(), folder
-        local: Any = self.local
-        self.pool = FarmPool(self.nodes, local, 1 << 30)
-        self.answers: list[Compiled] = []
-
-    def submit(self, name: str, rank: float = 0.0, ends: Callable[[], float] | None = None) -> None:
-        folder = self.folder / name
-        folder.mkdir()
-        job = CppCompileJob((CppSource(name, "", "kernel"),), ("cc",), str(folder), 60.0)
-        self.pool.submit(job, self.answers.extend, None, rank, ends)
-
-    def status(self) -> dict[str, tuple[str, str]]:
-        return {each.key: (each.status, each.reason) for each in self.answers}
-
-
-def name_of(parcel: Parcel) -> str:
-    assert isinstance(parcel.job, CppCompileJob)
-    return parcel.job.sources[0].key
-
-
-def delivery(parcel: Parcel, content: str, name: str = "unit.so") -> Delivery:
-    compiled = Compiled(name_of(parcel), "ok", library=name, symbol="kernel")
-    return Delivery((compiled,), {name: content.encode()}, "node", elapsed_s=0.1)
-
-
-@pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(errors, "_SAID", set[str]())
-    rig = Rig(tmp_path)
-    yield rig
-    rig.pool.close()
 
 
 def test_no_more_tasks_than_the_cluster_needs_are_sent_and_the_highest_rank_is_next(
@@ -191,6 +109,66 @@ def test_a_straggler_is_started_again_and_the_first_to_end_counts(
     rig.submit("next")
     until(lambda: rig.nodes.started[-1] == "next")
     assert (len(rig.answers), len(rig.local.jobs)) == (2, 0)
+
+
+def test_a_cluster_that_is_lost_while_a_straggler_is_started_again_stops_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_STRAGGLER_S", 0.2)
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
+    rig.submit("quick")
+    until(lambda: rig.nodes.started == ["quick"])
+    rig.nodes.end(1)
+    rig.submit("slow")
+    until(lambda: rig.nodes.started == ["quick", "slow"])
+    rig.nodes.error = ConnectionError("the head is gone")
+    until(lambda: rig.nodes.tried >= 4)  # twice in vain
+    rig.submit("here")
+    until(lambda: rig.status().get("here", ("", ""))[0] == "ok")
+    rig.nodes.error = None
+    rig.nodes.end(2)  # its first task was never in doubt
+    until(lambda: len(rig.answers) == 3)
+    assert {status for status, _ in rig.status().values()} == {"ok"}
+    assert len(rig.local.jobs) == 1
+
+
+def test_jobs_of_a_connection_that_ends_are_compiled_here_though_nobody_answers(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
+    for name in "abcd":
+        rig.submit(name)
+    until(lambda: len(rig.nodes.started) == 3)
+    rig.nodes.error = WorkerError("the connection to the cluster has ended")
+    rig.nodes.alive = False
+    until(lambda: len(rig.answers) == 4)
+    assert {status for status, _ in rig.status().values()} == {"ok"}
+    assert len(rig.local.jobs) == 4
+    rig.nodes.end(1)  # late, and no answer any more
+    rig.submit("next")
+    until(lambda: len(rig.answers) == 5)
+    until(lambda: unfinished(rig.pool) == 0)
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "the rest is compiled here: the connection to the cluster has ended" in warning
+
+
+def test_a_task_that_cannot_be_waited_for_is_given_up(rig: Rig) -> None:
+    rig.nodes.deaf = ConnectionError("the head is gone")
+    rig.submit("a")
+    until(lambda: rig.status().get("a", ("", ""))[0] == "ok")
+    assert rig.nodes.cancelled == [1]
+    assert len(rig.local.jobs) == 1
+
+
+def test_a_turn_that_fails_does_not_stop_the_farm(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(rig.nodes, "cpus", "many")
+    rig.submit("a")
+    until(lambda: "a turn of the compile farm failed" in caplog.text)
+    monkeypatch.setattr(rig.nodes, "cpus", 2)
+    until(lambda: rig.nodes.started == ["a"])
 
 
 def test_who_is_a_straggler() -> None:

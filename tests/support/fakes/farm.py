@@ -1,0 +1,119 @@
+"""A farm's pool on nodes that a test steers, without Ray: what is lost, refused or late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin import errors
+from inductor_plugin.errors import WorkerError
+from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.worker.farm.parcel import Delivery, Parcel
+from inductor_plugin.worker.farm.pool import FarmPool
+from inductor_plugin.worker.jobs import Compiled, CppCompileJob
+from tests.support.fakes.waiting import until
+from tests.support.fakes.workers import FakePool
+
+
+class FakeNodes:
+    """A cluster whose tasks end when a test says how; the nodes ``names`` would take any."""
+
+    def __init__(self, cpus: int) -> None:
+        self.names = ["x"]
+        self.without: list[set[str]] = []
+        self.cpus = cpus
+        self.running: dict[int, tuple[Parcel, Callable[[Delivery | str], None]]] = {}
+        self.started: list[str] = []
+        self.cancelled: list[int] = []
+        self.closed = False
+        self.alive = True
+        self.tried = 0
+        self.error: Exception | None = None
+        self.deaf: Exception | None = None
+
+    def put(self, parcel: Parcel) -> Parcel:
+        return parcel
+
+    def start(
+        self, parcel: Parcel, limit_s: float, memory_bytes: int, without: Collection[str]
+    ) -> tuple[int, Parcel]:
+        self.tried += 1
+        if set(self.names) <= set(without):
+            raise WorkerError("every node of the farm has refused such a job")
+        self.without.append(set(without))
+        if self.error is not None:
+            raise self.error
+        self.started.append(name_of(parcel))
+        return len(self.started), parcel
+
+    def when_done(self, task: tuple[int, Parcel], answer: Callable[[Delivery | str], None]) -> None:
+        if self.deaf is not None:
+            raise self.deaf
+        self.running[task[0]] = (task[1], answer)
+
+    def cancel(self, task: tuple[int, Parcel]) -> None:
+        self.cancelled.append(task[0])
+
+    def close(self) -> None:
+        self.closed = True
+
+    def end(self, number: int, answer: Delivery | str | None = None) -> None:
+        """Let a task end: as it should, or with an answer."""
+        until(lambda: number in self.running)
+        parcel, done = self.running.pop(number)
+        done(delivery(parcel, f"task {number}") if answer is None else answer)
+
+
+class Local(FakePool):
+    """The pool of this machine."""
+
+    closed = False
+
+    _active = 0
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Rig:
+    """A pool on fakes, and what it has answered."""
+
+    def __init__(self, folder: Path, cpus: int = 2) -> None:
+        self.nodes, self.local, self.folder = FakeNodes(cpus), Local(), folder
+        local: Any = self.local
+        self.pool = FarmPool(self.nodes, local, 1 << 30)
+        self.answers: list[Compiled] = []
+
+    def submit(self, name: str, rank: float = 0.0, ends: Callable[[], float] | None = None) -> None:
+        folder = self.folder / name
+        folder.mkdir()
+        job = CppCompileJob((CppSource(name, "", "kernel"),), ("cc",), str(folder), 60.0)
+        self.pool.submit(job, self.answers.extend, None, rank, ends)
+
+    def status(self) -> dict[str, tuple[str, str]]:
+        return {each.key: (each.status, each.reason) for each in self.answers}
+
+
+def name_of(parcel: Parcel) -> str:
+    assert isinstance(parcel.job, CppCompileJob)
+    return parcel.job.sources[0].key
+
+
+def refused_by(node: str) -> Delivery:
+    return Delivery((), {}, f"host of {node}", "torch is older there", node=node)
+
+
+def delivery(parcel: Parcel, content: str, name: str = "unit.so") -> Delivery:
+    compiled = Compiled(name_of(parcel), "ok", library=name, symbol="kernel")
+    return Delivery((compiled,), {name: content.encode()}, "node", elapsed_s=0.1)
+
+
+@pytest.fixture(name="rig")
+def a_rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    monkeypatch.setattr(errors, "_SAID", set[str]())
+    rig = Rig(tmp_path)
+    yield rig
+    rig.pool.close()

@@ -1,0 +1,70 @@
+"""Ray without a cluster: a module that takes its place."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+_JOBS = itertools.count(1)
+
+
+class FakeRay(ModuleType):
+    """Ray, which connects slowly.
+
+    Attributes:
+        calls: The addresses that it was connected to.
+        error: Raised where it is to connect.
+        started: Arguments of the tasks that were started.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.calls: list[str] = []
+        self.error: Exception | None = None
+        self.started: list[tuple[object, ...]] = []
+        self._there, self._is_lost, self._job = False, False, 0
+
+    def is_initialized(self) -> bool:
+        return self._there
+
+    def init(self, address: str, **_: Any) -> None:
+        if self.error is not None:
+            raise self.error
+        if self._is_lost:
+            raise RuntimeError("ray.init() called, but ray client is already connected")
+        time.sleep(0.05)
+        self.calls.append(address)
+        self._there, self._job = True, next(_JOBS)
+
+    def shutdown(self) -> None:
+        self._there = self._is_lost = False
+
+    def lose(self) -> None:
+        """Lose the head, as a client."""
+        self._there, self._is_lost = False, True
+
+    def get_runtime_context(self) -> Any:
+        assert self._there
+        return SimpleNamespace(get_node_id=lambda: "a", get_job_id=lambda: f"{self._job:08x}")
+
+    def put(self, content: object) -> object:
+        return content
+
+    def remote(self, function: Callable[..., object]) -> Any:
+        """Return a task that starts at once, also where nothing is connected: as Ray does, which connects for it."""
+
+        def start(*arguments: object) -> object:
+            self.started.append(arguments)
+            self._there = True
+            return arguments
+
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=start))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": "a", "Alive": True, "Resources": {"CPU": 2.0, "memory": 1e9}},
+            {"NodeID": "b", "Alive": False, "Resources": {}},
+        ]

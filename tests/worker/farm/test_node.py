@@ -1,0 +1,81 @@
+"""A job that has come to a node, in this process: what it compiles, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.errors import WorkerError
+from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.worker.farm import node as node_module
+from inductor_plugin.worker.farm.folder import NodeFolder
+from inductor_plugin.worker.farm.node import compile_parcel
+from inductor_plugin.worker.farm.parcel import parcel_of
+from inductor_plugin.worker.jobs import CppCompileJob, WorkerSettings
+from inductor_plugin.worker.process import WorkerProcess
+from tests.support.repository import REPOSITORY
+
+SETTINGS = WorkerSettings((str(REPOSITORY), *sys.path, "/only/at/the/sender"), "compile")
+TEXT = 'extern "C" int kernel() { return 3; }'
+
+
+@pytest.fixture(autouse=True)
+def a_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    processes: dict[WorkerSettings, WorkerProcess] = {}
+    folders = list[NodeFolder]()
+    monkeypatch.setattr(node_module, "_PROCESSES", processes)
+    monkeypatch.setattr(node_module, "_FOLDERS", folders)
+    monkeypatch.setattr(node_module, "node_here", lambda: "n1")
+    yield
+    for process in processes.values():
+        process.close()
+    for folder in folders:
+        assert [path.name for path in folder.path.iterdir()] == ["lock"]  # nothing of its jobs
+        folder.remove()
+
+
+def job(folder: Path, *words: str) -> CppCompileJob:
+    command = ("g++", *words, "{source}", "-shared", "-fPIC", "-o", "{output}")
+    return CppCompileJob((CppSource("key", TEXT, "kernel"),), command, str(folder), 60.0)
+
+
+def test_what_needs_a_file_of_the_sender_only_for_speed_is_compiled(tmp_path: Path) -> None:
+    """As every kernel for a CPU: Inductor precompiles a header into a folder of its user."""
+    header = tmp_path / "first.h"
+    header.write_text("#error this text is not to be read")
+    compiled_header = tmp_path / "first.h.gch"
+    compiled_header.write_bytes(b"")
+    parcel = parcel_of(job(tmp_path, "-include", str(header)))
+    header.unlink()
+    compiled_header.unlink()
+    delivery = compile_parcel(parcel, SETTINGS, math.inf)
+    assert delivery.refusal == ""
+    assert [(each.status, each.reason) for each in delivery.compiled] == [("ok", "")]
+    assert delivery.compiled[0].library in delivery.files
+
+
+def test_what_is_not_here_is_refused_and_by_whom(tmp_path: Path) -> None:
+    folder = tmp_path / "headers"
+    folder.mkdir()
+    parcel = parcel_of(job(tmp_path, f"-I{folder}"))
+    folder.rmdir()
+    delivery = compile_parcel(parcel, SETTINGS, math.inf)
+    assert (delivery.refusal, delivery.node) == (f"{folder} does not exist there", "n1")
+    assert delivery.compiled == ()
+
+
+def test_a_machine_on_which_no_worker_starts_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernels would be skipped else, though another machine can compile them."""
+
+    def start(_: WorkerProcess) -> None:
+        raise WorkerError("compile worker does not start: ended with exit code 1")
+
+    monkeypatch.setattr(WorkerProcess, "start", start)
+    delivery = compile_parcel(parcel_of(job(tmp_path)), SETTINGS, math.inf)
+    assert "does not start: ended with exit code 1" in delivery.refusal

@@ -1,0 +1,91 @@
+"""Which nodes are tried with a job that one has refused. None of this needs Ray."""
+
+from __future__ import annotations
+
+import pytest
+
+from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.worker.farm import pool as pool_module
+from inductor_plugin.worker.jobs import CppCompileJob
+from tests.support.fakes.farm import Rig, a_rig, refused_by
+from tests.support.fakes.waiting import until
+
+__all__ = ["a_rig"]  # the fixture
+
+
+def test_a_job_that_a_node_refuses_is_tried_on_the_others(rig: Rig) -> None:
+    rig.nodes.names = ["x", "y", "z"]
+    rig.submit("a")
+    until(lambda: rig.nodes.started == ["a"])
+    rig.nodes.end(1, refused_by("x"))
+    until(lambda: len(rig.nodes.started) == 2)
+    rig.nodes.end(2, refused_by("y"))
+    until(lambda: len(rig.nodes.started) == 3)
+    rig.nodes.end(3)
+    until(lambda: rig.status() == {"a": ("ok", "")})
+    rig.submit("b")  # which needs the same
+    until(lambda: len(rig.nodes.started) == 4)
+    assert rig.nodes.without == [set(), {"x"}, {"x", "y"}, {"x", "y"}]
+    job = CppCompileJob(
+        (CppSource("c", "", "kernel"),), ("cc", str(rig.folder)), str(rig.folder), 1.0
+    )
+    rig.pool.submit(job, rig.answers.extend)  # which needs something else
+    until(lambda: len(rig.nodes.started) == 5)
+    assert rig.nodes.without[4] == set()
+    assert rig.local.jobs == []
+
+
+def test_a_job_that_all_nodes_refuse_is_compiled_here(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.nodes.names = ["x", "y"]
+    rig.submit("a")
+    until(lambda: len(rig.nodes.started) == 1)
+    rig.nodes.end(1, refused_by("x"))
+    until(lambda: len(rig.nodes.started) == 2)
+    rig.nodes.end(2, refused_by("y"))
+    until(lambda: rig.status().get("a", ("", ""))[0] == "ok")
+    assert "the rest is compiled here: host of y: torch is older there" in caplog.text
+    rig.submit("b")
+    until(lambda: rig.status().get("b", ("", ""))[0] == "ok")
+    assert (len(rig.local.jobs), len(rig.nodes.started)) == (2, 2)
+
+
+def test_two_jobs_that_one_node_refuses_both_go_to_another(rig: Rig) -> None:
+    rig.nodes.names = ["x", "y"]
+    for name in "ab":
+        rig.submit(name)
+    until(lambda: len(rig.nodes.started) == 2)
+    for number in (1, 2):
+        rig.nodes.end(number, refused_by("x"))
+    until(lambda: len(rig.nodes.started) == 4)
+    assert rig.nodes.without[2:] == [{"x"}, {"x"}]
+    assert rig.local.jobs == []
+
+
+def test_a_node_that_refuses_a_job_twice_is_not_asked_for_ever(rig: Rig) -> None:
+    rig.nodes.names = ["x", "y"]
+    rig.submit("a")
+    until(lambda: len(rig.nodes.started) == 1)
+    rig.nodes.end(1, refused_by("x"))
+    until(lambda: len(rig.nodes.started) == 2)
+    rig.nodes.end(2, refused_by("x"))  # which it was not to be sent to
+    until(lambda: rig.status().get("a", ("", ""))[0] == "ok")
+    assert len(rig.local.jobs) == 1
+
+
+def test_a_second_copy_that_is_refused_leaves_the_first(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_STRAGGLER_S", 0.2)
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
+    rig.submit("quick")
+    until(lambda: rig.nodes.started == ["quick"])
+    rig.nodes.end(1)
+    rig.submit("slow")
+    until(lambda: rig.nodes.started == ["quick", "slow", "slow"])
+    rig.nodes.end(3, refused_by("x"))
+    until(lambda: rig.nodes.tried > 3)  # a third copy, which nobody takes
+    rig.nodes.end(2)
+    until(lambda: rig.status().get("slow", ("", ""))[0] == "ok")
+    assert (rig.nodes.cancelled, rig.local.jobs) == ([], [])
