@@ -221,7 +221,8 @@ def look_up(*_arguments, **_keywords):  # a name server that does not answer
     time.sleep(300.0)
 socket.getaddrinfo = look_up
 from inductor_plugin.cache import open_store
-from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
+from inductor_plugin.cache.remote.options import RemoteOptions
+from inductor_plugin.cache.remote.tier import RemoteTier
 from tests.support.cache.records import measured, record
 import atexit
 tier = RemoteTier(open_store(sys.argv[1]), RemoteOptions("s3://bucket/x", 2.0))
