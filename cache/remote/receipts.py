@@ -41,22 +41,20 @@ class Receipts:
             self._open.append(receipt)
 
     def lost(self, files: Files, timeout_s: float) -> tuple[list[Place], int]:
-        """Return the records whose editions are not there as they were written, and how many bytes were read; forget those seen.
+        """Return the records whose editions are not there as they were written, and how many bytes were read; forget them all.
 
         Raises:
-            OSError: An edition could not be read; it is looked at by the next call.
+            OSError: An edition could not be read; the next call looks at all of them.
         """
+        seen: list[_Receipt] = []
         lost: list[Place] = []
         read_bytes = 0
-        while True:
-            with self._guard:
-                some = self._open[:_TOGETHER]
-            if not some:
-                return lost, read_bytes
-            contents = files.read(
-                [each.name for each in some], [each.size for each in some], timeout_s
-            )
-            for each, content in zip(some, contents, strict=True):
+        with self._guard:
+            left = [*self._open]
+        for start in range(0, len(left), _TOGETHER):
+            some = left[start : start + _TOGETHER]
+            names, sizes = [each.name for each in some], [each.size for each in some]
+            for each, content in zip(some, files.read(names, sizes, timeout_s), strict=True):
                 if isinstance(content, bytes):
                     read_bytes += len(content)
                     is_there = hashlib.sha256(content).hexdigest() == each.sha256
@@ -64,7 +62,9 @@ class Receipts:
                     is_there = False
                 else:
                     raise content
-                with self._guard:
-                    self._open.remove(each)
+                seen.append(each)
                 if not is_there:
                     lost.append(each.place)
+        with self._guard:  # all or none: who is not told of a lost one does not write it
+            self._open = [each for each in self._open if each not in seen]
+        return lost, read_bytes
