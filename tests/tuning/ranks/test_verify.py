@@ -146,7 +146,7 @@ def test_graphs_without_problems_are_the_same_by_inputs_and_operators() -> None:
         ledger.add_code([], sizes + ("cpp_fused_relu_0(x)", "cpp_fused_gelu_0(x)")[rank])
         ledger.add_code([], sizes.replace("32", ("32", "48")[rank]) + "cpp_fused_add_0(x)")
 
-    assert reports(2, stages) == [RankReport(2, alone=2)] * 2
+    assert reports(2, stages) == [RankReport(2, alone=4)] * 2
 
     def fused(rank: int, ledger: Ledger) -> None:
         kernels = ("cpp_fused_add_mul_0(x)", "cpp_fused_add_0(x)\ncpp_fused_mul_1(x)")
