@@ -17,9 +17,8 @@ import torch
 
 from inductor_plugin.cache import Store, digest_of, open_store
 from inductor_plugin.cache.directory import NOWHERE
-from inductor_plugin.cache.remote.options import RemoteOptions
 from inductor_plugin.cache.remote.records import RemoteRecords
-from inductor_plugin.cache.remote.tier import RemoteTier
+from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
 from inductor_plugin.cache.trust.policy import trust_or_nobody
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
