@@ -133,8 +133,11 @@ class Clock:
             Event=partial(Event, self),
             current_thread=getcurrent,
             ExceptHookArgs=threading.ExceptHookArgs,
-            excepthook=lambda arguments: self.failures.append(arguments.exc_value),
+            excepthook=self._failed,
         )
+
+    def _failed(self, arguments: Any) -> None:
+        self.failures.append(arguments.exc_value)
 
     def queue(self) -> Any:
         """Return what replaces the module ``queue``."""

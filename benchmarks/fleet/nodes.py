@@ -12,7 +12,7 @@ from inductor_plugin.worker.farm.cluster import RETRIES
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel
 
 _NOTICED_S = 30.0
-"""Seconds after which Ray takes a node for dead that gives no sign of life (``health_check_*``: 5 times 3 s, and what it waits before)."""
+"""Seconds after which Ray takes a node for dead that gives no sign of life (its health checks: 5 times 3 s, and what it waits before)."""
 
 
 @dataclass(eq=False)

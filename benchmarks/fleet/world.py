@@ -87,7 +87,9 @@ class Spent:
     lost: Counter[str] = field(default_factory=Counter[str])
     requests: Counter[str] = field(default_factory=Counter[str])
     compiled_s: dict[str, float] = field(default_factory=dict[str, float])
-    finals_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    finals_s: defaultdict[str, float] = field(
+        default_factory=lambda: defaultdict[str, float](float)
+    )
 
     def chain_s(self, screening_s: float) -> float:
         """Return the longest chain of dependent steps: a worker's start and a compile job, one screening, the finals of a problem.
