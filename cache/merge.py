@@ -29,16 +29,17 @@ def merge(old: Record, new: Record) -> Record:
     """Return one record of two records of a problem; the order of many merges does not matter.
 
     Of two measurements of a candidate the better is kept (`_worth`). Of two decisions the one based
-    on more candidates is kept, then the newer; a pinned record keeps its decision. Refusals are those
-    of the later record, since each record has all of them. The epilogue is also that of the later
-    record, unless an earlier version wrote that without one.
+    on more candidates is kept, then the newer; a pinned record keeps its decision, and a pin without one holds
+    nothing. Refusals, description and epilogue are those of the later record, since each record has all of them.
 
     Of two records of a whole graph the one that was decided later is kept as it is: its measurements are those of its
     choices, which the other's are not.
     """
     if old.op == GRAPH:
         return _whole(old, new, _decided_at)
-    return _united(old, new, _measurements(old, new, _worth), _decided(old, new))
+    # The number of samples counts for nothing here.
+    held = _better(_Weighed(old.decision, 0, old.pinned), _Weighed(new.decision, 0, new.pinned))
+    return _united(old, new, _measurements(old, new, _worth), held)
 
 
 def combine(old: Record, new: Record) -> Record:
@@ -51,15 +52,13 @@ def combine(old: Record, new: Record) -> Record:
     if old.op == GRAPH:
         return _whole(old, new, _samples_of_graph)
     candidates = _measurements(old, new, _evidence)
-    best = _greater(
+    best = _better(
         _Weighed(_bare(old.decision), weight(old), old.pinned),
         _Weighed(_bare(new.decision), weight(new), new.pinned),
-        lambda weighed: weighed.key,
     )
-    decision = best.decision
-    united = _united(old, new, candidates, decision)
-    if decision is not None and _counted(united) != best.samples:
-        united = replace(united, decision=_stamped(decision, best.samples))
+    united = _united(old, new, candidates, best)
+    if best.decision is not None and _counted(united) != best.samples:
+        united = replace(united, decision=_stamped(best.decision, best.samples))
     return united
 
 
@@ -74,22 +73,20 @@ def _measurements(
     return candidates
 
 
-def _united(
-    old: Record, new: Record, candidates: Mapping[str, Measured], decision: Decision | None
-) -> Record:
-    """Return a record of both with these candidates and this decision."""
-    later = _greater(old, new, lambda record: (record.updated,), _head)
-    earlier = old if later is new else new
-    # The epilogue has the measured sizes, so it must match the record's description.
-    described = earlier if earlier.describe == later.describe and not later.epilogue else later
+def _united(old: Record, new: Record, candidates: Mapping[str, Measured], held: _Weighed) -> Record:
+    """Return a record of both with these candidates and this decision.
+
+    Description, refusals and epilogue are one value, of the later record: the time of a part of them would be lost. Of two of
+    one time the one with an epilogue is kept, since an earlier version wrote none.
+    """
+    later = _greater(old, new, lambda record: (record.updated, bool(record.epilogue)), _head)
     return replace(
         later,
         candidates=candidates,
-        decision=decision,
+        decision=held.decision,
         created=min(old.created, new.created),
         updated=max(old.updated, new.updated),
-        pinned=old.pinned or new.pinned,
-        epilogue=described.epilogue,
+        pinned=held.pinned,
         extra={**old.extra, **new.extra, **_disputed(old.extra, new.extra)},
     )
 
@@ -157,7 +154,7 @@ def _unchecked(measured: Measured) -> bool:
 
 @dataclass(frozen=True)
 class _Weighed:
-    """A decision and the number of samples behind it."""
+    """A decision, the number of samples behind it, and whether it is pinned."""
 
     decision: Decision | None
     samples: int
@@ -167,8 +164,13 @@ class _Weighed:
     def key(self) -> tuple[float, ...]:
         decision = self.decision
         if decision is None:
-            return (-1.0,)
+            return -1.0, self.pinned
         return self.pinned, self.samples, decision.candidates, decision.decided_at
+
+
+def _better(old: _Weighed, new: _Weighed) -> _Weighed:
+    """Return the decision that is kept, with its pin: a pin of a record without a decision is one of nothing."""
+    return _greater(old, new, lambda weighed: weighed.key)
 
 
 def weight(record: Record) -> int:
@@ -197,16 +199,6 @@ def _bare(decision: Decision | None) -> Decision | None:
 def _stamped(decision: Decision, samples: int) -> Decision:
     """Return a decision marked with the samples it rests on; the record has others now."""
     return replace(decision, extra={**decision.extra, _SAMPLES: samples})
-
-
-def _decided(old: Record, new: Record) -> Decision | None:
-    if old.decision is None or new.decision is None:
-        return old.decision or new.decision
-    if old.pinned != new.pinned:
-        return old.decision if old.pinned else new.decision
-    return _greater(
-        old.decision, new.decision, lambda decision: (decision.candidates, decision.decided_at)
-    )
 
 
 def _greater(

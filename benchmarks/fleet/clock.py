@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager
@@ -63,15 +65,21 @@ class Clock:
             wait.over = True
             self._ready.append((wait.thread, notified))
 
-    def run(self, until: Callable[[], bool]) -> float:
+    def run(self, until: Callable[[], bool], limit_s: float = float("inf")) -> float:
         """Run the threads until a condition holds; return the simulated time.
 
+        Args:
+            until: The condition.
+            limit_s: Simulated seconds after which it never will: threads that look once a second never all wait for ever.
+
         Raises:
-            RuntimeError: Every thread waits for ever, or a thread has failed.
+            RuntimeError: Every thread waits for ever, the limit is over, or a thread has failed.
         """
         while not until():
             if self.failures:
                 raise RuntimeError("a simulated thread has failed") from self.failures[0]
+            if self.now > limit_s:
+                raise RuntimeError(f"it has not ended after {limit_s:.0f} simulated seconds")
             if self._ready:
                 thread, value = self._ready.popleft()
                 self.switches += 1
@@ -123,11 +131,21 @@ class Clock:
             Lock=partial(Condition, self),
             RLock=partial(Condition, self),
             Event=partial(Event, self),
+            current_thread=getcurrent,
+            ExceptHookArgs=threading.ExceptHookArgs,
+            excepthook=self._failed,
         )
+
+    def _failed(self, arguments: Any) -> None:
+        self.failures.append(arguments.exc_value)
 
     def queue(self) -> Any:
         """Return what replaces the module ``queue``."""
-        return SimpleNamespace(PriorityQueue=lambda: PriorityQueue(self))
+        return SimpleNamespace(
+            PriorityQueue=lambda: PriorityQueue(self),
+            SimpleQueue=lambda: SimpleQueue(self),
+            Empty=queue.Empty,
+        )
 
 
 class _Wait:
@@ -266,6 +284,32 @@ class PriorityQueue:
             while not self._entries:
                 self._filled.wait()
             return heapq.heappop(self._entries)
+
+
+class SimpleQueue:
+    """A queue whose first entry is next."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Empty."""
+        self._entries: deque[Any] = deque()
+        self._filled = Condition(clock)
+
+    def put(self, entry: Any) -> None:
+        """Add an entry."""
+        with self._filled:
+            self._entries.append(entry)
+            self._filled.notify()
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Wait for the first entry, and take it.
+
+        Raises:
+            queue.Empty: There is none in time.
+        """
+        with self._filled:
+            if not self._filled.wait_for(lambda: self._entries, timeout):
+                raise queue.Empty
+            return self._entries.popleft()
 
 
 class _Thread:

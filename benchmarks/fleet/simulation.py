@@ -1,14 +1,14 @@
 """One simulated fleet: the pipeline's own scheduling, on simulated workers and a simulated clock.
 
-Each GPU has a process with a `Pipeline` and a `Builder`, all share one `CompilePool`: the classes of the product. Simulated
-are the processes, the cache and the time.
+Each GPU has a process with a `Pipeline`, a `Builder` and a `FarmPool` on nodes that all processes share: the classes of the
+product. Simulated are the processes, the nodes, the cache and the time. Without nodes all share one `CompilePool`.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.fleet.clock import Clock
+from benchmarks.fleet.nodes import SimulatedNodes
 from benchmarks.fleet.times import Times
 from benchmarks.fleet.world import (
     NONE,
@@ -43,10 +44,14 @@ from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.worker import compile_pool
 from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm import pool as farm_pool
+from inductor_plugin.worker.farm.pool import FarmPool, Pool
 from inductor_plugin.worker.jobs import BenchCandidate, TritonCompileJob, WorkerSettings
 
-_MODULES = (budget, holder, pipeline, builder, queue, journal, trace, compile_pool)
+_MODULES = (budget, holder, pipeline, builder, queue, journal, trace, compile_pool, farm_pool)
 _LIMIT_S = 1e9
+_LATE = 20.0
+"""Factor of the compile and measuring seconds that are to be expected, after which a run has come to a stop."""
 _TIMEOUT_S = 120.0  # the default of option compile_timeout_s
 _OUTPUT = TensorSpec((64, 64), (64, 1), "bfloat16", "cuda:0")
 _OPERAND = Operand((64, 64), (64, 1), "bfloat16", "cuda")
@@ -65,6 +70,7 @@ class Fleet:
         per_problem: Kernels of a problem besides its library kernel; of 45, as many are CUTLASS kernels as of a Llama layer
             on an H200 (20 of 456, benchmarks/results/precompile_h200.json).
         cutlass_share: Share of CUTLASS kernels.
+        farm: Whether the workers are CPUs of nodes, each process with a farm of its own; False for one pool of all.
         together: True submits all problems of a process at once, as `tune` and `precompile` could; False model after
             model, as compiles do.
         failures: How often something fails.
@@ -78,6 +84,7 @@ class Fleet:
     problems: int = 16
     per_problem: int = 20
     cutlass_share: float = 20 / 456
+    farm: bool = True
     together: bool = True
     failures: Failures = NONE
     seed: int = 0
@@ -90,15 +97,15 @@ class Run:
 
     Attributes:
         makespan_s: Simulated seconds until the last decision.
-        bound_s: What no schedule can undercut: the larger of compile seconds for each worker and measuring seconds for each
-            GPU.
+        bound_s: What no schedule can undercut: the larger of compile seconds for each worker, those included in which it is
+            away, and measuring seconds for each GPU.
         ratio: Of both.
         limited_by: Which is the larger.
-        chain_s: The longest compile and a measurement after it: a makespan is not shorter, either.
+        chain_s: The longest chain of dependent steps (`Spent.chain_s`): no schedule can undercut it, either.
         spent: What was done.
         models: Models.
         undecided: Problems without a decision; 0 if nothing was lost.
-        requests_per_s: Requests to the store for each simulated second.
+        requests_per_s: Requests to the cache for each simulated second.
         compile_s_per_model: Seconds of compile workers for a model.
         gpu_s_per_model: Seconds of a GPU for a model.
         real_s: Seconds of this process: the time that scheduling takes, among others.
@@ -119,6 +126,16 @@ class Run:
     real_s: float
     switches: int
 
+    @property
+    def least_s(self) -> float:
+        """The larger of the bound and the chain."""
+        return max(self.bound_s, self.chain_s)
+
+    @property
+    def over(self) -> float:
+        """The makespan in the larger of the two: what scheduling loses."""
+        return self.makespan_s / self.least_s
+
 
 def simulate(fleet: Fleet, times: Times) -> Run:
     """Tune all problems of a fleet.
@@ -127,14 +144,14 @@ def simulate(fleet: Fleet, times: Times) -> Run:
         RuntimeError: The pipeline has come to a stop, or a thread of it has failed.
     """
     clock, spent, started = Clock(), Spent(), time.perf_counter()
-    world = World(clock, times, fleet.failures, random.Random(fleet.seed), spent)
+    world = World(clock, times, fleet.failures, random.Random(fleet.seed), spent, fleet.seed)
     store = SimulatedStore(spent, fleet.touch_s)
     with _replaced(world, store, fleet):
-        pool = CompilePool(fleet.workers, WorkerSettings((), "compile"), memory_bytes_per_job=0)
+        pools = _pools(world, fleet)
         shares = _shares(fleet, clock, store)
         ends: list[float] = []
         for share in shares:
-            lane = _pipeline(world, store, pool)
+            lane = _pipeline(world, store, pools())
 
             def process(lane: Pipeline = lane, share: list[list[Task]] = share) -> None:
                 for model in share:
@@ -145,14 +162,16 @@ def simulate(fleet: Fleet, times: Times) -> Run:
                 ends.append(clock.now)
 
             clock.spawn(process)
-        clock.run(lambda: len(ends) == len(shares))
+        expected_s = fleet.candidates * max(times.cutlass_s) * (1 / fleet.workers + 1 / fleet.gpus)
+        clock.run(lambda: len(ends) == len(shares), _LATE * (expected_s + _TIMEOUT_S))
     tasks = [task for share in shares for model in share for task in model]
     return _run(fleet, world, max(ends), tasks, time.perf_counter() - started)
 
 
 def _run(fleet: Fleet, world: World, makespan_s: float, tasks: list[Task], real_s: float) -> Run:
     spent = world.spent
-    compile_s, measure_s = spent.compile_s / fleet.workers, spent.measure_s / fleet.gpus
+    compile_s = (spent.compile_s + spent.away_s) / fleet.workers
+    measure_s = spent.measure_s / fleet.gpus
     bound_s = max(compile_s, measure_s)
     models = -(-len(tasks) // fleet.problems)
     return Run(
@@ -160,7 +179,7 @@ def _run(fleet: Fleet, world: World, makespan_s: float, tasks: list[Task], real_
         bound_s=bound_s,
         ratio=makespan_s / bound_s,
         limited_by="compiling" if compile_s >= measure_s else "measuring",
-        chain_s=spent.longest_compile_s + min(world.times.measure_s),
+        chain_s=spent.chain_s(min(world.times.measure_s)),
         spent=spent,
         models=models,
         undecided=sum(bool(task.error) or not task.done.is_set() for task in tasks),
@@ -207,7 +226,17 @@ def _replaced(world: World, store: SimulatedStore, fleet: Fleet) -> Generator[No
         yield
 
 
-def _pipeline(world: World, store: Any, pool: CompilePool) -> Pipeline:
+def _pools(world: World, fleet: Fleet) -> Callable[[], Pool]:
+    """Return what gives each process its pool of compile workers."""
+    settings = WorkerSettings((), "compile")
+    if not fleet.farm:
+        pool = CompilePool(fleet.workers, settings, memory_bytes_per_job=0)
+        return lambda: pool
+    nodes = SimulatedNodes(world, fleet.workers)
+    return lambda: FarmPool(nodes, CompilePool(1, settings, memory_bytes_per_job=0), 0)
+
+
+def _pipeline(world: World, store: Any, pool: Pool) -> Pipeline:
     counters, silent = Counters(), SpanTrace("")
     bench: Any = SimulatedBench(world)
     return Pipeline(

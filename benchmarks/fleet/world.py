@@ -6,7 +6,7 @@ Each has the interface of the real one, takes simulated time, and counts.
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from benchmarks.fleet.times import Times
 from inductor_plugin.cache import KernelKey
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.holder import TOUCH_S
-from inductor_plugin.worker.compile_pool import SETUP_S
+from inductor_plugin.worker.compile_pool import SETUP_S, kernel_keys
 from inductor_plugin.worker.jobs import (
     Compiled,
     CompileJob,
@@ -41,15 +41,17 @@ class Failures:
     """How often something fails, as a share of jobs.
 
     Attributes:
-        compile_crash: A compiler, or the node that it runs on, dies half-way.
+        compile_crash: A compiler dies half-way.
         compile_hang: A compiler hangs until its limit.
         measure_crash: A candidate kills the benchmark worker.
+        node_lost: A node dies while it compiles; its job is done again elsewhere.
         restart_s: Seconds until the benchmark worker is there again.
     """
 
     compile_crash: float = 0.0
     compile_hang: float = 0.0
     measure_crash: float = 0.0
+    node_lost: float = 0.0
     restart_s: float = 10.0
 
 
@@ -61,24 +63,43 @@ class Spent:
     """What has been done so far.
 
     Attributes:
-        compile_s: Seconds in which compile workers were busy.
+        compile_s: Seconds in which compile workers were busy, but for `given_up_s`.
+        away_s: Seconds of workers whose node was lost, until it is missed and another one has taken its place.
+        given_up_s: Seconds of copies of stragglers that were given up, since the other copy ended first.
         measure_s: Seconds in which GPUs were busy.
-        longest_compile_s: The longest compile job.
         jobs: Compile jobs.
         compiled: Kernels compiled, again after a failure included.
         measured: Candidates screened.
         lost: Failures, by kind.
-        requests: Requests to the store, by kind.
+        requests: Requests to the cache, by kind.
+        compiled_s: Longest time from a compile job's start to its end, by the problem that needs it; a second copy of a
+            straggler, and another attempt after a lost node, begin with the first.
+        finals_s: Seconds of a problem's finals, which follow all its compiles and screenings, by problem.
     """
 
     compile_s: float = 0.0
+    away_s: float = 0.0
+    given_up_s: float = 0.0
     measure_s: float = 0.0
-    longest_compile_s: float = 0.0
     jobs: int = 0
     compiled: int = 0
     measured: int = 0
     lost: Counter[str] = field(default_factory=Counter[str])
     requests: Counter[str] = field(default_factory=Counter[str])
+    compiled_s: dict[str, float] = field(default_factory=dict[str, float])
+    finals_s: defaultdict[str, float] = field(
+        default_factory=lambda: defaultdict[str, float](float)
+    )
+
+    def chain_s(self, screening_s: float) -> float:
+        """Return the longest chain of dependent steps: a worker's start and a compile job, one screening, the finals of a problem.
+
+        Args:
+            screening_s: Seconds of the shortest screening.
+        """
+        finals = self.finals_s
+        chains = (took_s + finals.get(name, 0.0) for name, took_s in self.compiled_s.items())
+        return screening_s + max(chains, default=0.0)
 
 
 @dataclass(frozen=True)
@@ -89,8 +110,11 @@ class World:
         clock: The clock.
         times: How long things take.
         failures: How often they fail.
-        draw: The source of chance.
+        draw: The source of chance, but for what depends on a kernel.
         spent: What has been done.
+        seed: Of all chance.
+        began: When the first job of a kernel began.
+        tries: Jobs of a kernel that have begun.
     """
 
     clock: Clock
@@ -98,6 +122,22 @@ class World:
     failures: Failures
     draw: random.Random
     spent: Spent
+    seed: int = 0
+    began: dict[str, float] = field(default_factory=dict[str, float])
+    tries: Counter[str] = field(default_factory=Counter[str])
+
+    def chance(self, *names: object) -> random.Random:
+        """Return a source of chance that depends on names alone: a kernel takes as long whoever compiles it, and in any order."""
+        return random.Random("/".join(map(str, (self.seed, *names))))
+
+
+class CancelledError(Exception):
+    """A job was given up while a worker compiled it."""
+
+
+def problem_of(name: str) -> str:
+    """Return the problem in the name of a candidate: ``kernel-PROBLEM-NUMBER`` or ``library-PROBLEM``."""
+    return name.split("-")[1]
 
 
 def _path(name: str) -> Path:
@@ -105,7 +145,7 @@ def _path(name: str) -> Path:
 
 
 class SimulatedStore:
-    """A cache in memory that all processes share; locks never wait. Counts requests."""
+    """A cache in memory that all processes share; each kernel is one problem's, so that no lock is waited for. Counts requests."""
 
     def __init__(self, spent: Spent, touch_s: float = 1.0) -> None:
         """Begin empty; a lock is touched every ``touch_s`` simulated seconds, and counted once a second."""
@@ -165,54 +205,97 @@ class SimulatedWorker:
         """Not started yet."""
         self._world = world
         self._runs = False
+        self._given_up = world.clock.threading().Event()
 
     def attempt(self, job: CompileJob, setup_s: float, limit: EventHandler) -> Any:
-        """Compile, or fail."""
+        """Compile, or fail.
+
+        Raises:
+            CancelledError: `cancel` was called.
+        """
         assert setup_s <= SETUP_S
-        world, clock = self._world, self._world.clock
+        world, key = self._world, kernel_keys(job)[0]
+        world.began.setdefault(key, world.clock.now)
         if not self._runs:
             self._runs = True
-            clock.sleep(world.times.worker_s)
+            world.clock.sleep(world.times.worker_s)
         limit_s = limit(Event("start"))
         assert limit_s is not None
         kernels = 1 if isinstance(job, TritonCompileJob) else len(job.sources)
         took_s = self._takes_s(job, kernels)
         world.spent.jobs += 1
-        luck = world.draw.random()
+        world.tries[key] += 1
+        luck = world.chance(key, "luck", world.tries[key]).random()
         if luck < world.failures.compile_crash:
-            return self._fails("crashed", took_s * world.draw.random())
+            return self._fails(job, "crashed", took_s * world.chance(key, "crash").random())
         if luck < world.failures.compile_crash + world.failures.compile_hang or took_s > limit_s:
-            return self._fails("hung", limit_s)
+            return self._fails(job, "hung", limit_s)
         self._busy(took_s)
+        self._ended(job)
         world.spent.compiled += kernels
-        keys = [job.key] if isinstance(job, TritonCompileJob) else [s.key for s in job.sources]
         library = str(NOWHERE / "unit.so") if isinstance(job, CppCompileJob) else None
         return [
             Compiled(key, "ok", library=library, symbol="kernel", elapsed_s=took_s / kernels)
-            for key in keys
+            for key in kernel_keys(job)
         ]
+
+    def begin(self) -> None:
+        """Take another job; what was given up before is over."""
+        self._given_up.clear()
+
+    def cancel(self) -> None:
+        """End what it compiles, and the process with it."""
+        self._given_up.set()
+
+    def lose(self, after_s: float) -> None:
+        """Die with its node after a while.
+
+        Raises:
+            CancelledError: `cancel` was called.
+        """
+        self._runs = False
+        self._busy(after_s)
 
     def close(self) -> None:
         """End it."""
         self._runs = False
 
     def _takes_s(self, job: CompileJob, kernels: int) -> float:
-        times, draw = self._world.times, self._world.draw
+        times, draw = self._world.times, self._world.chance(*kernel_keys(job))
         if isinstance(job, TritonCompileJob):
             return draw.choice(times.triton_s)
         return times.batch_s(draw, kernels)
 
-    def _fails(self, status: str, after_s: float) -> JobFailed:
+    def _ended(self, job: CompileJob) -> None:
+        """Note how long the problems of a job have waited for it since it began."""
+        took_s = self._world.clock.now - self._world.began[kernel_keys(job)[0]]
+        compiled_s = self._world.spent.compiled_s
+        for problem in {problem_of(name) for name in _names(job)}:
+            compiled_s[problem] = max(compiled_s.get(problem, 0.0), took_s)
+
+    def _fails(self, job: CompileJob, status: str, after_s: float) -> JobFailed:
         self._busy(after_s)
+        self._ended(job)
         self._runs = False
         self._world.spent.lost[f"compiler {status}"] += 1
         return JobFailed("crashed" if status == "crashed" else "hung", f"simulated: {status}")
 
     def _busy(self, seconds: float) -> None:
-        spent = self._world.spent
-        self._world.clock.sleep(seconds)
-        spent.compile_s += seconds
-        spent.longest_compile_s = max(spent.longest_compile_s, seconds)
+        spent, started = self._world.spent, self._world.clock.now
+        given_up = self._given_up.wait(timeout=seconds)
+        took_s = self._world.clock.now - started
+        if given_up:
+            spent.given_up_s += took_s
+            self._runs = False
+            raise CancelledError
+        spent.compile_s += took_s
+
+
+def _names(job: CompileJob) -> list[str]:
+    """Return the names of a job's kernels, as `simulation` gives them."""
+    if isinstance(job, TritonCompileJob):
+        return [job.kernel_name]
+    return [source.source.removeprefix("// ") for source in job.sources]
 
 
 class SimulatedBench:
@@ -238,7 +321,8 @@ class SimulatedBench:
 
     def final(self, job: FinalJob) -> tuple[Outcome, ...]:
         """Measure candidates in turns."""
-        self._measure()
+        problem = problem_of(job.candidates[0].candidate_id)
+        self._world.spent.finals_s[problem] += self._measure()
         return tuple(
             Outcome(each.candidate_id, "ok", samples_ms=self._samples(1.0, job.rounds))
             for each in job.candidates

@@ -1,7 +1,9 @@
 """One edition of a problem's record in a remote: what a machine knew when it wrote it. Pure.
 
-An edition is never replaced: two machines that tune one problem at once write one each, the later one with what both know. So
-nothing is lost where a store cannot compare before it writes, and a reader that sees the last edition sees all.
+No edition is replaced on purpose: two machines that tune one problem at once write one each, the later one with what both know, and
+a reader that sees the last edition sees all. Where a store compares before it writes nothing is lost. Where it does not, a machine
+looks at a name just before it writes, reads back what it has written, and once more before its process ends: one that has
+been replaced is written again, unless the process is killed before. Its own cache has it then, and `push` writes it.
 """
 
 from __future__ import annotations
@@ -62,21 +64,16 @@ class Edition:
         first = self.kernels.get(digest)
         return () if first is None else (first, *self.others.get(digest, ()))
 
-    def kernel(self, digest: str, build: int = 0) -> KernelEntry | None:
-        """Return a kernel that travels with the record, None if it does not.
-
-        Args:
-            digest: The kernel.
-            build: Which of its builds, from 0, in the order in which they are to be used.
+    def kernel(self, digest: str, number: int = 0) -> KernelEntry | None:
+        """Return a build of a kernel that travels with the record, None if it does not, or in fewer builds.
 
         Raises:
             ValueError: Its fields are not those of this kernel, or it is larger than any is.
         """
         builds = self.descriptions(digest)
-        if build >= len(builds):
+        if number >= len(builds):
             return None
-        fields = builds[build]
-        entry = parse_entry(document.dump(fields), Path())
+        entry = parse_entry(document.dump(builds[number]), Path())
         if entry.digest != digest:
             raise ValueError(f"kernel {digest[:12]} is described as {entry.digest[:12]}")
         if entry.bytes > MAX_KERNEL_BYTES or not 0 < len(entry.files) <= _MAX_FILES:

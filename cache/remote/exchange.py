@@ -3,65 +3,37 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from inductor_plugin.cache import document
-from inductor_plugin.cache.entry import ENTRY, KernelEntry
-from inductor_plugin.cache.guard import MAX_DOCUMENT_BYTES, read
+from inductor_plugin.cache.guard import MAX_DOCUMENT_BYTES
 from inductor_plugin.cache.merge import combine
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import environment_document, parse_environment
 from inductor_plugin.cache.remote.amounts import Amounts
+from inductor_plugin.cache.remote.answer import Answer
 from inductor_plugin.cache.remote.chain import Chain, read_chains
-from inductor_plugin.cache.remote.descriptions import signers
 from inductor_plugin.cache.remote.edition import MAX_BYTES, Edition, edition_of, is_news, united
 from inductor_plugin.cache.remote.files import Files
+from inductor_plugin.cache.remote.kernels import KernelTraffic
 from inductor_plugin.cache.remote.name import (
     MOST_EDITIONS,
     Place,
     edition_name,
     environment_name,
-    file_name,
 )
+from inductor_plugin.cache.remote.receipts import Receipts
 from inductor_plugin.cache.store import Store
-from inductor_plugin.cache.transfer.kernels import admitted, outgoing_fields
 from inductor_plugin.cache.trust.keys import Signer
-from inductor_plugin.errors import CacheError, TrustError, warn_once
+from inductor_plugin.errors import warn_once
 
 logger = logging.getLogger(__name__)
 
-_RATE_BYTES_S = 1 << 20
-"""A file may take a second more for each of these: it is uploaded, or fetched, behind a compile."""
-
-_MOST_BUILDS = 3
-"""Builds of one kernel whose files are asked for, each where those of the one before are gone."""
-
 _MOST_SAVED_MS = 1e9
 """Time of one record up to which it counts as saved, 11 days: no true one has more, and counters are whole numbers."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a remote said of one record.
-
-    Attributes:
-        chain: Its editions.
-        hit: Whether it knew more than the cache.
-        damage: Damaged objects, and why.
-        refused: Why its winner's kernel may not run here, empty if it may.
-        error: Why something could not be read; None if it could.
-    """
-
-    chain: Chain
-    hit: bool = False
-    damage: tuple[str, ...] = ()
-    refused: str = ""
-    error: OSError | None = None
 
 
 class Exchange:
@@ -89,14 +61,22 @@ class Exchange:
         """
         self._files = files
         self._store = store
-        self._kernels = kernels
-        self._trusted = trusted
-        self._signer = signer
         self._source = source
+        self._kernels: KernelTraffic | None = None
+        if kernels:
+            self._kernels = KernelTraffic(
+                files, store, self._count, trusted=trusted, signer=signer, source=source
+            )
         own = () if signer is None else (signer.public,)
         self._keys = frozenset((*store.trust.counting(), *own))
         self._guard = threading.Lock()
         self._amounts = Amounts()
+        self._receipts = Receipts()
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """Whether something was written that `overwritten` has not looked at."""
+        return self._receipts.is_open
 
     def take_amounts(self) -> Amounts:
         """Return what has gone over the line since the last call."""
@@ -113,8 +93,8 @@ class Exchange:
             lambda n, limits: self._files.read(n, limits, timeout_s), places, keys=self._keys
         )
         answers = {place: self._taken(chain) for place, chain in chains.items()}
-        if self._kernels:
-            self._fetch_kernels(answers, timeout_s)
+        if self._kernels is not None:
+            self._kernels.fetch(answers, timeout_s)
         self._count(
             asked=len(answers),
             hits=sum(answer.hit for answer in answers.values()),
@@ -126,7 +106,9 @@ class Exchange:
     def publish(self, record: Record, timeout_s: float, known: Chain | None = None) -> Chain:
         """Write what is known of a record, unless the remote knows it; return its chain after that.
 
-        Nothing is replaced. If another machine writes at the same time, its edition is read and the next one has both.
+        Nothing is replaced. If another machine writes at the same time, its edition is read and the next one has both. Where a store
+        does not compare before it writes, a name is looked at just before: another machine may have written since the chain was
+        read. What is written between these two requests may be lost; `overwritten` tells, and who calls it writes it again.
 
         Args:
             record: The record.
@@ -140,13 +122,7 @@ class Exchange:
         chain = (
             known if known is not None else self._chain(place, Chain(keys=self._keys), timeout_s)
         )
-        entry = self._winner(record, chain.edition) if self._kernels else None
-        fields = {} if entry is None else {entry.digest: self._outgoing(entry)}
-        mine = edition_of(record, fields)
-        if is_news(chain.edition, united(chain.edition, mine, self._keys), chain.next):
-            self._publish_environment(record.environment, timeout_s)
-            if entry is not None:
-                self._publish_files(record.environment, entry, timeout_s)
+        mine = self._outgoing(record, chain, timeout_s)
         while chain.next < MOST_EDITIONS:
             whole = united(chain.edition, mine, self._keys)
             if not is_news(chain.edition, whole, chain.next):
@@ -154,14 +130,46 @@ class Exchange:
             data = whole.dump()
             if len(data) > MAX_BYTES:  # nobody would read it
                 break
-            if self._created(edition_name(place, chain.next), data, timeout_s):
+            name = edition_name(place, chain.next)
+            if self._is_free(name, timeout_s) and self._created(name, data, timeout_s):
                 self._count(sent=1)
+                self._receipts.add(place, name, data)
                 return replace(chain, edition=whole, next=chain.next + 1)
             taken, chain = chain.next, self._chain(place, chain, timeout_s)
             chain = replace(chain, next=max(chain.next, taken + 1))  # it may have expired meanwhile
         if is_news(chain.edition, united(chain.edition, mine, self._keys), chain.next):
             self._say_full(record, chain)
         return chain
+
+    def overwritten(self, timeout_s: float) -> list[Place]:
+        """Read back all editions that were written since the last call; return the records of those that are not there as written.
+
+        Raises:
+            OSError: They could not be read; the next call looks at them.
+        """
+        lost, size = self._receipts.lost(self._files, timeout_s)
+        self._count(bytes_read=size)
+        return lost
+
+    def _outgoing(self, record: Record, chain: Chain, timeout_s: float) -> Edition:
+        """Return what this machine writes of a record, and write the environment and the kernel before, where they are news."""
+        entry = None if self._kernels is None else self._kernels.outgoing(record, chain.edition)
+        if entry is None or self._kernels is None:
+            mine = edition_of(record)
+        else:
+            mine = edition_of(record, {entry.digest: self._kernels.described(entry)})
+        is_known = not is_news(chain.edition, united(chain.edition, mine, self._keys), chain.next)
+        has_expired = (
+            entry is not None
+            and self._kernels is not None
+            and self._kernels.has_expired(record.environment, entry)
+        )
+        if is_known and not has_expired:
+            return mine
+        self._publish_environment(record.environment, timeout_s)
+        if entry is not None and self._kernels is not None:
+            self._kernels.publish(record.environment, entry, timeout_s, self._created)
+        return mine
 
     def _say_full(self, record: Record, chain: Chain) -> None:
         """Count a record that takes no more, and warn of the first."""
@@ -213,129 +221,24 @@ class Exchange:
             self._count(saved_ms=saved_ms(before, record))
         return Answer(chain, hit, chain.damaged, error=chain.error)
 
-    def _fetch_kernels(self, answers: dict[Place, Answer], timeout_s: float) -> None:
-        """Fetch the winners' kernels that the cache lacks, all files together; of a kernel whose files are gone the next build."""
-        places = [*answers]
-        for build in range(_MOST_BUILDS):
-            wanted: dict[Place, KernelEntry] = {}
-            for place in places:
-                answers[place], entry = self._wanted(place, answers[place], build)
-                if entry is not None:
-                    wanted[place] = entry
-            contents = self._contents(wanted, timeout_s)
-            places = []
-            for place, entry in wanted.items():
-                answers[place], is_settled = self._placed(place, entry, contents, answers[place])
-                if not is_settled:
-                    places.append(place)
-
-    def _wanted(
-        self, place: Place, answer: Answer, build: int
-    ) -> tuple[Answer, KernelEntry | None]:
-        """Return a build of the winner's kernel if the cache lacks that kernel and may have the build."""
-        edition = answer.chain.edition
-        try:
-            entry = self._missing(edition, build) if edition is not None else None
-            if entry is not None:
-                # Before its files are fetched: their checksums are a part of what is signed.
-                (entry,) = admitted(self._store, [entry], self._source, trusted=self._trusted)
-        except TrustError as error:
-            if build:  # the first one may run here, and its files are gone
-                return answer, None
-            self._count(refused=1)
-            return replace(answer, refused=str(error)), None
-        except (ValueError, RecursionError) as error:
-            damage = (*answer.damage, f"{edition_name(place, 0)}: {error}")
-            return replace(answer, damage=damage), None
-        return answer, entry
-
-    def _contents(
-        self, wanted: Mapping[Place, KernelEntry], timeout_s: float
-    ) -> dict[str, bytes | OSError]:
-        """Return the files of kernels by their names."""
-        names: dict[str, int] = {}
-        for place, entry in wanted.items():
-            for sha256 in entry.files.values():
-                names[file_name(place.environment, sha256)] = entry.bytes
-        if not names:
-            return {}
-        limit_s = timeout_s + sum(entry.bytes for entry in wanted.values()) / _RATE_BYTES_S
-        return dict(zip(names, self._files.read([*names], [*names.values()], limit_s), strict=True))
-
-    def _placed(
-        self,
-        place: Place,
-        entry: KernelEntry,
-        contents: Mapping[str, bytes | OSError],
-        answer: Answer,
-    ) -> tuple[Answer, bool]:
-        """Publish a fetched kernel in the cache, if each file is the one that the edition names; False if another build may be."""
-        files: dict[str, bytes] = {}
-        for name, sha256 in entry.files.items():
-            content = contents[file_name(place.environment, sha256)]
-            if isinstance(content, FileNotFoundError):
-                return answer, False  # it has expired
-            if isinstance(content, OSError):
-                return replace(answer, error=content), True
-            if hashlib.sha256(content).hexdigest() != sha256:
-                what = (
-                    f"{file_name(place.environment, sha256)}: its checksum does not match its name"
-                )
-                return replace(answer, damage=(*answer.damage, what)), False
-            files[name] = content
-        try:
-            self._store.put_kernel(entry.key, files, entry.resources, entry.further)
-        except CacheError as error:
-            return replace(answer, error=OSError(str(error))), True
-        self._count(kernels=1, bytes_read=sum(map(len, files.values())))
-        return answer, True
-
-    def _missing(self, edition: Edition, build: int) -> KernelEntry | None:
-        """Return a build of the kernel of an edition's winner, None if there is none, or the cache has that kernel."""
-        digest = _winners_kernel(edition.record)
-        if digest is None or self._store.kernel(digest) is not None:
-            return None
-        return edition.kernel(digest, build)
-
-    def _winner(self, record: Record, edition: Edition | None) -> KernelEntry | None:
-        """Return the kernel of a record's winner that the remote lacks, or lacks signed by this machine; None if it lacks none."""
-        digest = _winners_kernel(record)
-        if digest is None:
-            return None
-        there = edition.descriptions(digest) if edition is not None else ()
-        if not there:
-            return self._store.kernel(digest)
-        if self._signer is None:
-            return None
-        # What lies there without a true signature serves fewer machines than one that is signed, and each key other ones.
-        known = signers(there)
-        entry = None if self._signer.public in known else self._store.kernel(digest)
-        is_own = entry is not None and entry.taken is None
-        return entry if is_own or not known else None
-
-    def _outgoing(self, entry: KernelEntry) -> dict[str, Any]:
-        """Return the fields of a kernel that an edition has."""
-        return outgoing_fields(document.load(read(entry.folder / ENTRY)), entry, self._signer)
-
     def _publish_environment(self, digest: str, timeout_s: float) -> None:
         fields = self._store.environment(digest)
         if fields is not None:
             described = document.dump(environment_document(digest, fields))
             self._created(environment_name(digest), described, timeout_s)
 
-    def _publish_files(self, environment: str, entry: KernelEntry, timeout_s: float) -> None:
-        """Write the files of a kernel that are not there yet: their names are their checksums.
+    def _is_free(self, name: str, timeout_s: float) -> bool:
+        """Return whether no object has a name.
 
-        Other bytes under such a name are a part of the file, left by a writer that was killed where writing takes several
-        steps; nobody could use them, so that they are replaced.
+        Raises:
+            OSError: That could not be seen.
         """
-        for name, sha256 in entry.files.items():
-            data = entry.path(name).read_bytes()
-            if hashlib.sha256(data).hexdigest() != sha256:
-                continue  # it was built again meanwhile; who misses it builds it
-            limit_s = timeout_s + len(data) / _RATE_BYTES_S
-            if not self._created(file_name(environment, sha256), data, limit_s):
-                self._files.replace(file_name(environment, sha256), data, limit_s)
+        there = self._files.read([name], [0], timeout_s)[0]
+        if isinstance(there, OSError) and there.errno != errno.EFBIG:
+            if isinstance(there, FileNotFoundError):
+                return True
+            raise there
+        return False
 
     def _created(self, name: str, data: bytes, timeout_s: float) -> bool:
         """Write an object; return False if another one has this name.
@@ -384,10 +287,3 @@ def saved_ms(before: Record | None, record: Record) -> float:
 def _is_more(before: Record, record: Record) -> bool:
     old, new = edition_of(before), edition_of(combine(before, record))
     return is_news(old, new)
-
-
-def _winners_kernel(record: Record) -> str | None:
-    """Return the digest of the compiled kernel of a record's winner, None if it has none."""
-    decision = record.valid_decision
-    winner = record.candidates.get(decision.winner) if decision is not None else None
-    return winner.kernel if winner is not None else None

@@ -11,16 +11,16 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from inductor_plugin.cache.remote.amounts import Amounts
-from inductor_plugin.cache.remote.chain import Chain
 from inductor_plugin.cache.remote.ending import before_exit
 from inductor_plugin.cache.remote.exchange import Exchange, is_worth_sending
 from inductor_plugin.cache.remote.files import Opener, open_files, shown
 from inductor_plugin.cache.remote.health import LOCAL_ONLY_S, PAUSES_S, Health, answered, failed
+from inductor_plugin.cache.remote.known import KnownChains
 from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.cache.remote.name import Place
+from inductor_plugin.cache.remote.options import RemoteOptions
 from inductor_plugin.cache.store import Store
 from inductor_plugin.cache.trust.keys import open_signer
 from inductor_plugin.errors import CacheError, warn_once
@@ -31,32 +31,9 @@ _BATCH = 64
 """Records that are asked for together."""
 _READ_STEPS, _WRITE_STEPS = 3, 30
 """Requests one after the other, each up to its limit, after which the client of the store is taken for hung."""
-_KNOWN_S = 3600.0
-"""Seconds after which what was read of a record's editions is read again before the next one is written: they may have expired."""
-_MOST_KNOWN = 256
-"""Records whose editions are kept from reading to writing; those that are asked for earlier are read again."""
 _TRIES = 3
 """Failures after which a record is not written again, while others are."""
 _MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-@dataclass(frozen=True)
-class RemoteOptions:
-    """How a remote is used.
-
-    Attributes:
-        url: Where it is, as fsspec understands it.
-        timeout_s: Longest time a request may take, and a compile or the end of the process may wait.
-        writes: Whether records are written to it.
-        kernels: Whether winners' kernels travel, too: native code, fetched only if a trusted key has signed it.
-        signing_key: File of the private key that signs kernels that are written; empty for none.
-    """
-
-    url: str
-    timeout_s: float
-    writes: bool = True
-    kernels: bool = False
-    signing_key: str = ""
 
 
 class RemoteTier:
@@ -87,12 +64,12 @@ class RemoteTier:
         self._questions: dict[Place, Lookup] = {}
         self._asked: set[Place] = set()
         self._unsent: dict[Place, None] = {}
-        self._chains: dict[Place, tuple[float, Chain]] = {}
+        self._chains = KnownChains()
         self._tries: Counter[Place] = Counter()
-        self._late_at = (
-            math.inf
-        )  # when what the thread does now has taken too long; infinite where it does nothing
+        # When what the thread does now has taken too long; infinite where it does nothing.
+        self._late_at = math.inf
         self._closed = self._drained = self._writing = False
+        self._expired: dict[Place, None] = {}  # whose kernels no machine can fetch any more
         self._thread: threading.Thread | None = None
         self._registered = False
         self._amounts = Amounts()
@@ -134,6 +111,9 @@ class RemoteTier:
     def drain(self, waited_s: float = 0.0) -> None:
         """Wait until all records are written, for the limit at most; what is left is counted, and stays in the cache.
 
+        What was written before is read back, and written again where another machine has replaced it (`Exchange.overwritten`);
+        kernels that had expired in the remote are written if they have been built here meanwhile.
+
         Args:
             waited_s: Seconds of the limit that are over.
         """
@@ -144,11 +124,25 @@ class RemoteTier:
             if self._closed or self._drained:
                 return
             self._drained = True
-            while (self._unsent or self._writing) and not self._health.is_local_only:
+            if self._writes:
+                self._unsent |= self._expired
+                self._expired.clear()
+            self._changed.notify_all()
+            while self._is_busy and not self._health.is_local_only:
                 left_s = ends - time.monotonic()
                 if left_s <= 0 or self._thread is None or not self._thread.is_alive():
                     break
                 self._changed.wait(timeout=left_s)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a drain has something to wait for; called with the lock held."""
+        return bool(self._unsent) or self._writing or self._is_unconfirmed
+
+    @property
+    def _is_unconfirmed(self) -> bool:
+        """Whether editions are to be read back once more before the process ends; called with the lock held."""
+        return self._drained and self._exchange is not None and self._exchange.is_unconfirmed
 
     def close(self) -> None:
         """Drain, and ask and write nothing more."""
@@ -223,11 +217,13 @@ class RemoteTier:
         if self._unsent and not self._closed and self._health.may_ask(now):
             place = next(iter(self._unsent))
             return lambda: self._publish(place)
+        if self._is_unconfirmed and not self._closed and self._health.may_ask(now):
+            return self._confirm
         return None
 
     def _pause_s(self) -> float | None:
         """Return how long there is nothing to do, None for until something comes; called with the lock held."""
-        if not self._unsent or self._closed:
+        if not (self._unsent or self._is_unconfirmed) or self._closed:
             return None
         return max(0.01, self._health.retry_at - time.monotonic())
 
@@ -285,9 +281,9 @@ class RemoteTier:
             for each in batch:
                 self._questions.pop(each.place, None)
                 if self._writes:
-                    self._chains[each.place] = time.monotonic(), answers[each.place].chain
-            while len(self._chains) > _MOST_KNOWN:
-                del self._chains[next(iter(self._chains))]
+                    self._chains.add(each.place, answers[each.place].chain)
+                if self._writes and answers[each.place].expired:
+                    self._expired[each.place] = None
             if errors and len(errors) == len(batch):
                 self._fail(_text(errors[0]))
                 self._asked.difference_update(each.place for each in batch)
@@ -308,7 +304,7 @@ class RemoteTier:
 
     def _publish(self, place: Place) -> None:
         with self._changed:
-            known = self._known(place)
+            known = self._chains.take(place)
             self._writing = (
                 self._unsent.pop(place, True) is None
             )  # what is sent meanwhile is sent again
@@ -332,11 +328,24 @@ class RemoteTier:
         if self._exchange is not None:
             self._count(self._exchange.take_amounts())
 
-    def _known(self, place: Place) -> Chain | None:
-        """Return what was read of a record lately, None if nothing was; called with the lock held."""
-        read_at, chain = self._chains.pop(place, (0.0, None))
-        is_usable = chain is not None and chain.error is None
-        return chain if is_usable and time.monotonic() - read_at < _KNOWN_S else None
+    def _confirm(self) -> None:
+        """Read back what was written, and write again what another machine has replaced."""
+        with self._changed:
+            self._writing = True
+        exchange = self._opened()
+        try:
+            lost = exchange.overwritten(self._options.timeout_s)
+            with self._changed:
+                self._health = answered()
+                self._unsent |= dict.fromkeys(lost)
+        except OSError as error:
+            with self._changed:
+                self._fail(_text(error))
+                self._amounts += Amounts(failures=1)
+        finally:
+            with self._changed:
+                self._writing = False
+        self._count(exchange.take_amounts())
 
     def _refused(self, place: Place, error: OSError) -> None:
         """Note that a record could not be written; it is tried again behind others, unless nothing may be written."""

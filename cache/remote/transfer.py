@@ -132,7 +132,9 @@ def push(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     amounts = exchange.take_amounts()
-    return _transferred(reasons, amounts.sent, amounts)
+    repaired, reason = _written_again(exchange, store, limit_s)
+    done = _transferred([*reasons, *filter(None, [reason])], amounts.sent, amounts + repaired)
+    return replace(done, records=len(reasons))
 
 
 def pull(
@@ -186,6 +188,19 @@ def pull(
     amounts = exchange.take_amounts()
     refused = next((answer.refused for answer in answers if answer.refused), "")
     return replace(_transferred(reasons, amounts.hits, amounts), refused=refused)
+
+
+def _written_again(exchange: Exchange, store: Store, limit_s: float) -> tuple[Amounts, str]:
+    """Write again what another machine has replaced since; return what has gone over the line, and why that failed."""
+    reason = ""
+    try:
+        for place in exchange.overwritten(limit_s):
+            record = store.record(*place)
+            if record is not None:
+                exchange.publish(record, limit_s)
+    except _FAULTS as error:
+        reason = f"what was written could not be read back: {_text(error)}"
+    return exchange.take_amounts(), reason
 
 
 def _take_environment(exchange: Exchange, digest: str, limit_s: float) -> None:

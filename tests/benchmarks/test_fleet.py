@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import queue
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import benchmarks.fleet.__main__ as program
 from benchmarks.fleet.clock import Clock
+from benchmarks.fleet.ranks import Job, simulate_ranks
+from benchmarks.fleet.remote import requests_of
 from benchmarks.fleet.simulation import Fleet, Run, simulate
 from benchmarks.fleet.times import Times, committed
 from benchmarks.fleet.world import Failures
@@ -64,29 +71,147 @@ def test_the_measured_times_are_those_of_the_results(times: Times) -> None:
     assert all(0.01 < seconds < 1 for seconds in times.measure_s)
 
 
+def test_a_simulated_queue_gives_entries_in_order_and_ends_its_wait_in_time() -> None:
+    clock = Clock()
+    entries, seen = clock.queue().SimpleQueue(), list[tuple[str, float]]()
+
+    def takes() -> None:
+        for _ in range(2):
+            seen.append((entries.get(timeout=2.0), clock.now))
+        with pytest.raises(queue.Empty):
+            entries.get(timeout=2.0)
+        seen.append(("nothing", clock.now))
+
+    def puts() -> None:
+        clock.sleep(1.0)
+        entries.put("first")
+        entries.put("second")
+
+    clock.spawn(takes)
+    clock.spawn(puts)
+    clock.run(lambda: len(seen) == 3)
+    assert seen == [("first", 1.0), ("second", 1.0), ("nothing", 3.0)]
+
+
+def test_a_simulation_whose_threads_look_once_a_second_ends_too() -> None:
+    clock = Clock()
+
+    def looks() -> None:
+        while True:
+            clock.sleep(1.0)
+
+    clock.spawn(looks)
+    with pytest.raises(RuntimeError, match="has not ended after 10 simulated seconds"):
+        clock.run(lambda: False, limit_s=10.0)
+
+
 def test_a_simulation_follows_from_its_seed_alone(times: Times, small: Run) -> None:
-    assert replace(simulate(SMALL, times), real_s=0) == replace(small, real_s=0)
-    assert simulate(replace(SMALL, seed=1), times).makespan_s != small.makespan_s
+    local = simulate(replace(SMALL, farm=False), times)
+    assert replace(simulate(replace(SMALL, farm=False), times), real_s=0) == replace(
+        local, real_s=0
+    )
+    assert simulate(replace(SMALL, farm=False, seed=1), times).makespan_s != local.makespan_s
+    # The farm keeps its jobs in a set: which of two copies at once is first is not said.
+    assert simulate(SMALL, times).makespan_s == pytest.approx(small.makespan_s, rel=0.02)
 
 
-def test_no_schedule_is_shorter_than_the_bound_and_the_pipelines_is_near_it(times: Times) -> None:
-    run = simulate(replace(SMALL, candidates=500, workers=5), times)
+@pytest.mark.parametrize("farm", [True, False])
+def test_no_schedule_is_shorter_than_the_bound_and_the_pipelines_is_near_it(
+    farm: bool, times: Times
+) -> None:
+    run = simulate(replace(SMALL, candidates=500, workers=5, farm=farm), times)
     assert run.undecided == 0
     assert run.spent.compiled == 500
     assert run.spent.measured == 525  # library kernels, too
     assert run.limited_by == "compiling"
-    assert 1.0 <= run.ratio <= 1.1
+    assert 1.0 <= run.over <= run.ratio <= 1.1
 
 
-def test_what_fails_costs_time_and_loses_no_decision(times: Times, small: Run) -> None:
-    failing = Failures(compile_crash=0.05, compile_hang=0.005, measure_crash=0.02)
-    run = simulate(replace(SMALL, failures=failing), times)
+@pytest.mark.parametrize("farm", [True, False])
+def test_with_more_workers_than_kernels_the_longest_chain_rules(farm: bool, times: Times) -> None:
+    """A worker's start, the longest compile, a screening, the finals: more workers gain nothing."""
+    run = simulate(Fleet(workers=300, gpus=4, candidates=200, problems=5, farm=farm), times)
+    assert run.undecided == 0
+    assert run.chain_s > 2 * run.bound_s
+    assert run.ratio > 2
+    assert 0.999 <= run.over <= 1.1
+
+
+def test_the_farm_starts_a_job_that_hangs_a_second_time(times: Times) -> None:
+    failing = replace(SMALL, seed=1, failures=Failures(compile_hang=0.02))
+    farm, pool = (simulate(replace(failing, farm=farm), times) for farm in (True, False))
+    assert farm.undecided == pool.undecided == 0
+    assert farm.makespan_s < 120 < pool.makespan_s  # the limit of a compile
+    assert pool.spent.lost["compiler hung"] > 0
+    assert farm.spent.given_up_s > 0
+
+
+@pytest.mark.parametrize("farm", [True, False])
+def test_what_fails_costs_time_and_loses_no_decision(farm: bool, times: Times) -> None:
+    failing = Failures(
+        compile_crash=0.05, compile_hang=0.005, measure_crash=0.02, node_lost=0.05 * farm
+    )
+    calm = simulate(replace(SMALL, farm=farm), times)
+    run = simulate(replace(SMALL, farm=farm, failures=failing), times)
     assert run.undecided == 0
     assert run.spent.lost["compiler crashed"] > 0
-    assert run.makespan_s > small.makespan_s
+    assert bool(run.spent.lost["node lost"]) == farm
+    assert run.makespan_s > calm.makespan_s
 
 
 def test_models_one_after_another_leave_the_gpu_idle_between_them(times: Times, small: Run) -> None:
     in_turn = simulate(replace(SMALL, together=False), times)
     assert in_turn.undecided == 0
     assert in_turn.makespan_s > small.makespan_s
+
+
+def test_ranks_tune_each_problem_once_and_the_requests_of_all_are_counted(times: Times) -> None:
+    run = simulate_ranks(Job(ranks=8, problems=24), times)
+    assert run.tuned == 24
+    assert 1.0 <= run.makespan_s / run.bound_s <= 1.5
+    assert run.requests["compare_set"] >= 2 * 24  # claims and decisions
+    assert run.most_in_a_s >= run.requests.total() / (run.makespan_s + 1)
+
+
+def test_requests_to_a_remote_are_those_of_the_product() -> None:
+    """Nothing is there (6), then the environment and the edition are written and read back, the latter twice and looked for."""
+    assert requests_of(10) == {"read, cold": 100, "write, cold": 20, "read, warm": 20}
+
+
+def test_a_run_that_was_stopped_goes_on_where_its_file_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, simulated = tmp_path / "fleet.json", list[Fleet]()
+
+    def counting(fleet: Fleet, times: Times) -> Run:
+        simulated.append(fleet)
+        if len(simulated) == 2:
+            raise KeyboardInterrupt
+        return simulate(fleet, times)
+
+    monkeypatch.setattr(program, "simulate", counting)
+    monkeypatch.setattr(program, "_RANK_PROBLEMS", 6)
+    words = [
+        "fleet",
+        "--workers",
+        "10,20",
+        "--candidates",
+        "60",
+        "--ranks",
+        "2",
+        "--out",
+        str(file),
+    ]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(KeyboardInterrupt):
+        program.main()
+    program.main()
+    assert [fleet.workers for fleet in simulated] == [10, 20, 20]
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["runs"]
+    assert [row["what"] for row in rows] == ["grid", "grid", "ranks"]
+    for row in rows[:2]:
+        assert row["over"] == pytest.approx(
+            row["makespan_s"] / max(row["bound_s"], row["chain_s"]), rel=0.05
+        )
+    program.main()
+    assert len(simulated) == 3

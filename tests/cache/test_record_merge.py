@@ -128,18 +128,19 @@ def whole(
     chosen: Decision | None,
     when: float,
     pinned: bool,
-    line: str,
+    lines: tuple[str, str, str],
     extra: dict[str, int],
 ) -> Record:
-    """Return a record; an epilogue is in all of them or, in those of an earlier version, in none."""
+    """Return a record; one of an earlier version has no epilogue, and one may be pinned without a decision."""
+    describe, rejected, epilogue = lines
     return record(
         *rows,
         decision=chosen,
         updated=when,
-        pinned=pinned and chosen is not None,  # who pins has decided
-        describe=f"mm({line})",
-        rejected={"t": line},
-        epilogue={"step 0": line},
+        pinned=pinned,
+        describe=f"mm({describe})",
+        rejected={"t": rejected},
+        epilogue={"step 0": epilogue} if epilogue else {},
         extra=extra,
     )
 
@@ -162,7 +163,11 @@ records = strategies.builds(
     strategies.none() | decisions,
     times,
     strategies.booleans(),
-    strategies.sampled_from("xy"),
+    strategies.tuples(
+        strategies.sampled_from("xy"),
+        strategies.sampled_from("xy"),
+        strategies.sampled_from(["", "x", "y"]),
+    ),
     strategies.dictionaries(strategies.sampled_from("pq"), strategies.integers(0, 2)),
 )
 
@@ -174,6 +179,26 @@ def test_the_order_in_which_records_merge_does_not_matter(a: Record, b: Record, 
     assert merge(a, merge(b, c)) == merge(merge(a, b), c)
     assert merge(a, a) == a
     assert merge(merge(a, b), b) == merge(a, b)
+
+
+def test_description_and_epilogue_stay_together_however_three_records_are_grouped() -> None:
+    a = record(updated=1.0, describe="mm(x)", epilogue={"step 0": "x"})
+    b = record(updated=2.0, describe="mm(y)", epilogue={"step 0": "y"})
+    c = record(updated=3.0, describe="mm(x)")
+    for join in (merge, combine):
+        assert join(join(a, b), c) == join(a, join(b, c))
+        assert (join(a, b).describe, join(a, b).epilogue) == (b.describe, b.epilogue)
+        assert (join(a, c).describe, join(a, c).epilogue) == (c.describe, c.epilogue)
+
+
+def test_a_pin_without_a_decision_holds_none_of_another_record() -> None:
+    pinned = record(pinned=True)
+    few, many = (record(decision=decision(name, n, 1.0)) for name, n in (("a", 2), ("b", 3)))
+    for join in (merge, combine):
+        joined = join(join(pinned, few), many)
+        assert joined == join(pinned, join(few, many))
+        assert (joined.decision, joined.pinned) == (many.decision, False)
+        assert join(pinned, pinned) == pinned
 
 
 def of_a_graph(kept: Record) -> Record:

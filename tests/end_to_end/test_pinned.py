@@ -101,13 +101,21 @@ def test_strict_names_the_template_that_is_gone_and_without_it_the_library_runs(
         compiled(model, cache_dir, strict=True, **options)(x)
 
 
-def process(tmp_path: Path, mode: str, file: Path, number: int, *flags: str) -> dict[str, Any]:
+def process(
+    tmp_path: Path, mode: str, model: str, file: Path, number: int, *flags: str
+) -> dict[str, Any]:
     """Run the program of `tests.support.processes.pinned` with caches of its own."""
     folder = tmp_path / f"{mode}{number}"
+    program = ("tests.support.processes.pinned", mode, model, str(file), str(folder / "cache"))
+    said: dict[str, Any] = json.loads(run(folder, *program, *flags).splitlines()[-1])
+    return said
+
+
+def run(folder: Path, *words: str, status: int = 0) -> str:
+    """Run a module of Python with Inductor's caches in a folder; return what it has printed."""
     variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-    command = [sys.executable, "-m", "tests.support.processes.pinned", mode, str(file)]
     done = subprocess.run(
-        [*command, str(folder / "cache"), *flags],
+        [sys.executable, "-m", *words],
         cwd=REPOSITORY,
         env=variables,
         capture_output=True,
@@ -115,26 +123,43 @@ def process(tmp_path: Path, mode: str, file: Path, number: int, *flags: str) -> 
         check=False,
         timeout=1200,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return said
+    assert done.returncode == status, done.stderr[-3000:]
+    return done.stdout
+
+
+OPS = {
+    "gpt2": {"mm", "addmm", "attention", "attention_backward", "packed_linear"},
+    "demo": {"mm"},
+}
+"""Operators of each model that have a pin, among others."""
 
 
 @pytest.mark.slow
-def test_a_training_step_of_gpt2_is_replayed_by_other_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", OPS)
+def test_a_model_is_replayed_by_ten_other_processes(model: str, tmp_path: Path) -> None:
+    """GPT-2: a training step, and an inference with frozen weights."""
     file = tmp_path / "pins.json"
-    recorded = process(tmp_path, "record", file, 0)
+    recorded = process(tmp_path, "record", model, file, 0)
     text = file.read_text()
-    ops = {pin.op for pin in read_file(file).pins.values()}
-    assert {"mm", "addmm", "attention", "attention_backward", "packed_linear"} <= ops
+    pins = read_file(file).pins.values()
+    assert {pin.op for pin in pins} >= OPS[model]
     assert recorded["stats"]["benchmarked"] > 0
-    for number in range(2):
-        replayed = process(tmp_path, "replay", file, number)
+    for number in range(10):
+        replayed = process(tmp_path, "replay", model, file, number)
         assert replayed["decisions"] == recorded["decisions"]
         assert replayed["outputs"] == recorded["outputs"]
         assert replayed["rivals"] == recorded["rivals"] > 0
         assert [replayed["stats"][name] for name in SPENT] == [0, 0, 0]
-    without = process(tmp_path, "replay", file, 9, "--without-template")
+    without = process(tmp_path, "replay", model, file, 10, "--without-template")
     assert (without["rivals"], without["stats"]["benchmarked"]) == (0, 0)
     assert without["error"] < 1e-4
     assert file.read_text() == text
+    # `check` names the template in a process that has not registered it, and nothing of it in one that has.
+    check = ("inductor_plugin.cli", "check", str(file), "--cache-dir", str(tmp_path / "none"))
+    stale = json.loads(run(tmp_path, *check, "--json", status=1))["stale"]
+    gone = {row["digest"]: row["reason"] for row in stale}
+    rivals = {pin.digest for pin in pins if pin.template == "rivals"}
+    assert rivals
+    assert gone == dict.fromkeys(rivals, "template 'rivals' is not registered")
+    registering = ("--templates", "tests.support.candidates.fast_templates:offer_rivals")
+    assert json.loads(run(tmp_path, *check, *registering, "--json"))["stale"] == []

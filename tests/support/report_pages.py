@@ -67,19 +67,20 @@ def tuned_by_the_demo(cache: Path, **variables: str) -> Any:
     return read_json(trace)
 
 
-def tuned_by_training(cache: Path, *flags: str) -> Any:
+def tuned_by_training(cache: Path, *flags: str, model: str = "gpt2") -> Any:
     """Compile a training step and an inference of GPT-2 with a new cache; return the trace.
 
     Args:
         cache: The cache.
         flags: Those of `tests.support.processes.pinned`. Without ``--without-template`` a template is offered that is
             chosen, whatever was measured; so pages with figures for people need it.
+        model: The model, as that program names it.
     """
     trace = cache.with_name(f"{cache.name}-trace.json")
     folders = {"TORCHINDUCTOR_CACHE_DIR": str(cache.with_name(f"{cache.name}-inductor"))}
     pins = cache.with_name(f"{cache.name}-pins.json")
-    command = ["-m", "tests.support.processes.pinned", "record", str(pins), str(cache), *flags]
-    _run(command, {**folders, "INDUCTOR_PLUGIN_TRACE_PATH": str(trace)})
+    program = ("tests.support.processes.pinned", "record", model, str(pins), str(cache))
+    _run(["-m", *program, *flags], {**folders, "INDUCTOR_PLUGIN_TRACE_PATH": str(trace)})
     return read_json(trace)
 
 

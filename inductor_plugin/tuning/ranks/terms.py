@@ -85,7 +85,12 @@ def differing(own: Mapping[str, str], other: Mapping[str, str], rank: int, other
 
 def is_same_device(own: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Return whether two ranks have the same kind of device; those with another GPU decide apart, as they should."""
-    return all(own.get(name) == other.get(name) for name in _DEVICE)
+    return device_of(own) == device_of(other)
+
+
+def device_of(facts: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the kind of device in the facts of terms; empty texts where they do not say it."""
+    return tuple(facts.get(name, "") for name in _DEVICE)
 
 
 def introduce(job: Job, terms: Terms) -> str:

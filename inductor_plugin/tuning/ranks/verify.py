@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -15,11 +16,13 @@ from inductor_plugin.tuning.ranks.job import Job, joined
 from inductor_plugin.tuning.ranks.ledger import LEDGER, Ledger, RankGraph, Statement
 from inductor_plugin.tuning.ranks.packing import packed, unpacked
 from inductor_plugin.tuning.ranks.store import StoreLostError
-from inductor_plugin.tuning.ranks.terms import differing, is_same_device
+from inductor_plugin.tuning.ranks.terms import device_of, differing, is_same_device
 
 _POLL_S = 0.05
 _MEETINGS = "verify/meetings"
 """Counts how often rank 0 has called: a rank that has missed a call comes to the next one, not to an old one."""
+_Fact = tuple[str, ...]
+"""Something that several ranks may have: its kind, and what names it."""
 
 
 @dataclass(frozen=True)
@@ -28,25 +31,28 @@ class RankReport:
 
     Attributes:
         ranks: Number of ranks that were compared.
-        difference: The first difference from rank 0, of the lowest rank that has one; empty if there is none.
+        difference: The first difference, of the lowest rank that has one from a lower rank; empty if there is none.
         missing: Ranks that did not answer in time.
+        alone: Number of graphs and decided problems that only one rank has: they were compared with nobody.
     """
 
     ranks: int
     difference: str = ""
     missing: tuple[int, ...] = ()
+    alone: int = 0
 
     @property
     def agree(self) -> bool:
-        """Whether all ranks have answered, and run the same."""
+        """Whether all ranks have answered, and run the same where several have the same graph or problem."""
         return not self.difference and not self.missing
 
 
 def verify_ranks(timeout_s: float = 60.0) -> RankReport:
     """Compare the decisions and the generated code of all ranks so far; every rank calls this, outside of a compile.
 
-    Graphs that only some ranks have compiled are not compared: in a pipeline, ranks have other layers. Ranks meet
-    in the job's store, not in a collective, so that one that does not come costs the time-out.
+    Each graph and problem is compared with that of the lowest rank that has it: in a pipeline, ranks have other layers. What only
+    one rank has is compared with nobody; the report has its number. Ranks meet in the job's store, not in a collective, so that
+    one that does not come costs the time-out.
 
     Args:
         timeout_s: Seconds in which a rank is waited for.
@@ -69,7 +75,7 @@ def verify_ranks(timeout_s: float = 60.0) -> RankReport:
 
 
 def compare(job: Job, ledger: Ledger, timeout_s: float) -> RankReport:
-    """Compare a rank with rank 0, and return what all ranks have found.
+    """Say what this rank runs, and return what rank 0 has found in what all ranks have said.
 
     Raises:
         StoreLostError: The store does not answer.
@@ -78,10 +84,7 @@ def compare(job: Job, ledger: Ledger, timeout_s: float) -> RankReport:
     if job.rank == 0:
         meeting = job.store.count(_MEETINGS, 0) + 1
         prefix = f"verify/{meeting}"
-        for digest in {graph.code for graph in own.graphs}:
-            # Keys are never deleted: who compares each epoch is not to fill the store.
-            job.store.put(f"verify/code/{digest}", packed(ledger.text(digest)))
-        job.store.put(f"{prefix}/first", packed(asdict(own)))
+        _say(job, prefix, ledger, own, _codes(own))
         job.store.count(_MEETINGS, 1)
         report = _collected(job, prefix, deadline)
         job.store.put(f"{prefix}/report", packed(asdict(report)))
@@ -90,73 +93,101 @@ def compare(job: Job, ledger: Ledger, timeout_s: float) -> RankReport:
     if meeting is None:
         return RankReport(job.world, missing=(0,))
     prefix = f"verify/{meeting}"
-    first = _statement(unpacked(job.store.get(f"{prefix}/first") or ""))
-
-    def text_of(digest: str) -> str:
-        return str(unpacked(job.store.get(f"verify/code/{digest}") or packed("")))
-
-    mismatch = difference(own, first, job.rank, ledger.text, text_of)
-    job.store.put(f"{prefix}/found/{job.rank}", packed(mismatch))
+    first = _statement(job, job.store.get(f"{prefix}/said/0") or "")
+    _say(job, prefix, ledger, own, _codes(own) - _codes(first))
     # Rank 0 waits for the others as long as this one has waited for it.
     stored = _awaited(job, f"{prefix}/report", deadline + timeout_s)
     if stored is None:
-        return RankReport(job.world, mismatch, missing=(0,))
+        return RankReport(job.world, missing=(0,))
     fields = cast("dict[str, Any]", unpacked(stored))
     fields["missing"] = tuple(fields["missing"])
     return RankReport(**fields)
 
 
-def difference(
-    own: Statement,
-    first: Statement,
-    rank: int,
-    own_text: Callable[[str], str],
-    first_text: Callable[[str], str],
-) -> str:
-    """Return the first difference between a rank and rank 0, empty if there is none.
+def compared(said: Mapping[int, Statement], text_of: Callable[[str], str]) -> tuple[str, int]:
+    """Return the first difference between two ranks, empty if there is none, and how much only one rank has.
+
+    Each graph and problem is compared with that of the lowest rank that has it; there may be none that all ranks have.
 
     Args:
-        own: What the rank says.
-        first: What rank 0 says.
+        said: What each rank says.
+        text_of: Returns the code with a digest.
+    """
+    holders: dict[_Fact, int] = {}
+    counts: Counter[_Fact] = Counter()
+    text = ""
+    for rank, own in sorted(said.items()):
+        facts = {*_facts(own), *_decided_on(own)}
+        counts.update(_facts(own))
+        for other in sorted({holders[fact] for fact in facts if fact in holders}):
+            text = text or difference(own, said[other], rank, other, text_of)
+        for fact in facts:
+            holders.setdefault(fact, rank)
+    return text, sum(count == 1 for count in counts.values())
+
+
+def difference(
+    own: Statement, other: Statement, rank: int, other_rank: int, text_of: Callable[[str], str]
+) -> str:
+    """Return the first difference between two ranks, empty if there is none.
+
+    Args:
+        own: What a rank says.
+        other: What another one says.
         rank: The rank.
-        own_text: Returns the rank's code with a digest.
-        first_text: Returns rank 0's.
+        other_rank: The other one.
+        text_of: Returns the code with a digest.
     """
     for place, winner in sorted(own.winners.items()):
-        other = first.winners.get(place, winner)
-        if other != winner:
-            name = own.names.get(place) or first.names.get(place) or place
-            fact = differing(
-                own.terms.get(_group(place), {}), first.terms.get(_group(place), {}), rank, 0
-            )
+        theirs = other.winners.get(place, winner)
+        if theirs != winner:
+            name = own.names.get(place) or other.names.get(place) or place
+            group = _group(place)
+            fact = differing(own.terms.get(group, {}), other.terms.get(group, {}), rank, other_rank)
             why = f" ({fact})" if fact else ""
-            return f"{name}: rank {rank} runs {winner}, rank 0 runs {other}{why}"
-    if apart := _apart(own, first, rank):
+            return f"{name}: rank {rank} runs {winner}, rank {other_rank} runs {theirs}{why}"
+    if apart := _apart(own, other, rank, other_rank):
         return apart
-    mine, theirs = _by_problems(own.graphs), _by_problems(first.graphs)
+    ours, others = _by_problems(own.graphs), _by_problems(other.graphs)
     for number, graph in enumerate(own.graphs):
-        here = mine[graph.problems] - theirs[graph.problems]
-        there = theirs[graph.problems] - mine[graph.problems]
+        here = ours[graph.problems] - others[graph.problems]
+        there = others[graph.problems] - ours[graph.problems]
         if graph.code in here and there:  # else one rank has compiled it more often
-            where = first_difference(own_text(graph.code), first_text(next(iter(there))))
-            return f"graph {number} of rank {rank} has other code than rank 0: {where}"
+            where = first_difference(text_of(graph.code), text_of(next(iter(there))))
+            return f"graph {number} of rank {rank} has other code than rank {other_rank}: {where}"
     return ""
 
 
-def _apart(own: Statement, first: Statement, rank: int) -> str:
+def _facts(said: Statement) -> set[_Fact]:
+    """Return what ranks are compared by: decided problems and graphs."""
+    return {
+        *(("place", place) for place in said.winners),
+        *(("graph", graph.problems) for graph in said.graphs),
+    }
+
+
+def _decided_on(said: Statement) -> set[_Fact]:
+    """Return the problems with the kind of device on which they were decided, whatever the options."""
+    return {
+        ("problem", _problem(place), *device_of(said.terms.get(_group(place), {})))
+        for place in said.winners
+    }
+
+
+def _apart(own: Statement, other: Statement, rank: int, other_rank: int) -> str:
     """Return the first problem that two ranks have decided under other terms, which neither shares; empty if there is none.
 
     Ranks with another GPU, whose times say nothing here, differ on purpose; whether their code does is seen below.
     """
-    there = {_problem(place): place for place in first.winners if _group(place) not in own.terms}
+    there = {_problem(place): place for place in other.winners if _group(place) not in own.terms}
     for place in sorted(own.winners):
-        other = there.get(_problem(place))
-        if other is None or _group(place) in first.terms:
+        theirs = there.get(_problem(place))
+        if theirs is None or _group(place) in other.terms:
             continue
-        mine, theirs = own.terms.get(_group(place)), first.terms.get(_group(other))
-        if mine and theirs and is_same_device(mine, theirs):
-            name, why = own.names.get(place) or place, differing(mine, theirs, rank, 0)
-            return f"{name}: rank {rank} and rank 0 decide apart: {why}"
+        here, beside = own.terms.get(_group(place)), other.terms.get(_group(theirs))
+        if here and beside and is_same_device(here, beside):
+            name, why = own.names.get(place) or place, differing(here, beside, rank, other_rank)
+            return f"{name}: rank {rank} and rank {other_rank} decide apart: {why}"
     return ""
 
 
@@ -175,13 +206,51 @@ def _by_problems(graphs: Sequence[RankGraph]) -> Mapping[str, Counter[str]]:
     return counts
 
 
+def _codes(said: Statement) -> set[str]:
+    return {graph.code for graph in said.graphs}
+
+
+def _say(job: Job, prefix: str, ledger: Ledger, own: Statement, codes: Iterable[str]) -> None:
+    """Put what a rank says into the store, and code that rank 0 may not have.
+
+    By their digests, and once: keys are never deleted, and who compares each epoch with a thousand ranks is not to fill the store.
+    """
+    for digest in codes:
+        key = f"verify/code/{digest}"
+        if not _is_there(job, key):
+            _put(job, key, packed(ledger.text(digest)))
+    fields = asdict(own)
+    for name in ("winners", "names", "terms"):  # ranks come to them in another order
+        fields[name] = dict(sorted(fields[name].items()))
+    text = packed(fields)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    if not _is_there(job, f"verify/statement/{digest}"):
+        _put(job, f"verify/statement/{digest}", text)
+    job.store.put(f"{prefix}/said/{job.rank}", digest)
+
+
+def _is_there(job: Job, key: str) -> bool:
+    """Return whether a key has its value; asked without reading it, which is long."""
+    return job.store.get(f"{key}/there") is not None
+
+
+def _put(job: Job, key: str, value: str) -> None:
+    """Set a key that several ranks may set to the same value."""
+    job.store.put(key, value)
+    job.store.put(f"{key}/there", "1")
+
+
 def _collected(job: Job, prefix: str, deadline: float) -> RankReport:
-    answers = {
-        rank: _awaited(job, f"{prefix}/found/{rank}", deadline) for rank in range(1, job.world)
-    }
-    texts = [str(unpacked(stored)) for stored in answers.values() if stored is not None]
-    missing = tuple(rank for rank, stored in answers.items() if stored is None)
-    return RankReport(job.world - len(missing), next(filter(None, texts), ""), missing)
+    digests = {rank: _awaited(job, f"{prefix}/said/{rank}", deadline) for rank in range(job.world)}
+    unique = {digest: _statement(job, digest) for digest in {*filter(None, digests.values())}}
+    said = {rank: unique[digest] for rank, digest in digests.items() if digest is not None}
+
+    def text_of(digest: str) -> str:
+        return str(unpacked(job.store.get(f"verify/code/{digest}") or packed("")))
+
+    text, alone = compared(said, text_of)
+    missing = tuple(rank for rank, digest in digests.items() if digest is None)
+    return RankReport(len(said), text, missing, alone)
 
 
 def _opened(job: Job, deadline: float) -> int | None:
@@ -202,6 +271,11 @@ def _awaited(job: Job, key: str, deadline: float) -> str | None:
     return stored
 
 
-def _statement(fields: Any) -> Statement:
+def _statement(job: Job, digest: str) -> Statement:
+    """Return the statement with a digest; an empty one where there is none."""
+    stored = job.store.get(f"verify/statement/{digest}")
+    if not stored:
+        return Statement()
+    fields = cast("dict[str, Any]", unpacked(stored))
     graphs = tuple(RankGraph(**graph) for graph in fields["graphs"])
     return Statement(fields["winners"], fields["names"], graphs, fields["terms"])

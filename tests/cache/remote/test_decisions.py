@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import open_store
+from inductor_plugin.cache.remote.options import RemoteOptions
 from inductor_plugin.cache.remote.records import RemoteRecords
-from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
+from inductor_plugin.cache.remote.tier import RemoteTier
 from inductor_plugin.config import Config
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.counters import Counters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,25 +90,68 @@ def test_two_machines_that_tune_at_once_both_count_and_neither_replaces_the_othe
     assert set(known(files).candidates) == {"a", "b"}
 
 
-def test_a_store_that_does_not_compare_loses_neither_as_each_reads_back_what_it_wrote(
+class Careless(FaultyFiles):
+    """A store that does not compare before it writes; another machine writes just before the first edition is."""
+
+    first: Callable[[], object] | None = None
+
+    def create(self, name: str, data: bytes, timeout_s: float) -> None:
+        first, self.first = (self.first, None) if "/records/" in name else (None, self.first)
+        if first is not None:
+            first()
+        super().create(name, data, timeout_s)
+
+
+def careless() -> Careless:
+    return Careless(MemoryFiles(), overwrites=True)
+
+
+def test_a_store_that_does_not_compare_is_looked_at_just_before_it_is_written_to(
     tmp_path: Path,
 ) -> None:
-    files = FaultyFiles(MemoryFiles(), overwrites=True)
+    files = careless()
     sender, _ = exchange(files, tmp_path / "one")
     other, _ = exchange(files, tmp_path / "other")
-    empty = sender.fetch([PLACE], 1.0)[PLACE].chain
+    empty = sender.fetch([PLACE], 1.0)[PLACE].chain  # both have seen that there is nothing
+    sender.publish(record(measured("a")), 1.0, empty)
+    other.publish(record(measured("b")), 1.0, empty)  # minutes later
+    assert set(known(files).candidates) == {"a", "b"}
+    assert sender.overwritten(1.0) == other.overwritten(1.0) == []
+
+
+def test_an_edition_that_another_machine_has_replaced_is_written_again(tmp_path: Path) -> None:
+    files = careless()
+    sender, _ = exchange(files, tmp_path / "one")
+    other, _ = exchange(files, tmp_path / "other")
+    first = record(measured("a"))
+    files.first = lambda: sender.publish(first, 1.0)  # and reads back what it wrote
+    other.publish(record(measured("b")), 1.0)
+    assert set(known(files).candidates) == {"b"}
+    assert sender.is_unconfirmed
+    assert sender.overwritten(1.0) == [PLACE]
+    assert not sender.is_unconfirmed
+    sender.publish(first, 1.0)
+    assert set(known(files).candidates) == {"a", "b"}
+    assert sender.overwritten(1.0) == other.overwritten(1.0) == []
+
+
+def test_an_edition_that_is_replaced_while_it_is_read_back_is_written_behind_the_other(
+    tmp_path: Path,
+) -> None:
+    files = careless()
+    sender, _ = exchange(files, tmp_path / "one")
+    strange = edition_of(record(measured("b"))).dump()
     create, raced = files.create, list[str]()
 
     def late(name: str, data: bytes, timeout_s: float) -> None:
         create(name, data, timeout_s)
-        if (
-            "/records/" in name and not raced
-        ):  # the other one writes between writing and reading back
+        if "/records/" in name and not raced:
             raced.append(name)
-            other.publish(record(measured("b")), 1.0, empty)
+            create(name, strange, timeout_s)  # by a machine that had looked before
 
     files.create = late  # type: ignore[method-assign]
-    sender.publish(record(measured("a")), 1.0, empty)
+    sender.publish(record(measured("a")), 1.0)
+    assert raced
     assert set(known(files).candidates) == {"a", "b"}
 
 

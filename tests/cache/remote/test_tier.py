@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import open_store
+from inductor_plugin.cache.remote.edition import edition_of
 from inductor_plugin.cache.remote.exchange import Exchange
 from inductor_plugin.cache.remote.files import Files
-from inductor_plugin.cache.remote.name import Place
+from inductor_plugin.cache.remote.name import Place, edition_name
+from inductor_plugin.cache.remote.options import RemoteOptions
 from inductor_plugin.cache.remote.records import HEAD_START_S, RemoteRecords
-from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
+from inductor_plugin.cache.remote.tier import RemoteTier
 from inductor_plugin.errors import CacheError
 from tests.support.cache.records import measured, record
 from tests.support.fakes.waiting import until
@@ -75,6 +77,25 @@ def test_a_record_is_written_behind_its_decision_and_the_process_ends_when_it_is
     assert cache.record(*PLACE) is not None
     tier.close()
     assert store.counters()["remote_sent"] == 1
+
+
+def test_what_another_machine_has_replaced_is_written_again_before_the_process_ends(
+    opened: Open,
+) -> None:
+    """In a store that does not compare before it writes."""
+    files = MemoryFiles()
+    tier, store = opened(FaultyFiles(files, overwrites=True), timeout_s=60.0)
+    store.put_record(record(measured("a")))
+    tier.send(*PLACE)
+    name = edition_name(PLACE, 0)
+    until(lambda: name in files.objects and store.counters().get("remote_sent") == 1)
+    files.objects[name] = edition_of(record(measured("b"))).dump()
+    tier.drain()
+    other, cache = opened(files, "there", timeout_s=60.0)
+    assert ask(other, limit_s=60.0) is True
+    both = cache.record(*PLACE)
+    assert both is not None
+    assert set(both.candidates) == {"a", "b"}
 
 
 def test_a_remote_that_is_only_read_gets_nothing(opened: Open) -> None:
@@ -215,7 +236,7 @@ def test_a_client_that_goes_on_hanging_is_not_waited_for_again_and_asked_when_it
 def test_editions_that_have_expired_since_they_were_read_do_not_hide_the_next_one(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inductor_plugin.cache.remote.tier._KNOWN_S", 0.0)
+    monkeypatch.setattr("inductor_plugin.cache.remote.known._KNOWN_S", 0.0)
     files, nowhere = MemoryFiles(), open_store("/nowhere", memory_only=True)
     for number in range(7):
         Exchange(files, nowhere, kernels=False).publish(record(measured(f"c{number}")), 1.0)
@@ -276,7 +297,8 @@ def test_a_forked_child_asks_by_itself(opened: Open) -> None:
 _PROGRAM = """
 import sys, time
 from inductor_plugin.cache import open_store
-from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
+from inductor_plugin.cache.remote.options import RemoteOptions
+from inductor_plugin.cache.remote.tier import RemoteTier
 from tests.support.cache.records import measured, record
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 from inductor_plugin.cache.remote.files import open_files

@@ -68,11 +68,11 @@ def test_a_record_that_the_store_never_takes_is_left_while_others_are_written(
 def test_what_was_read_is_kept_for_a_few_records_only(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inductor_plugin.cache.remote.tier._MOST_KNOWN", 2)
+    monkeypatch.setattr("inductor_plugin.cache.remote.known._MOST_KNOWN", 2)
     files = MemoryFiles()
     places = filled(files, 5)
     tier, _ = opened(files)
     for place in places:
         assert ask(tier, place) is True
     untyped: Any = tier
-    assert [*untyped._chains] == places[-2:]
+    assert untyped._chains.places == places[-2:]

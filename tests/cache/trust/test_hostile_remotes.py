@@ -17,7 +17,8 @@ from inductor_plugin.cache.remote.edition import Edition, edition_of, parse_edit
 from inductor_plugin.cache.remote.exchange import Answer, Exchange
 from inductor_plugin.cache.remote.files import LocalFiles
 from inductor_plugin.cache.remote.name import Place, edition_name, file_name
-from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
+from inductor_plugin.cache.remote.options import RemoteOptions
+from inductor_plugin.cache.remote.tier import RemoteTier
 from inductor_plugin.cache.remote.transfer import TransferPart, pull, push
 from inductor_plugin.cache.trust.keys import Signer, new_key
 from inductor_plugin.cache.trust.policy import Trust

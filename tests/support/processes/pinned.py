@@ -1,9 +1,11 @@
-"""A training step and an inference of a small GPT-2 in a process of its own: recorded, or decided by a pin file.
+"""Models in a process of their own: recorded, or decided by a pin file.
 
-    python -m tests.support.processes.pinned record|replay FILE CACHE [--without-template] [--large]
+    python -m tests.support.processes.pinned record|replay gpt2|gpt2-large|demo FILE CACHE [--without-template]
 
-Prints JSON: the decisions of both compiles, digests of the output's and the gradients' bits, and what was spent. On a CPU
-the library kernel has competitors in training only by a template, which is chosen wherever it is offered.
+``gpt2`` is a training step and an inference of a small GPT-2, ``gpt2-large`` of two layers of the usual width, ``demo`` what
+the verb `demo` compiles on a CPU. Prints JSON: the decisions of all compiles, digests of the outputs' and the gradients' bits,
+and what was spent. On a CPU the library kernel has competitors without frozen weights only by a template, which is chosen
+wherever it is offered.
 """
 
 # torch types these partly; what it leaves open says nothing about the tests.
@@ -17,7 +19,7 @@ import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ import torch._dynamo
 import torch._inductor.config as inductor_config
 
 import inductor_plugin
+from inductor_plugin.aot import models
 from inductor_plugin.tuning import selection
 from inductor_plugin.tuning.decision import Verdict, decide
 from tests.support.candidates.fast_templates import CALLS, rivals_offered
@@ -38,7 +41,7 @@ def rivals_win(times: Mapping[str, float], libraries: Collection[str], *rest: An
     return usual if rival is None else Verdict(rival, library, "chosen by the test", 1.5)
 
 
-def model(*, large: bool) -> Any:
+def gpt2(*, large: bool) -> Any:
     from transformers import GPT2Config, GPT2Model
 
     sizes: dict[str, Any] = {} if large else {"n_embd": 64, "n_head": 2, "n_positions": 64}
@@ -54,8 +57,57 @@ def bits(tensor: torch.Tensor) -> str:
     return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class Ran:
+    """What a model has computed.
+
+    Attributes:
+        outputs: Digests of bits, by name.
+        error: Largest difference from eager.
+    """
+
+    outputs: dict[str, str]
+    error: float
+
+
+def run_gpt2(options: dict[str, Any], *, large: bool) -> Ran:
+    """Train one step, and infer with frozen weights."""
+    network, outputs = gpt2(large=large), dict[str, str]()
+    # Each token once: Inductor adds an embedding's gradient with atomics, on a CPU, too, and rows that are met twice have
+    # other bits in 2 of 10 processes, and in 4 of 20 calls of one process with stock Inductor (torch 2.14.1, two threads).
+    tokens = torch.randperm(512, generator=torch.Generator().manual_seed(1))[:128].reshape(4, 32)
+    function: Any = torch.compile(network, backend="inductor_plugin", options=options)
+    out = function(tokens).last_hidden_state
+    (out.square().sum()).backward()
+    outputs["training"] = bits(out)
+    gradients = ((name, p.grad) for name, p in network.named_parameters())
+    outputs |= {name: bits(gradient) for name, gradient in gradients if gradient is not None}
+    network.eval()
+    torch._dynamo.reset()
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        function = torch.compile(network, backend="inductor_plugin", options=options)
+        outputs["inference"] = bits(function(tokens).last_hidden_state)
+    network.train()
+    expected = network(tokens).last_hidden_state
+    return Ran(outputs, float((expected - out).detach().abs().max()))
+
+
+def run_demo(options: dict[str, Any]) -> Ran:
+    """Compile and run the model of the demo as that does."""
+    network, inputs = models.load(models.TINY)
+    with torch.no_grad():
+        expected = models.tensors(models.call(network, inputs))
+        function: Any = torch.compile(
+            network, backend="inductor_plugin", options={**options, "max_autotune": True}
+        )
+        out = models.tensors(models.call(function, inputs))
+    outputs = {f"output {number}": bits(each) for number, each in enumerate(out)}
+    pairs = zip(expected, out, strict=True)
+    return Ran(outputs, max(float((a - b).abs().max()) for a, b in pairs))
+
+
 def main(arguments: Sequence[str]) -> None:
-    mode, file, cache_dir, *flags = arguments
+    mode, model, file, cache_dir, *flags = arguments
     decisions: dict[str, str] = {}
 
     def take(tickets: Sequence[Any]) -> None:
@@ -69,35 +121,17 @@ def main(arguments: Sequence[str]) -> None:
         options |= {} if "--without-template" in flags else {"strict": True}
     else:
         selection.decide = rivals_win
-    network = model(large="--large" in flags)
-    # Each token once: Inductor adds an embedding's gradient with atomics, on a CPU, too, and rows that are met twice have
-    # other bits in 2 of 10 processes, and in 4 of 20 calls of one process with stock Inductor (torch 2.14.1, two threads).
-    tokens = torch.randperm(512, generator=torch.Generator().manual_seed(1))[:128].reshape(4, 32)
-    outputs: dict[str, str] = {}
     with ExitStack() as stack:
         stack.enter_context(inductor_plugin.observe(take))
         stack.enter_context(nullcontext() if "--without-template" in flags else rivals_offered())
         stack.enter_context(inductor_plugin.record(file) if mode == "record" else nullcontext())
-        function: Any = torch.compile(network, backend="inductor_plugin", options=options)
-        out = function(tokens).last_hidden_state
-        (out.square().sum()).backward()
-        outputs["training"] = bits(out)
-        outputs |= {
-            name: bits(p.grad) for name, p in network.named_parameters() if p.grad is not None
-        }
-        network.eval()
-        torch._dynamo.reset()
-        with torch.no_grad(), inductor_config.patch(freezing=True):
-            function = torch.compile(network, backend="inductor_plugin", options=options)
-            outputs["inference"] = bits(function(tokens).last_hidden_state)
-        network.train()
-        expected = network(tokens).last_hidden_state
+        is_large = model == "gpt2-large"
+        ran = run_demo(options) if model == "demo" else run_gpt2(options, large=is_large)
     print(
         json.dumps(
             {
+                **asdict(ran),
                 "decisions": decisions,
-                "outputs": outputs,
-                "error": float((expected - out).detach().abs().max()),
                 "rivals": CALLS.total(),
                 "stats": asdict(inductor_plugin.stats()),
             }

@@ -1,4 +1,4 @@
-"""One rank of a job on gloo, in a process of its own; the store's server is the process that starts the ranks.
+"""One rank of a job on gloo, in a process of its own; the store's server is the process that starts the ranks, or rank 0.
 
     python -m tests.support.processes.ranks RANK WORLD PORT FOLDER JSON
 
@@ -36,6 +36,9 @@ import inductor_plugin
 from inductor_plugin.tuning.runtime import DeviceContext
 from tests.support.candidates.fast_templates import rivals_offered
 
+START_S = 900.0
+"""Longest time in which other ranks start, or end: they import torch and compile on two busy cores."""
+
 
 @dataclass(frozen=True)
 class Order:
@@ -53,6 +56,7 @@ class Order:
         record: Whether decisions are recorded.
         shared_cache: Whether the ranks have one cache directory.
         later_port: Port of a second store.
+        host: Whether rank 0 serves the store, as without ``torchrun``. It ends after the others, unless it is the one that is lost.
         again: Whether the process group is destroyed, and initialized again on that store with the ranks in reverse; caches are empty then.
         odd: The rank that compiles with `odd_options`.
         odd_options: Options of that rank.
@@ -69,6 +73,7 @@ class Order:
     record: bool = False
     shared_cache: bool = False
     later_port: int = 0
+    host: bool = False
     again: bool = False
     odd: int = -1
     odd_options: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -187,19 +192,51 @@ class Warnings(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-def join(port: int, rank: int, world: int) -> None:
-    """Initialize the process group on a store that the process serves which has started the ranks."""
-    store = dist.TCPStore("127.0.0.1", port, world, is_master=False, wait_for_workers=False)
+def join(port: int, rank: int, world: int, announced: Path | None = None) -> Any:
+    """Initialize the process group on a store, and return that.
+
+    Args:
+        port: The port of its server.
+        rank: This rank.
+        world: Number of ranks.
+        announced: The file that has the port instead, which rank 0 writes: it is the server then.
+    """
+    serves = announced is not None and rank == 0
+    if announced is not None:
+        port = 0 if serves else read_port(announced)
+    store = dist.TCPStore("127.0.0.1", port, world, is_master=serves, wait_for_workers=False)
+    if announced is not None and serves:  # the group waits for the others, who need the port
+        announced.with_suffix(".part").write_text(str(store.port))
+        announced.with_suffix(".part").replace(announced)
     dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(minutes=10)
     )
+    return store
+
+
+def read_port(file: Path) -> int:
+    """Wait for a file with a port."""
+    ends = time.monotonic() + START_S
+    while not file.exists():
+        assert time.monotonic() < ends, "rank 0 has not started"
+        time.sleep(0.05)
+    return int(file.read_text())
+
+
+def leave(store: Any, rank: int, world: int) -> None:
+    """End no earlier than the others where this rank serves their store."""
+    count, ends = store.add("left", 1), time.monotonic() + START_S
+    while rank == 0 and count < world:
+        assert time.monotonic() < ends, "another rank does not end"
+        time.sleep(0.05)
+        count = store.add("left", 0)
 
 
 def main(arguments: Sequence[str]) -> None:
     rank, world, port = map(int, arguments[:3])
     folder, order = Path(arguments[3]), Order(**json.loads(arguments[4]))
     torch.set_num_threads(1)
-    join(port, rank, world)
+    store = join(port, rank, world, folder / "port" if order.host else None)
     warnings = Warnings()
     logging.getLogger("inductor_plugin").addHandler(warnings)
     if rank in (order.kill, order.stop):
@@ -242,6 +279,8 @@ def main(arguments: Sequence[str]) -> None:
     said["stats"] = asdict(inductor_plugin.stats())
     said["warnings"] = warnings.texts
     print(json.dumps(said), flush=True)
+    if order.host and 0 not in (order.kill, order.stop):
+        leave(store, rank, world)
     os._exit(0)  # a process group of which ranks are dead takes minutes to end
 
 

@@ -12,7 +12,8 @@ from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cache.remote.exchange import Exchange
 from inductor_plugin.cache.remote.files import Files
 from inductor_plugin.cache.remote.name import Place
-from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
+from inductor_plugin.cache.remote.options import RemoteOptions
+from inductor_plugin.cache.remote.tier import RemoteTier
 from tests.support.cache.records import measured, record
 from tests.support.remote.files import MemoryFiles
 

@@ -94,7 +94,49 @@ def test_graphs_in_another_order_and_graphs_of_one_rank_are_no_difference() -> N
         if rank == 1:
             ledger.add_code(["of its own"], CODE + "d = 4")
 
-    assert reports(2, change) == [RankReport(2)] * 2
+    assert reports(2, change) == [RankReport(2, alone=1)] * 2
+
+
+def pipeline(rank: int, ledger: Ledger, change: str) -> None:
+    """Two stages, each on two ranks: 0 and 1, 2 and 3. Rank 3 differs."""
+    stage, is_odd = rank // 2, rank == 3
+    winner = "slow" if is_odd and change == "kernel" else "fast"
+    group = "group 3" if is_odd and change == "options" else "group"
+    margin = "1.3" if is_odd and change == "options" else "1.0"
+    decided(ledger, winner, terms(group, **{"option margin": margin}), f"stage {stage}")
+    code = f"{CODE}stage = {stage}\n"
+    is_other = is_odd and change == "code"
+    ledger.add_code([f"stage {stage}"], code.replace("mm", "bmm") if is_other else code)
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ("kernel", "mm(64x32, 32x48) fp32: rank 3 runs slow, rank 2 runs fast"),
+        (
+            "options",
+            "mm(64x32, 32x48) fp32: rank 3 and rank 2 decide apart: option margin is '1.3' on rank 3, '1.0' on rank 2",
+        ),
+        (
+            "code",
+            "graph 1 of rank 3 has other code than rank 2: line 2: 'extern_kernels.bmm(x, y, out=buf0)' instead of "
+            "'extern_kernels.mm(x, y, out=buf0)'",
+        ),
+    ],
+)
+def test_ranks_of_a_later_stage_are_compared_with_each_other(change: str, difference: str) -> None:
+    results = reports(4, lambda rank, ledger: pipeline(rank, ledger, change))
+    assert {report.difference for report in results} == {difference}
+    agreeing = reports(4, lambda rank, ledger: pipeline(rank, ledger, ""))
+    assert agreeing == [RankReport(4)] * 4
+
+
+def test_what_only_one_rank_has_is_counted_and_compared_with_nobody() -> None:
+    def change(rank: int, ledger: Ledger) -> None:
+        decided(ledger, f"kernel {rank}", terms("group"), f"stage {rank}")
+        ledger.add_code([f"stage {rank}"], f"{CODE}stage = {rank}\n")
+
+    assert reports(3, change) == [RankReport(3, alone=6)] * 3
 
 
 def test_graphs_without_problems_are_the_same_by_inputs_and_operators() -> None:
@@ -104,7 +146,7 @@ def test_graphs_without_problems_are_the_same_by_inputs_and_operators() -> None:
         ledger.add_code([], sizes + ("cpp_fused_relu_0(x)", "cpp_fused_gelu_0(x)")[rank])
         ledger.add_code([], sizes.replace("32", ("32", "48")[rank]) + "cpp_fused_add_0(x)")
 
-    assert reports(2, stages) == [RankReport(2)] * 2
+    assert reports(2, stages) == [RankReport(2, alone=4)] * 2
 
     def fused(rank: int, ledger: Ledger) -> None:
         kernels = ("cpp_fused_add_mul_0(x)", "cpp_fused_add_0(x)\ncpp_fused_mul_1(x)")
@@ -124,7 +166,9 @@ def test_code_is_in_the_store_once_however_often_ranks_compare() -> None:
     store = MemoryStore()
     for _ in range(3):
         compare(Job(0, 1, store), compiled(0, 1, nothing), 1.0)
-    assert sum("/code/" in key for key in store.values) == 1
+    for kind in ("code", "statement"):
+        keys = [key for key in store.values if f"/{kind}/" in key]
+        assert len([key for key in keys if not key.endswith("/there")]) == 1
 
 
 def test_without_a_job_there_is_nothing_to_compare() -> None:
@@ -159,13 +203,13 @@ def test_ranks_with_another_gpu_and_more_options_on_one_rank_are_no_difference()
         facts = {"environment.device.name": f"GPU {rank}"}
         decided(ledger, f"kernel {rank}", Terms(f"group {rank}", str(rank), facts, "tune"))
 
-    assert reports(2, gpus) == [RankReport(2)] * 2
+    assert reports(2, gpus) == [RankReport(2, alone=2)] * 2
 
     def more(rank: int, ledger: Ledger) -> None:
         for group in ("group 0", "group 1")[: 2 - rank]:
             decided(ledger, "fast", terms(group, **{"option margin": group}))
 
-    assert reports(2, more) == [RankReport(2)] * 2
+    assert reports(2, more) == [RankReport(2, alone=1)] * 2
 
 
 def test_another_policy_is_named_with_another_decision() -> None:

@@ -1,0 +1,227 @@
+"""Ranks of one job, simulated: the product's `RankShare` with its thread, on one store that counts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks.fleet.clock import Clock
+from benchmarks.fleet.times import Times
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.tuning.counters import Counters
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.ranks import settlement, share
+from inductor_plugin.tuning.ranks.job import Job as RankJob
+from inductor_plugin.tuning.ranks.share import RankShare
+from inductor_plugin.tuning.task import Task
+from inductor_plugin.tuning.ticket import TuningTicket
+
+_LIBRARY, _KERNEL = "library", "kernel"
+_OPERAND = Operand((64, 64), (64, 1), "bfloat16", "cuda")
+_PROBLEM = Problem("mm", (_OPERAND, _OPERAND), _OPERAND)
+_OFFERS: tuple[Any, ...] = (
+    SimpleNamespace(candidate_id=_LIBRARY, library=True),
+    SimpleNamespace(candidate_id=_KERNEL, library=False),
+)
+_CANDIDATES = 21
+_LEGS = 3
+_TIMEOUT_S = 60.0
+_LIMIT_S = 1e5
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job whose ranks compile the same graph.
+
+    Attributes:
+        ranks: Number of ranks.
+        problems: Problems of the graph, all undecided.
+        seed: Of all chance.
+    """
+
+    ranks: int
+    problems: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class RankRun:
+    """How a job fared.
+
+    Attributes:
+        makespan_s: Simulated seconds until the last rank has all decisions.
+        bound_s: The larger of the seconds of tuning for each rank and those of the longest problem.
+        tuned: Tunings of all ranks.
+        requests: Requests to the job's store, as c10d names them.
+        most_in_a_s: Most requests in one second.
+    """
+
+    makespan_s: float
+    bound_s: float
+    tuned: int
+    requests: Counter[str]
+    most_in_a_s: int
+
+
+class CountingStore:
+    """The store of a job, in memory; it counts requests as `C10dStore` makes them."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Begin empty."""
+        self._clock = clock
+        self._values: dict[str, str] = {}
+        self.requests: Counter[str] = Counter()
+        self.by_second: Counter[int] = Counter()
+
+    def get(self, key: str) -> str | None:
+        """Return a value; it is looked for first."""
+        self._count("check")
+        if key in self._values:
+            self._count("get")
+        return self._values.get(key)
+
+    def put(self, key: str, value: str) -> None:
+        """Set a key."""
+        self._count("set")
+        self._values[key] = value
+
+    def put_once(self, key: str, value: str) -> str:
+        """Set a key that has no value."""
+        return self.exchange(key, "", value)
+
+    def exchange(self, key: str, before: str, value: str) -> str:
+        """Set a key that has a value."""
+        self._count("compare_set")
+        if self._values.get(key, "") == before:
+            self._values[key] = value
+        return self._values.get(key, before)
+
+    def count(self, key: str, amount: int = 0) -> int:
+        """Add to a counter."""
+        self._count("add")
+        total = int(self._values.get(key, "0")) + amount
+        self._values[key] = str(total)
+        return total
+
+    def _count(self, kind: str) -> None:
+        self.requests[kind] += 1
+        self.by_second[int(self._clock.now)] += 1
+
+
+class _Selection:
+    """Decides for the kernel, whatever its times."""
+
+    def chosen(self, ticket: TuningTicket) -> Verdict:
+        del ticket
+        return Verdict(_KERNEL, _LIBRARY, "simulated", 1.5)
+
+    def record_of(self, ticket: TuningTicket) -> None:
+        """Return no measurements: their number decides nothing here."""
+        del ticket
+
+
+class _Tuner:
+    """The pipeline of one rank: one problem after the other."""
+
+    absence = ""
+
+    def __init__(self, clock: Clock, seconds: dict[str, float]) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._queue = clock.queue().SimpleQueue()
+        self.tuned = 0
+        clock.spawn(self._serve)
+
+    def submit(self, ticket: TuningTicket) -> None:
+        self._queue.put(ticket)
+
+    def wait(self, ticket: TuningTicket, limit_s: float) -> None:
+        raise NotImplementedError("the simulated rank waits for the decision")
+
+    def end(self, task: Task, error: str) -> None:
+        task.error = error
+        task.done.set()
+
+    def progressed(self) -> None:
+        pass
+
+    def _serve(self) -> None:
+        while True:
+            ticket: Any = self._queue.get()
+            if ticket.task.done.is_set():
+                continue
+            self._clock.sleep(self._seconds[ticket.digest])
+            if not ticket.task.done.is_set():
+                self.tuned += 1
+                ticket.measured.update(dict.fromkeys((_LIBRARY, _KERNEL), _MEASURED))
+                ticket.task.done.set()
+
+
+_MEASURED: Any = SimpleNamespace(status="ok")
+
+
+def simulate_ranks(job: Job, times: Times) -> RankRun:
+    """Let all ranks compile a graph.
+
+    Raises:
+        RuntimeError: A rank does not get its decisions.
+    """
+    clock = Clock()
+    store, chance = CountingStore(clock), random.Random(job.seed)
+    seconds = {f"problem-{n}": _tuning_s(times, chance) for n in range(job.problems)}
+    ends: list[float] = []
+    with clock.replace((share, settlement), {}):
+        tuners = [_Tuner(clock, seconds) for _ in range(job.ranks)]
+        for rank, tuner in enumerate(tuners):
+            own = RankJob(rank, job.ranks, store, token=f"token-{rank}")
+            part = RankShare(own, "group", tuner, Counters(), _TIMEOUT_S)
+
+            def compiles(part: RankShare = part) -> None:
+                _compile(clock, part, list(seconds))
+                ends.append(clock.now)
+
+            clock.spawn(compiles)
+        clock.run(lambda: len(ends) == job.ranks, _LIMIT_S)
+    bound_s = max(sum(seconds.values()) / job.ranks, *seconds.values())
+    most = max(store.by_second.values())
+    return RankRun(max(ends), bound_s, sum(t.tuned for t in tuners), store.requests, most)
+
+
+def _compile(clock: Clock, part: RankShare, digests: list[str]) -> None:
+    """Submit the problems of a graph, and wait for one after the other, as a compile does."""
+    events = clock.threading()
+    parts: Any = part
+    for digest in digests:
+        part.submit(_ticket(clock, digest))
+        # The product's is of the real module.
+        parts._parts[f"mm/{digest}"].ready = events.Event()
+    for shared in [*parts._parts.values()]:
+        shared.awaited = 1
+        if shared.agreed is None:
+            shared.ready.wait()
+        shared.awaited = 0
+
+
+def _ticket(clock: Clock, digest: str) -> TuningTicket:
+    selection: Any = _Selection()
+    task = Task(
+        problem=_PROBLEM,
+        digest=digest,
+        entries=[],
+        check=None,
+        budget=None,
+        exclusive=False,
+        refresh=lambda _task: 0,
+        finish=lambda _task: None,
+        done=clock.threading().Event(),
+    )
+    return TuningTicket(selection, _PROBLEM, digest, _OFFERS, {}, {}, task=task)
+
+
+def _tuning_s(times: Times, chance: random.Random) -> float:
+    """Return the seconds of one problem: its first kernel is compiled, the others while it is measured; then come the finals."""
+    measured = (chance.choice(times.measure_s) for _ in range(_CANDIDATES + _LEGS))
+    return times.worker_s + chance.choice(times.triton_s) + sum(measured)
