@@ -27,8 +27,7 @@ def inductor_plugin(
         gm: The graph module Dynamo captured.
         example_inputs: Its inputs (fake tensors).
         mode: As for ``torch.compile``.
-        options: The plugin's options and Inductor's, by name. ``max_autotune`` is on unless passed, or set
-            in `torch._inductor.config`.
+        options: The plugin's options and Inductor's, by name. ``max_autotune`` is on unless passed.
 
     Raises:
         OptionError: An unknown option, or a bad value.

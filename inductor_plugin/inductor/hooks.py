@@ -48,8 +48,6 @@ _TIME_LIMITS = {
 }
 """Options of ours, and Inductor's of the same meaning: the lower one holds, unless the user sets ours."""
 
-_TUNING = ("max_autotune", "max_autotune_gemm")
-"""Inductor's switches of tuning: what the user has set in one of them holds."""
 _BACKENDS = "max_autotune_gemm_backends"
 _STOCKS_RANKS = "distributed_max_autotune_gemm"  # torch 2.10 and later
 _RUNTIME = "inductor_plugin.tuning.runtime"
@@ -207,7 +205,7 @@ def _with_carrier(
     config = _as_inductor(config, accepted)
     inner = user_passes(accepted.get(CARRIER, getattr(inductor_config, CARRIER)))
     result = {**accepted, CARRIER: ConfigCarrier(config, inner, _warm_up, first_miss.installed)}
-    if not any(name in accepted or compat.is_set(name) for name in _TUNING):
+    if not {"max_autotune", "max_autotune_gemm"} & set(accepted):
         result["max_autotune"] = True
     result |= _limits(config, accepted, example_inputs) | _without_stocks_ranks(accepted)
     if config.check_outputs != "off":

@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 
-import inductor_plugin
 from inductor_plugin.config import Config, default_cache_dir
 from inductor_plugin.inductor import hooks
 from inductor_plugin.inductor.graph import session
@@ -107,18 +106,6 @@ def test_where_nothing_may_be_timed_nothing_is(cache_dir: Path, name: str) -> No
     options = {name: name == "deterministic"}
     assert spent_by(compiled(torch.mm, cache_dir, **options)).stats.problems == 0
     assert records(cache_dir) == []
-
-
-def test_a_patch_that_switches_tuning_off_holds_unless_the_compile_says_otherwise(
-    cache_dir: Path,
-) -> None:
-    with inductor_config.patch(max_autotune=False):
-        assert spent_by(compiled(torch.mm, cache_dir)).stats.problems == 0
-        inductor_plugin.enable(cache_dir=str(cache_dir))
-        assert spent_by(torch.compile(torch.mm)).stats.problems == 0
-        assert records(cache_dir) == []
-        assert spent_by(compiled(torch.mm, cache_dir, max_autotune=True)).stats.problems == 1
-    assert spent_by(compiled(torch.mm, cache_dir)).stats.problems == 1
 
 
 def limits_of(cache_dir: Path, **options: Any) -> tuple[float, float]:

@@ -50,12 +50,6 @@ def test_tuning_is_on_unless_the_user_says_otherwise() -> None:
     assert activation.options()["max_autotune"] is True
     assert activation.options(max_autotune=False)["max_autotune"] is False
     assert "max_autotune" not in activation.options(max_autotune_gemm=True)
-    with inductor_config.patch(max_autotune=False):
-        assert "max_autotune" not in activation.options()
-        assert activation.options(max_autotune=True)["max_autotune"] is True
-    with inductor_config.patch(max_autotune_gemm=True):
-        assert "max_autotune" not in activation.options()
-    assert activation.options()["max_autotune"] is True
 
 
 def test_a_compile_of_the_stock_backend_takes_own_options_while_the_plugin_is_on() -> None:

@@ -22,7 +22,6 @@ from torch._inductor.utils import clear_on_fresh_cache
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.nn.attention import SDPBackend
-from torch.utils import _config_module as config_module
 
 from inductor_plugin.errors import NAME
 
@@ -156,17 +155,6 @@ def strides(node: Any) -> Sequence[Any]:
 def uses_multi_kernel_hints() -> bool:
     """Return True if the user asked for one kernel per size hint, which stock Inductor handles."""
     return bool(getattr(inductor_config, "multi_kernel_hints", None))
-
-
-def is_set(name: str) -> bool:
-    """Return whether the program has set an option of Inductor for this thread, by assignment or by a patch.
-
-    What it has set is an attribute in older versions, a variable of the context in newer ones.
-    """
-    unset = getattr(config_module, "_UNSET_SENTINEL", None)
-    entries: Mapping[str, Any] = getattr(inductor_config, "_config", {})
-    value = getattr(entries.get(name), "user_override", unset)
-    return (value.get() if isinstance(value, ContextVar) else value) is not unset
 
 
 def is_unbacked(expression: Any) -> bool:
