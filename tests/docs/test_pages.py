@@ -175,7 +175,7 @@ def test_every_path_of_a_cache_is_in_the_tree_of_the_page() -> None:
     paths = [
         getattr(Layout(Path()), name) for name, value in vars(Layout).items() if isinstance(value, property)
     ]  # fmt: skip
-    assert len(paths) == 11
+    assert len(paths) == 12
     assert [path for path in paths if str(path) not in text] == []
 
 

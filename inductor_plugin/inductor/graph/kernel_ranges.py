@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch._inductor.config as inductor_config
+from torch._inductor import ir
 from torch._inductor.codegen.wrapper import CommentLine, MemoryPlanningLine
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
@@ -36,6 +37,8 @@ class RangeWriter:
         first = len(wrapper.lines)
 
         def behind() -> None:
+            if any(isinstance(node.node, ir.MultiOutput) for node in nodes):
+                return  # a result of a call that has its range
             called = range(first, len(wrapper.lines))
             at = next((line for line in called if _calls(wrapper.lines[line])), None)
             if at is None:

@@ -1,21 +1,31 @@
-"""What the compile of a graph says at its end: counters, log, tables."""
+"""What the compile of a graph says at its end: counters, log, tables, and in the cache which function the graph is of."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch._inductor import config as inductor_config
+from torch._inductor.graph import GraphLowering
 
+from inductor_plugin.cache import Store
+from inductor_plugin.cache.graph import MOST_PROBLEMS, GraphEntry
 from inductor_plugin.config import Config
+from inductor_plugin.inductor.facts.origin import function_of
 from inductor_plugin.inductor.graph import misses, torch_trace
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.report.terminal import show
 from inductor_plugin.tuning.runtime import DeviceContext
+from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.ticket import TuningTicket, decided
 
 logger = logging.getLogger(__name__)
+
+_PROGRAM_CHARACTERS = 300
 
 
 def report(
@@ -58,3 +68,55 @@ def _needs_freezing() -> bool:
     """Return True if Inductor would offer kernels of its own on a CPU, were the weights frozen."""
     backends = inductor_config.max_autotune_gemm_backends.upper()
     return not inductor_config.freezing and "CPP" in backends.split(",")
+
+
+def keep_graph(
+    config: Config,
+    graph: GraphLowering | None,
+    contexts: Iterable[tuple[DeviceContext, Selection]],
+    tickets: Sequence[TuningTicket],
+) -> None:
+    """Keep in the cache which function a graph is of, and its problems; nothing fails where that fails. Takes about a millisecond.
+
+    Args:
+        config: The options.
+        graph: The graph, whose problems are decided.
+        contexts: What its devices' problems were tuned on, and what decided them.
+        tickets: Its problems.
+    """
+    if (
+        graph is None or config.policy == "build"
+    ):  # which decides nothing, so that no problem has a record
+        return
+    try:
+        _keep_graph(graph, contexts, tickets)
+    # The graph is compiled: it does not fail because nobody will know where it is from.
+    except Exception:
+        logger.debug("the cache does not say where a graph is from", exc_info=True)
+
+
+def _keep_graph(
+    graph: GraphLowering,
+    contexts: Iterable[tuple[DeviceContext, Selection]],
+    tickets: Sequence[TuningTicket],
+) -> None:
+    problems: dict[Store, list[str]] = {}
+    for context, selection in contexts:
+        own = [ticket for ticket in tickets if ticket.selection is selection]
+        if own and context.store.graphs.is_kept:
+            places = (f"{context.environment}/{each.problem.op}/{each.digest}" for each in own)
+            problems.setdefault(context.store, []).extend(places)
+    if not problems:
+        return
+    untyped: Any = graph
+    function = function_of(untyped.module.graph.nodes)
+    kind = "backward" if untyped.is_backward else "inference" if untyped.is_inference else "forward"
+    for store, places in problems.items():
+        unique = tuple(dict.fromkeys(places))[:MOST_PROBLEMS]
+        store.graphs.put(GraphEntry(_program(), function, kind, unique, time.time()))
+
+
+def _program() -> str:
+    """Return the program as text that a document can have: a path may have bytes that are no characters."""
+    path = sys.argv[0] if sys.argv else ""
+    return path[-_PROGRAM_CHARACTERS:].encode(errors="replace").decode()

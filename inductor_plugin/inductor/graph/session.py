@@ -33,7 +33,6 @@ from inductor_plugin.inductor.facts.toolchain import software_of
 from inductor_plugin.inductor.graph import (
     deferral,
     misses,
-    origin,
     run_page,
     stored,
     trial,
@@ -47,7 +46,7 @@ from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.inductor.graph.pinning import Pinning
 from inductor_plugin.inductor.graph.ranks import GraphShares
-from inductor_plugin.inductor.graph.report import report
+from inductor_plugin.inductor.graph.report import keep_graph, report
 from inductor_plugin.inductor.graph.unstarted import Unstarted
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
@@ -353,7 +352,7 @@ class Session:
                 observe(tickets)
             contexts = [context for context, _ in self._contexts.values()]
             report(tickets, contexts, self.config, untuned=self._untuned > 0)
-            origin.keep(self.config, self._graph(), self._contexts.values(), tickets)
+            keep_graph(self.config, self._graph(), self._contexts.values(), tickets)
             if self.config.report:
                 run_page.add(self.config, self._graph(), self._contexts.values(), tickets)
             self._pinning.keep(tickets, self._trial)

@@ -30,7 +30,7 @@ from tests.support.attention.graphs import Graph
 
 _RUNS = re.compile(r"\b(\w+)\.run\(")
 _CPP = re.compile(r"\b(cpp_\w+)\(")
-_RANGES = re.compile(r"(?m)^range_\w+ = .*\n?")
+_RANGES = re.compile(r"(?m)^(?:range_\w+ = |\s*if range_\w+\.).*\n?")
 """The ranges of a profiler, of kernels that are not loaded here."""
 
 

@@ -1,25 +1,12 @@
-"""Which program and function a compiled graph is of: kept in the cache, where the report groups problems by it."""
+"""Which function a graph was captured from, as Dynamo's stack traces and the source say it. Pure, but for reading sources."""
 
 from __future__ import annotations
 
 import itertools
 import linecache
-import logging
 import re
-import sys
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
-
-from torch._inductor.graph import GraphLowering
-
-from inductor_plugin.cache import Store
-from inductor_plugin.cache.graph import MOST_PROBLEMS, GraphEntry
-from inductor_plugin.config import Config
-from inductor_plugin.tuning.runtime import DeviceContext
-from inductor_plugin.tuning.selection import Selection, TuningTicket
-
-logger = logging.getLogger(__name__)
 
 _MOST_NODES = 100
 """Nodes that are asked for their function; inputs, which are not, may be thousands."""
@@ -32,58 +19,6 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 """The name of what is compiled behind a graph break, with that of the function."""
 _WRAPPERS = frozenset({"wrapper", "wrapped", "wrapped_func", "decorate_context"})
 """Names of functions that decorators put around a model's own; each call of theirs is one of the function inside."""
-
-
-def keep(
-    config: Config,
-    graph: GraphLowering | None,
-    contexts: Iterable[tuple[DeviceContext, Selection]],
-    tickets: Sequence[TuningTicket],
-) -> None:
-    """Keep in the cache which function a graph is of, and its problems; nothing fails where that fails. Takes about a millisecond.
-
-    Args:
-        config: The options.
-        graph: The graph, whose problems are decided.
-        contexts: What its devices' problems were tuned on, and what decided them.
-        tickets: Its problems.
-    """
-    if (
-        graph is None or config.policy == "build"
-    ):  # which decides nothing, so that no problem has a record
-        return
-    try:
-        _keep(graph, contexts, tickets)
-    # The graph is compiled: it does not fail because nobody will know where it is from.
-    except Exception:
-        logger.debug("the cache does not say where a graph is from", exc_info=True)
-
-
-def _keep(
-    graph: GraphLowering,
-    contexts: Iterable[tuple[DeviceContext, Selection]],
-    tickets: Sequence[TuningTicket],
-) -> None:
-    problems: dict[Store, list[str]] = {}
-    for context, selection in contexts:
-        own = [ticket for ticket in tickets if ticket.selection is selection]
-        if own and context.store.graphs.is_kept:
-            places = (f"{context.environment}/{each.problem.op}/{each.digest}" for each in own)
-            problems.setdefault(context.store, []).extend(places)
-    if not problems:
-        return
-    untyped: Any = graph
-    function = function_of(untyped.module.graph.nodes)
-    kind = "backward" if untyped.is_backward else "inference" if untyped.is_inference else "forward"
-    for store, places in problems.items():
-        unique = tuple(dict.fromkeys(places))[:MOST_PROBLEMS]
-        store.graphs.put(GraphEntry(_program(), function, kind, unique, time.time()))
-
-
-def _program() -> str:
-    """Return the program as text that a document can have: a path may have bytes that are no characters."""
-    path = sys.argv[0] if sys.argv else ""
-    return path[-_MOST_CHARACTERS:].encode(errors="replace").decode()
 
 
 def function_of(nodes: Iterable[Any]) -> str:

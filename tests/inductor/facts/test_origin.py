@@ -18,8 +18,9 @@ from torch import nn
 import inductor_plugin
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.config import Config
-from inductor_plugin.inductor.graph import origin
-from inductor_plugin.inductor.graph.origin import function_of, qualified
+from inductor_plugin.inductor.facts.origin import function_of, qualified
+from inductor_plugin.inductor.graph import report
+from inductor_plugin.inductor.graph.report import keep_graph
 from tests.support.candidates.providers import offered
 from tests.support.lowering import Lab, library_first
 
@@ -140,7 +141,7 @@ def test_a_compile_does_without(
     def raising(*_: Any) -> str:
         raise RecursionError
 
-    monkeypatch.setattr(origin, "function_of", raising)
+    monkeypatch.setattr(report, "function_of", raising)
     options = {"cache": "off"} if cause == "cache=off" else {}
     store = entries(cache_dir, gradients=False, **options)
     assert store.graphs.everything() == []
@@ -158,8 +159,8 @@ def test_what_is_compiled_for_a_pack_is_no_model_of_the_cache(cache_dir: Path) -
         is_backward=False,
         is_inference=False,
     )
-    origin.keep(Config(policy="build"), graph, [(context, selection)], [ticket, ticket])
+    keep_graph(Config(policy="build"), graph, [(context, selection)], [ticket, ticket])
     assert store.graphs.everything() == []
-    origin.keep(Config(), graph, [(context, selection)], [ticket, ticket])
+    keep_graph(Config(), graph, [(context, selection)], [ticket, ticket])
     (entry,) = store.graphs.everything()
     assert (entry.function, entry.kind, entry.problems) == ("", "forward", (f"e/mm/{'d' * 64}",))
