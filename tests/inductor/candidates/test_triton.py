@@ -253,7 +253,7 @@ def test_a_template_winner_is_called_as_an_operator(lab: Callable[..., Any]) -> 
 
     with operator(), lab(template_first) as opened:
         code = opened.lower(activated, A, B)
-    (call,) = [line.strip() for line in code.splitlines() if "cuda_tests" in line]
+    (call,) = re.findall(r"^ *(torch\.ops\.cuda_tests\..*)", code, re.M)
     assert call == "torch.ops.cuda_tests.product.out(a_1, b_1, 128, 'warp', out=buf0)"
     (entry,) = opened.entries("template")
     assert entry.candidate_id.startswith("cuda_tests.tile128-")

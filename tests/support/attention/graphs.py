@@ -380,9 +380,11 @@ def calls(code: str) -> list[str]:
 
 
 def body(code: str) -> str:
-    """Return what runs: the generated function, without comments."""
+    """Return what runs: the generated function, without comments, and without the ranges of a profiler."""
     start = code.index("def call(")
     end = code.index("\nrunner = ", start)
     return "\n".join(
-        line for line in code[start:end].splitlines() if not line.lstrip().startswith("#")
+        line
+        for line in code[start:end].splitlines()
+        if not line.lstrip().startswith(("#", "if range_"))
     )
