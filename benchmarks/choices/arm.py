@@ -124,8 +124,14 @@ def race_all(turns: int) -> None:
     """Let the finals have one leg of so many turns, with every candidate that runs; for the rest of this process."""
     sampling = replace(race.final_sampling(CPU), max_total_s=_MOST_S)
     race.ROUNDS_PER_LEG, race.MAX_LEGS = turns, 1
-    race.leaders = lambda screened, *_, **__: tuple(screened) if len(screened) > 1 else ()
-    race.final_sampling = lambda *_, **__: sampling
+
+    def every(screened: Mapping[str, Any], *_: object, **__: object) -> tuple[str, ...]:
+        return tuple(screened) if len(screened) > 1 else ()
+
+    def longest(*_: object, **__: object) -> Any:
+        return sampling
+
+    race.leaders, race.final_sampling = every, longest
 
 
 def raced(ticket: Any, names: Mapping[str, str]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def measured(steps: Sequence[Step], rows: Rows, budget: Budget, arguments: Any) 
         step, *left = left
         started = time.monotonic()
         try:
-            answer = tuned(step, arguments.turns, arguments.layers)
+            answer: dict[str, Any] = tuned(step, arguments.turns, arguments.layers)
         except ArmError as error:
             answer = {FAILED: str(error)}
         answer["seconds"] = round(time.monotonic() - started, 1)

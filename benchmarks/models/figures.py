@@ -136,7 +136,8 @@ def by_configuration(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def summary(figures: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the geometric means and the largest ratios of the first configuration that was measured."""
     usual = Run("").configuration
-    first = next((each for each in figures if each["name"] == usual), next(iter(figures), {}))
+    measured = [each for each in figures if each["name"] == usual] or [*figures]
+    first: Mapping[str, Any] = measured[0] if measured else {}
     known = {name: first[name] for name in RATIOS if name in first}
     means = {name: each["mean"] for name, each in known.items()}
     return means | {f"largest_{name}": each["largest"] for name, each in known.items()}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -216,7 +217,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     this = World()
     monkeypatch.setattr(command, "load", this.load)
     monkeypatch.setattr(command, "arms", this.arms)
-    monkeypatch.setattr(command, "machine", lambda *_, **__: dict(FACTS))
+    monkeypatch.setattr(command, "machine", mock.Mock(return_value=dict(FACTS)))
     return this
 
 

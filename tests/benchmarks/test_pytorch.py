@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_too_few_tests_and_any_difference_are_failures() -> None:
 def test_what_could_not_be_run_once_more_in_time_is_a_difference_that_is_not_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "run", lambda *_: pytest.fail("there is no time"))
+    monkeypatch.setattr(command, "run", mock.Mock(side_effect=AssertionError("there is no time")))
     place = Place(tmp_path, tmp_path, {STOCK: tmp_path / STOCK, PLUGIN: tmp_path / PLUGIN})
     results = {STOCK: {"a": Result("passed")}, PLUGIN: {"a": Result("failed")}}
     (difference,) = command.confirmed(Suite("test_both.py"), results, place, (1, 1), 0.0)
@@ -144,7 +145,7 @@ def test_results_are_kept_for_these_sources_this_torch_and_these_tests(
 
     (tmp_path / "test_a.py").write_text("second")
     assert changed() == (True, True)
-    monkeypatch.setattr("benchmarks.pytorch.place.version", lambda _: "9.9")
+    monkeypatch.setattr("benchmarks.pytorch.place.version", mock.Mock(return_value="9.9"))
     assert changed() == (True, True)
     digests = {"benchmarks/pytorch": "own", "inductor_plugin": "another plugin"}
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -138,7 +139,7 @@ def test_a_quiet_tuning_is_compared_with_the_others() -> None:
 
 
 def test_a_provisional_choice_is_kept_if_the_later_process_does_not_measure_it() -> None:
-    quiet = [tuning(**dict.fromkeys("abc", entry("rival")))]
+    quiet = [tuning(a=entry("rival"), b=entry("rival"), c=entry("rival"))]
     loose = entry("library", firm=False)
     later = {"a": entry("rival"), "b": entry("library", measured=False)}
     facts = agreement([tuning("2 busy", later, a=loose, b=loose, c=loose)], quiet, KNOWN)
@@ -193,7 +194,9 @@ class Processes:
         if arm == "reference":
             return {
                 "compile_s": 1.0,
-                "problems": {"a": {**reference(**self.samples), **entry("rival")}},
+                "problems": {
+                    "a": {"samples_ms": self.samples, "disturbed": False, **entry("rival")}
+                },
             }
         firm = load_name == "quiet"
         return {
@@ -206,8 +209,8 @@ class Processes:
 def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     these = Processes()
     monkeypatch.setattr(command, "run", these.run)
-    monkeypatch.setattr(command, "machine", lambda *_, **__: dict(FACTS))
-    monkeypatch.setattr(command.time, "sleep", lambda _: None)
+    monkeypatch.setattr(command, "machine", mock.Mock(return_value=dict(FACTS)))
+    monkeypatch.setattr(command.time, "sleep", mock.Mock())
     return these
 
 

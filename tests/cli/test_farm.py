@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from unittest import mock
 
 import pytest
 
@@ -23,7 +24,7 @@ def test_without_a_cluster_nothing_is_amiss() -> None:
 
 
 def test_ray_that_is_missing_is_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", mock.Mock(return_value=None))
     for finding in (farm("ray:auto", ""), farm("", "ray:auto")):
         assert finding.state == "broken"
         assert "Ray is not installed" in finding.detail

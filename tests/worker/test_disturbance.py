@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -128,6 +129,6 @@ def test_without_the_waits_of_threads_their_switches_count(
 def test_a_crowd_disturbs_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     timer = cpu_timer.CpuTimer()
     monkeypatch.setattr(cpu_timer, "waits_ns", lambda: {"1": 5})
-    monkeypatch.setattr(Crowd, "is_there", lambda *_, **__: True)
+    monkeypatch.setattr(Crowd, "is_there", mock.Mock(return_value=True))
     timer.sample(lambda: None, 1, cold=False)
     assert timer.disturbed

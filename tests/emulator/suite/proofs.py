@@ -71,7 +71,8 @@ def read(path: Path = TABLE) -> dict[str, list[Proof]]:
     if path.exists():
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for row in data["rows"]:
-            proof = Proof(**{**row, "reasons": tuple(row["reasons"])})
+            fields: dict[str, Any] = {**row, "reasons": tuple(row["reasons"])}
+            proof = Proof(**fields)
             proofs.setdefault(proof.case, []).append(proof)
     return proofs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -222,7 +222,7 @@ class Edits:
         self._texts, self.texts = texts, texts
 
     @contextmanager
-    def edited(self, edit: Callable[[str], str]) -> Iterator[None]:
+    def edited(self, edit: Callable[[str], str]) -> Generator[None]:
         self.texts = tuple(edit(text) for text in self._texts)
         yield
         self.texts = self._texts

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from torch._inductor import codecache
@@ -62,7 +63,7 @@ def test_a_node_of_a_farm_that_lacks_the_header_makes_the_call_without_it(
     assert parcel.headers == (header,)
     assert header not in parcel.paths
     assert arrived(parcel).job == parcel.job
-    monkeypatch.setattr("inductor_plugin.worker.farm.parcel.is_own", lambda path: False)
+    monkeypatch.setattr("inductor_plugin.worker.farm.parcel.is_own", mock.Mock(return_value=False))
     there = arrived(parcel)
     assert isinstance(there.job, CppCompileJob)
     assert there.job.command == command

@@ -37,7 +37,7 @@ def test_a_worker_that_has_run_graphs_is_ready_until_its_process_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pids = [7]
-    monkeypatch.setattr(bench, "_READY", WeakKeyDictionary())
+    monkeypatch.setattr(bench, "_READY", WeakKeyDictionary[BenchWorker, Any]())
     monkeypatch.setattr(BenchWorker, "pid", property(lambda _: pids[-1]))  # pyright: ignore
     worker = BenchWorker(WorkerSettings((), "bench"))
     times = GraphTimes(((1.0,) * 5, (2.0,) * 5))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from torch._dynamo.utils import counters
@@ -80,7 +81,7 @@ def test_a_comparison_beside_other_work_replaces_no_other(
     assert run(cache_dir) == 1
     choose_otherwise(cache_dir)
     before = graph_record(cache_dir)
-    judge(monkeypatch, lambda *_: Comparison((1.0,) * 5, (1.0,) * 5, disturbed=True))
+    judge(monkeypatch, mock.Mock(return_value=Comparison((1.0,) * 5, (1.0,) * 5, disturbed=True)))
     assert run(cache_dir) == 1
     assert graph_record(cache_dir) == before
     Referee(monkeypatch, allowed=2)
@@ -132,7 +133,7 @@ def test_a_search_that_there_is_no_time_for_is_made_later(
 ) -> None:
     referee = Referee(monkeypatch, allowed=1)
     with monkeypatch.context() as short:
-        short.setattr(Cost, "runs_in", lambda *_: 0)
+        short.setattr(Cost, "runs_in", mock.Mock(return_value=0))
         assert run(cache_dir) == 0
     assert referee.compared == [2]
     assert is_cut(graph_record(cache_dir))

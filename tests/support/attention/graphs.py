@@ -386,5 +386,5 @@ def body(code: str) -> str:
     return "\n".join(
         line
         for line in code[start:end].splitlines()
-        if not line.lstrip().startswith(("#", "if range_"))
+        if not line.lstrip().startswith(("#", "if range_", "range_"))
     )

@@ -61,7 +61,10 @@ class FakeRay(ModuleType):
             self._there = True
             return arguments
 
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=start))
+        def options(**_: object) -> SimpleNamespace:
+            return SimpleNamespace(remote=start)
+
+        return SimpleNamespace(options=options)
 
     def nodes(self) -> list[dict[str, Any]]:
         return [
