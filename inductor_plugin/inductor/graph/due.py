@@ -21,6 +21,7 @@ from torch._inductor import codecache
 from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
+from inductor_plugin.inductor.allowance import Allowance
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.validity import again_at
 
@@ -38,7 +39,7 @@ class Due:
     Attributes:
         at: Seconds since 1970 from which it is; 0 for the next compile, infinite if time does not make it so.
         need_s: Seconds of the allowance that comparing it takes; infinite if it need not be compared.
-        account: Name of the allowance, as of `guard.allowance`; empty for none.
+        account: Name of the allowance, as of `inductor.allowance`; empty for none.
     """
 
     at: float = math.inf
@@ -121,9 +122,6 @@ def is_for_comparison() -> bool:
 
 
 def _left_s(due: Due, config: Config) -> float:
-    # The guard is no part of a warm start, but for a graph that was left out.
-    from inductor_plugin.inductor.guard.allowance import Allowance  # noqa: PLC0415
-
     if config.cache == "off":
         return 0.0
     try:

@@ -25,6 +25,13 @@ from inductor_plugin.cache.graph import TUNED, choices_in
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
+from inductor_plugin.inductor.allowance import (
+    LEAST_RUN_S,
+    START_S,
+    Allowance,
+    Cost,
+    account_of,
+)
 from inductor_plugin.inductor.artifacts.entries import add_record
 from inductor_plugin.inductor.facts.scope import active_config, without_plugin
 from inductor_plugin.inductor.graph import unstored
@@ -37,13 +44,6 @@ from inductor_plugin.inductor.graph.due import (
 from inductor_plugin.inductor.graph.graph_record import HeldProblems, is_cut, is_settled
 from inductor_plugin.inductor.graph.ranks import given_back_on_failure
 from inductor_plugin.inductor.graph.trial import Trial, compiling
-from inductor_plugin.inductor.guard.allowance import (
-    LEAST_RUN_S,
-    START_S,
-    Allowance,
-    Cost,
-    account_of,
-)
 from inductor_plugin.inductor.guard.bench import (
     CompiledGraph,
     GraphBench,

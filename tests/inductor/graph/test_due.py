@@ -13,6 +13,7 @@ from torch._inductor import codecache
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
+from inductor_plugin.inductor.allowance import Allowance, account_of
 from inductor_plugin.inductor.graph import due as marks
 from inductor_plugin.inductor.graph.due import (
     Due,
@@ -23,7 +24,6 @@ from inductor_plugin.inductor.graph.due import (
     is_dropped,
     is_for_comparison,
 )
-from inductor_plugin.inductor.guard.allowance import Allowance, account_of
 from inductor_plugin.tuning import validity
 from tests.support.cache.records import measured
 from tests.support.fakes.selection import offers, race, rig

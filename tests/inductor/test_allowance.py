@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import open_store
-from inductor_plugin.inductor.guard.allowance import (
+from inductor_plugin.inductor.allowance import (
     MOST_S,
     Allowance,
     Cost,
