@@ -84,6 +84,7 @@ def ended(process: subprocess.Popen[str]) -> None:
 
 def test_a_client_compiles_the_rest_here(tmp_path: Path) -> None:
     pytest.importorskip("ray")
+    pytest.importorskip("grpc", reason="needs ray[client]")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     farm = f"ray://127.0.0.1:{port}"
