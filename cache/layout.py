@@ -11,6 +11,11 @@ from pathlib import Path
 _SAFE = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.+-]{0,127}")
 
 
+def place_of(environment: str, op: str, digest: str) -> str:
+    """Return the full name of what an environment knows of a problem; the two are named by their digests."""
+    return f"{environment}/{op}/{digest}"
+
+
 @dataclass(frozen=True)
 class Layout:
     """The paths below a cache directory.

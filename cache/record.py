@@ -33,6 +33,7 @@ from inductor_plugin.cache.document import (
     whole,
 )
 from inductor_plugin.cache.key import SCHEMA
+from inductor_plugin.cache.layout import place_of
 
 _DIGITS, _REJECTED = 6, "rejected_speedup"
 
@@ -181,7 +182,7 @@ class Record:
     @property
     def place(self) -> str:
         """The record's full name: ``environment/op/digest``."""
-        return f"{self.environment}/{self.op}/{self.digest}"
+        return place_of(self.environment, self.op, self.digest)
 
     @property
     def valid_decision(self) -> Decision | None:

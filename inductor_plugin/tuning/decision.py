@@ -121,7 +121,7 @@ def _provisional(verdict: Verdict) -> Verdict:
 def open_to(verdict: Verdict, late: Collection[str]) -> Verdict:
     """Return a decision as a provisional one, if candidates are out only because other work has prolonged their samples.
 
-    How fast they are is not known: each time of theirs is that beside other work. The decision holds until then.
+    How fast these candidates are without other work is not known, so a later compile measures them again.
 
     Args:
         verdict: The decision among the others.

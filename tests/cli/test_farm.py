@@ -48,3 +48,10 @@ def test_the_head_of_a_client_is_asked_for_its_port() -> None:
     assert f"ray://127.0.0.1:{port} does not answer" in finding.detail
     assert "--ray-client-server-port" in finding.remedy
     assert farm("ray://127.0.0.1:99999", "").state == "broken"
+
+
+def test_two_clusters_are_one_too_many() -> None:
+    finding = farm("ray://a:10001", "ray://b:10001")
+    assert finding.state == "broken"
+    assert "ray://b:10001" in finding.detail
+    assert finding.remedy == "name the same cluster in both options"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ticket import TURNS, TuningTicket, decided, looked_up, turns_of
 from inductor_plugin.worker.jobs import Outcome
@@ -58,6 +60,29 @@ def test_the_turns_of_a_race_are_those_that_the_last_library_kernel_took() -> No
     assert turns_of(submitted) == {"library": (1.0,) * 6, "a": (1.0,) * 6}
     del submitted.measured["library"]
     assert turns_of(submitted) == {}
+
+
+def test_a_decision_compares_turn_by_turn_in_this_process_and_in_a_later_one(
+    tmp_path: Path,
+) -> None:
+    """Each turn takes another time, both kernels alike: medians and spreads alone would leave the library kernel."""
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a"))
+    task = ticket.task
+    assert task is not None
+    task.refresh(task)
+    task.legs = 1
+    turns = (1.0, 3.0, 1.4, 2.6, 1.2, 2.2)
+    for entry in task.entries:
+        factor = 1.0 if entry.library else 1 / 1.1
+        entry.outcome = Outcome(entry.candidate_id, "ok", error=1e-6)
+        entry.samples_ms, entry.rounds = tuple(factor * ms for ms in turns), len(turns)
+    task.finish(task)
+    later = rig(tmp_path)
+    for selection, known in ((bench.selection, ticket), (later.selection, later.plan(offers("a")))):
+        verdict = selection.decide(known)
+        assert verdict.winner == "a"
+        assert verdict.speedup == pytest.approx(1.1)
 
 
 def test_samples_that_are_of_the_same_turns_say_so_in_later_processes_too(tmp_path: Path) -> None:

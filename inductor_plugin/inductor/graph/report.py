@@ -6,7 +6,7 @@ import itertools
 import logging
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch._inductor import config as inductor_config
@@ -14,6 +14,7 @@ from torch._inductor.graph import GraphLowering
 
 from inductor_plugin.cache import Store
 from inductor_plugin.cache.graph import MOST_PROBLEMS, GraphEntry
+from inductor_plugin.cache.layout import place_of
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.facts.origin import function_of
 from inductor_plugin.inductor.graph import misses, torch_trace
@@ -70,6 +71,16 @@ def _needs_freezing() -> bool:
     return not inductor_config.freezing and "CPP" in backends.split(",")
 
 
+def with_contexts(
+    tickets: Sequence[TuningTicket], contexts: Iterable[tuple[DeviceContext, Selection]]
+) -> Iterator[tuple[DeviceContext, TuningTicket]]:
+    """Yield each ticket of a graph with the device it was tuned on."""
+    for context, selection in contexts:
+        for ticket in tickets:
+            if ticket.selection is selection:
+                yield context, ticket
+
+
 def keep_graph(
     config: Config,
     graph: GraphLowering | None,
@@ -84,9 +95,8 @@ def keep_graph(
         contexts: What its devices' problems were tuned on, and what decided them.
         tickets: Its problems.
     """
-    if (
-        graph is None or config.policy == "build"
-    ):  # which decides nothing, so that no problem has a record
+    # With policy=build nothing is decided, so that no problem has a record.
+    if graph is None or config.policy == "build":
         return
     try:
         _keep_graph(graph, contexts, tickets)
@@ -101,11 +111,10 @@ def _keep_graph(
     tickets: Sequence[TuningTicket],
 ) -> None:
     problems: dict[Store, list[str]] = {}
-    for context, selection in contexts:
-        own = [ticket for ticket in tickets if ticket.selection is selection]
-        if own and context.store.graphs.is_kept:
-            places = (f"{context.environment}/{each.problem.op}/{each.digest}" for each in own)
-            problems.setdefault(context.store, []).extend(places)
+    for context, ticket in with_contexts(tickets, contexts):
+        if context.store.graphs.is_kept:
+            place = place_of(context.environment, ticket.problem.op, ticket.digest)
+            problems.setdefault(context.store, []).append(place)
     if not problems:
         return
     untyped: Any = graph

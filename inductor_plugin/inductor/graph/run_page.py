@@ -9,6 +9,7 @@ from torch._inductor.graph import GraphLowering
 
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
+from inductor_plugin.inductor.graph.report import with_contexts
 from inductor_plugin.tuning.ranks.job import rank_here
 from inductor_plugin.tuning.report.table import spent_on
 from inductor_plugin.tuning.runtime import DeviceContext
@@ -54,9 +55,7 @@ def _add(
         DecidedProblem(
             context.store, context.environment, ticket.problem.op, ticket.digest, hit=ticket.hit
         )
-        for context, selection in contexts
-        for ticket in tickets
-        if ticket.selection is selection
+        for context, ticket in with_contexts(tickets, contexts)
     ]
     page = run_page(config.report, config.trace_path, rank_here())
     page.add(kind, problems, spent_on(tickets).to_dict())

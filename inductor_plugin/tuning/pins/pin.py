@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from inductor_plugin.cache import Decision, Measured, Record
+from inductor_plugin.cache.layout import place_of
 from inductor_plugin.cache.merge import weight
 from inductor_plugin.cache.record import TEMPLATE_FIELD
 from inductor_plugin.problem.description import described
@@ -58,7 +59,7 @@ class Pin:
     @property
     def place(self) -> str:
         """What is decided: ``environment/op/digest``, as of a record."""
-        return f"{self.environment}/{self.op}/{self.digest}"
+        return place_of(self.environment, self.op, self.digest)
 
 
 @dataclass(frozen=True)

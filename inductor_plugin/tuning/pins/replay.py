@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inductor_plugin.cache import differences
+from inductor_plugin.cache.layout import place_of
 from inductor_plugin.cache.lookup.near import differences_text
 from inductor_plugin.errors import warn_once
 from inductor_plugin.registry import default_registry
@@ -38,7 +39,7 @@ class Pins:
 
     def pin(self, environment: str, op: str, digest: str) -> Pin | None:
         """Return the pin of a problem, or None."""
-        return self.pins.get(f"{environment}/{op}/{digest}")
+        return self.pins.get(place_of(environment, op, digest))
 
     def winner(self, environment: str, op: str, digest: str) -> str | None:
         """Return the pinned winner of a problem, or None."""

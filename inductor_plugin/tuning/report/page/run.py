@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import Record, Store
+from inductor_plugin.cache.layout import place_of
 from inductor_plugin.errors import CacheError, warn_once
 from inductor_plugin.tuning.report.page.document import document
 from inductor_plugin.tuning.report.page.gather import cache_source, peak_here, read_json
@@ -48,7 +49,7 @@ class DecidedProblem:
     @property
     def place(self) -> str:
         """As of `Record.place`."""
-        return f"{self.environment}/{self.op}/{self.digest}"
+        return place_of(self.environment, self.op, self.digest)
 
 
 class RunPage:
