@@ -175,9 +175,8 @@ class KernelTraffic:
                 what = (
                     f"{file_name(place.environment, sha256)}: its checksum does not match its name"
                 )
-                self._expired.add(
-                    (place.environment, entry.digest)
-                )  # whoever has it writes it again
+                # As one that has expired: whoever builds it writes it again.
+                self._expired.add((place.environment, entry.digest))
                 return replace(answer, expired=True, damage=(*answer.damage, what))
             files[name] = content
         try:
