@@ -12,11 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch._dynamo
 import torch._inductor.config as inductor_config
+from torch._inductor import ir
 from torch._inductor.exc import InductorError
 from torch._inductor.utils import run_and_get_code
 from torch._inductor.virtualized import V
@@ -213,3 +215,15 @@ def test_a_profile_of_a_model_names_library_kernels_and_operators(cache_dir: Pat
         assert sum(name.startswith(expected(known)) for name in labels) == 1
     for profile in (first, later):
         assert [names_in(profile).count(name) for name in labels] == [1, 1]
+
+
+def test_a_result_of_a_call_has_no_range_of_its_own() -> None:
+    node = SimpleNamespace(node=mock.Mock(spec=ir.MultiOutput))
+    wrapper = mock.Mock(lines=[], parent_wrapper=None)
+    graph: Any = SimpleNamespace(wrapper_code=wrapper, cpp_wrapper=False)
+    with V.set_graph_handler(graph):
+        behind = RangeWriter().before(None, [node], Chosen("c-1", "c", "attention(2x3)", "e/d"))
+        wrapper.lines.append("buf1 = buf0[0]")
+        behind()
+    assert wrapper.lines == ["buf1 = buf0[0]"]
+    wrapper.suffix.writeline.assert_not_called()
