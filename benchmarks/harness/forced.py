@@ -20,11 +20,18 @@ Decide = Callable[..., Verdict]
 Prefix = str | tuple[str, ...] | None
 
 
+def is_named(identity: str, prefix: str | tuple[str, ...]) -> bool:
+    """Return whether a candidate's identity, or that of the product in a fusion's, starts with ``prefix``."""
+    product = identity.removeprefix(f"{UNFUSED}.").removeprefix("fused.")
+    return identity.startswith(prefix) or product.startswith(prefix)
+
+
 def decision_for(
     prefix: Prefix, winners: list[str], order: Callable[[str, float], Any] | None = None
 ) -> Decide:
     """Return a decision that chooses a candidate whose identity starts with ``prefix``.
 
+    Where a product has been chosen and an epilogue is decided, that is the product's way to compute it, fused or not.
     Without such a candidate, the library kernel is chosen.
 
     Args:
@@ -41,7 +48,7 @@ def decision_for(
         if prefix is None:
             winners.append(str(library))
             return Verdict(library, library, "forced")
-        matching = [name for name in medians_ms if name.startswith(prefix)]
+        matching = [name for name in medians_ms if is_named(name, prefix)]
         if order is not None:
             ranks = {name: order(name, medians_ms[name]) for name in matching}
             matching.sort(key=ranks.__getitem__)

@@ -12,8 +12,7 @@ from inductor_plugin.aot.fake_device import as_target, replaced
 from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError
 from inductor_plugin.problem.target import Target
-from inductor_plugin.tuning.environment import environment
-from inductor_plugin.tuning.runtime import worker_settings
+from inductor_plugin.tuning.environment import environment, worker_settings
 from inductor_plugin.version import __version__
 from inductor_plugin.worker.bench_farm.bench import finder_of
 from inductor_plugin.worker.bench_farm.fit import NodeFacts, why_not_target

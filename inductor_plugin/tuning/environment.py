@@ -1,13 +1,19 @@
-"""The environment a timing depends on: machine, libraries, numerical settings."""
+"""The environment a timing depends on: machine, libraries, numerical settings; and what of it a worker has to be given."""
 
 from __future__ import annotations
 
 import platform
+import sys
 from typing import Any
 
 import torch
 
+from inductor_plugin.config import Config
+from inductor_plugin.worker import switches
+from inductor_plugin.worker.compile_pool import available_bytes
 from inductor_plugin.worker.devices import lookup
+from inductor_plugin.worker.devices.cuda import convolution_tf32, reduced_precision
+from inductor_plugin.worker.jobs import WorkerSettings
 
 _PRECISIONS = {"bf16": "medium", "tf32": "high"}
 """torch's older names of what ``fp32_precision`` names."""
@@ -59,3 +65,37 @@ def provenance(device: str) -> dict[str, Any]:
     """Return facts stored with each timing that do not distinguish environments."""
     facts = {"host": platform.node(), "python": platform.python_version()}
     return facts | lookup.conditions_of(device)
+
+
+def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
+    """Return the settings of this process that a worker must share for comparable results."""
+    reduced, precision = reduced_precision(), float32_precision(device)
+    return WorkerSettings(
+        sys_path=tuple(sys.path),
+        kind="bench" if kind == "bench" else "compile",
+        device=device,
+        device_reference=lookup.reference_of(device),
+        threads=torch.get_num_threads(),
+        idle_s=config.worker_idle_s,
+        memory_bytes=_memory_limit(config, device),
+        allow_tf32=precision != "highest",
+        cudnn_allow_tf32=convolution_tf32(),
+        float32_precision=precision,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        deterministic_warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
+        reduced_precision=(reduced["fp16"], reduced["bf16"]),
+        switches=() if device == "cpu" else switches.differing(),
+        kernel_folder="" if config.cache == "off" else str(config.cache_dir),
+        trusted_keys=config.trusted_keys,
+    )
+
+
+def _memory_limit(config: Config, device: str) -> int:
+    """Return the bytes of private memory a worker may use; 0 for no limit.
+
+    With one an allocation of a greedy candidate fails; without, the out-of-memory killer may choose the user's process. The
+    CUDA driver maps far more address space than it uses, so a worker on a GPU is limited by the user's option alone.
+    """
+    if config.worker_memory_bytes or not lookup.on_host(device):
+        return config.worker_memory_bytes
+    return available_bytes() * 4 // 5

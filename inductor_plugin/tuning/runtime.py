@@ -5,15 +5,12 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from inductor_plugin.cache import Store, digest_of, open_store
 from inductor_plugin.cache.directory import NOWHERE
@@ -26,7 +23,7 @@ from inductor_plugin.ops.launch import add_kernel_store
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.builds.builder import Builder
 from inductor_plugin.tuning.counters import COUNTERS
-from inductor_plugin.tuning.environment import environment, float32_precision
+from inductor_plugin.tuning.environment import environment, worker_settings
 from inductor_plugin.tuning.holder import ProblemLocks, silence_s
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.ranks.job import current
@@ -37,12 +34,10 @@ from inductor_plugin.tuning.report.progress import Progress
 from inductor_plugin.tuning.report.trace import MAIN_TRACK, SpanTrace
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket
-from inductor_plugin.worker import switches
 from inductor_plugin.worker.bench_farm.bench import Bench, not_here, on_nodes
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
-from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
-from inductor_plugin.worker.devices.cuda import convolution_tf32, reduced_precision
-from inductor_plugin.worker.devices.lookup import on_host, reference_of, why_scarce
+from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.devices.lookup import on_host, why_scarce
 from inductor_plugin.worker.farm.pool import Pool, on_farm
 from inductor_plugin.worker.jobs import WorkerSettings
 
@@ -205,9 +200,9 @@ class DeviceContext:
                 if farm := self._config.bench_farm:  # this machine's memory is no matter there
                     there = replace(settings, memory_bytes=self._config.worker_memory_bytes)
                     self._worker = on_nodes(farm, there, self._facts, self.store.kernel)
+                    self._runtime.at_close(self._worker.close)
                 else:
-                    self._worker = BenchWorker(settings)
-                self._runtime.at_close(self._worker.close)
+                    self._worker = self._runtime.bench_worker(settings)
             return self._worker
 
     def _start(self) -> Pipeline:
@@ -237,6 +232,7 @@ class Runtime:
         self._stores: dict[tuple[Path, str, str], Store] = {}
         self._remotes: dict[tuple[Store, RemoteOptions], RemoteTier] = {}
         self._contexts: dict[str, DeviceContext] = {}
+        self._benches: dict[WorkerSettings, BenchWorker] = {}
         self._pools: dict[tuple[float | str, ...], Pool] = {}
         self._traces: dict[str, SpanTrace] = {}
         self._closers: list[Callable[[], None]] = []
@@ -308,6 +304,7 @@ class Runtime:
         with self.lock:
             closers, self._closers = self._closers, []
             self._contexts.clear()
+            self._benches.clear()
             self._pools.clear()
             self._remotes.clear()
         # Pipelines, created last, are closed first: they must not mistake a closed worker for a lost one.
@@ -334,11 +331,22 @@ class Runtime:
         self._pid = os.getpid()
         self.lock = threading.RLock()
         self._stores, self._contexts, self._pools, self._closers = {}, {}, {}, []
-        self._traces, self._remotes = {}, {}
+        self._traces, self._remotes, self._benches = {}, {}, {}
 
     def at_close(self, close: Callable[[], None]) -> None:
         """Call ``close`` when the workers are ended."""
         self._closers.append(close)
+
+    def bench_worker(self, settings: WorkerSettings) -> BenchWorker:
+        """Return the benchmark worker with these settings; called with the lock held.
+
+        Contexts share it: products and attentions of a model are in two environments, and beside an H200 a worker took 7 s to
+        start and 0.7 GB of its memory.
+        """
+        if settings not in self._benches:
+            self._benches[settings] = BenchWorker(settings)
+            self.at_close(self._benches[settings].close)
+        return self._benches[settings]
 
     def compile_pool(self, config: Config, device: str) -> Pool:
         """Return the compile workers of a configuration; called with the lock held.
@@ -360,40 +368,6 @@ class Runtime:
             self._pools[key] = pool
             self.at_close(pool.close)
         return self._pools[key]
-
-
-def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
-    """Return the settings of this process that a worker must share for comparable results."""
-    reduced, precision = reduced_precision(), float32_precision(device)
-    return WorkerSettings(
-        sys_path=tuple(sys.path),
-        kind="bench" if kind == "bench" else "compile",
-        device=device,
-        device_reference=reference_of(device),
-        threads=torch.get_num_threads(),
-        idle_s=config.worker_idle_s,
-        memory_bytes=_memory_limit(config, device),
-        allow_tf32=precision != "highest",
-        cudnn_allow_tf32=convolution_tf32(),
-        float32_precision=precision,
-        deterministic=torch.are_deterministic_algorithms_enabled(),
-        deterministic_warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
-        reduced_precision=(reduced["fp16"], reduced["bf16"]),
-        switches=() if device == "cpu" else switches.differing(),
-        kernel_folder="" if config.cache == "off" else str(config.cache_dir),
-        trusted_keys=config.trusted_keys,
-    )
-
-
-def _memory_limit(config: Config, device: str) -> int:
-    """Return the bytes of private memory a worker may use; 0 for no limit.
-
-    With one an allocation of a greedy candidate fails; without, the out-of-memory killer may choose the user's process. The
-    CUDA driver maps far more address space than it uses, so a worker on a GPU is limited by the user's option alone.
-    """
-    if config.worker_memory_bytes or not on_host(device):
-        return config.worker_memory_bytes
-    return available_bytes() * 4 // 5
 
 
 RUNTIME = Runtime()

@@ -97,14 +97,13 @@ def _candidate(problem: Problem, facts: GemmFacts, choice: Choice, epilogue: str
         *(config.order, launch.swizzle, RASTERS.index(launch.raster), launch.split_k),
     )
     op = "cutlass_grouped_mm" if facts.grouped else "cutlass_mm"
-    if facts.scale != "none":
+    if epilogue:  # it has the bias and its factors, too
+        op, arguments = "cutlass_mm_epilogue", (*arguments, epilogue)
+    elif facts.scale != "none":
         op = "cutlass_scaled_mm" if facts.bias == "none" else "cutlass_scaled_addmm"
     elif facts.bias != "none" or problem.op in ("addmm", "baddbmm"):  # with beta=0, C is not read
         op = "cutlass_addmm"
         arguments = (*arguments, facts.bias, float(facts.alpha), float(facts.beta))
-    if epilogue:
-        op = "cutlass_mm_epilogue"
-        arguments = (*arguments, epilogue)
     arch = _device_arch(config, problem)
     return Candidate(
         template=CutlassGemm.name,

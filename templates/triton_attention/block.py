@@ -42,8 +42,7 @@ class ForwardBlock:
         stages: Pipeline stages.
         warps: Warps that compute.
         tma: True if it loads through tensor descriptors.
-        specialize: True for warp specialization, with warps that only load; on compute capability 9.0
-            Triton then divides m among two groups of ``warps``.
+        specialize: True for warp specialization, with warps that only load.
     """
 
     m: int
@@ -111,11 +110,8 @@ def shared_bytes(block: ForwardBlock, problem: Problem) -> int:
     value_width = padded(attention.value_dim)
     step = block.n * (width + value_width)
     if multiplies_shared(block, problem):
-        # Exchanged between warps that load and warps that compute on 9.0, for each query.
-        exchanged = max(2 * min(value_width, 64), value_width) if block.specialize else 0
         held = block.stages * step + block.m * width
-        exchanged_bytes = block.m * exchanged if _is_hopper(problem) else 0
-        return item_bytes * held + exchanged_bytes + 2 * _BARRIER_BYTES
+        return item_bytes * held + 2 * _BARRIER_BYTES
     converted = block.m < value_width or attention.dtype == "float32"
     weights = block.n if converted else 0
     held = (block.stages - 1) * step + block.m * (width + weights)
@@ -125,8 +121,7 @@ def shared_bytes(block: ForwardBlock, problem: Problem) -> int:
 def sums_of_thread(block: ForwardBlock, problem: Problem) -> int:
     """Return how many accumulators and scores a thread holds."""
     columns = padded(attention_of(problem).value_dim) + block.n
-    groups = 2 if block.specialize and _is_hopper(problem) else 1
-    return -(-block.m * columns // (_warp_size(problem) * block.warps * groups))
+    return -(-block.m * columns // (_warp_size(problem) * block.warps))
 
 
 def _warp_size(problem: Problem) -> int:
@@ -159,7 +154,3 @@ def _is_window_of_small_heads(attention: Attention) -> bool:
 def is_blackwell(problem: Problem) -> bool:
     """Return True for GPUs of compute capability 10."""
     return problem.target is not None and problem.target.capability[0] == 10
-
-
-def _is_hopper(problem: Problem) -> bool:
-    return problem.target is not None and problem.target.capability[0] == 9

@@ -176,7 +176,6 @@ MEASURED_SHARED = {
     ("H100", 128, ForwardBlock(128, 64, 3, 8)): 131072,
     ("H100", 256, ForwardBlock(64, 64, 2, 8)): 163840,
     ("H100", 96, ForwardBlock(128, 128, 2, 8, tma=True)): 140288,
-    ("H100", 128, ForwardBlock(128, 128, 2, 4, tma=True, specialize=True)): 180608,
     ("B200", 128, ForwardBlock(128, 64, 3, 8, tma=True)): 132096,
 }
 

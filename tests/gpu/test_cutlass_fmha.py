@@ -7,6 +7,7 @@ Kernels are built ahead of their tests, in slices in the order of the tests; one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,12 +55,29 @@ def rows_of(heads: int, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype).transpose(1, 2)
 
 
-def close(tensor: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
-    """Compare with what rounding P and the result may cost for operands of a type, and a factor for sums."""
+def close(tensor: Tensor, expected: Tensor, dtype: torch.dtype, sums: float = 0.0) -> None:
+    """Compare with what rounding P and the result may cost for operands of a type, and a factor for sums.
+
+    Args:
+        tensor: What a kernel computed.
+        expected: The same in float64.
+        dtype: Type of the operands.
+        sums: Largest sum whose difference to another the result has; they are rounded in float32.
+    """
     error = (tensor.double() - expected).abs().max()
     scale = expected.abs().max().clamp(min=1e-3)
     assert torch.isfinite(tensor).all()
-    assert error <= 4 * UNITS[dtype] * scale, f"error {error:.2e} of {scale:.2e}"
+    limit = 4 * UNITS[dtype] * scale + sums * 2.0**-22
+    assert error <= limit, f"error {error:.2e} of {scale:.2e}, at most {limit:.2e}"
+
+
+def cancelled(d_out: Tensor, v: Tensor, *others: Tensor, scale: float) -> float:
+    """Return the largest product of dp or delta with an operand.
+
+    Where a query sees one key, dp and delta are the same sum, and its gradient is 0: an H200 is off by 1.1e-5 then (f16).
+    """
+    longest = math.prod(float(tensor.float().norm(dim=-1).max()) for tensor in (d_out, v))
+    return scale * longest * max(float(tensor.float().abs().max()) for tensor in others)
 
 
 def given_mask(mask: Mask) -> tuple[int, int, bool]:
@@ -114,8 +132,9 @@ def test_backward(kernels: Kernels[Place], kernel: str, sq: int, sk: int, kv_hea
             operands = (d_out, q, k, v, out.to(dtype), lse.float(), delta, dq, dv)
             call_arguments: tuple[Any, ...] = (*operands, called, 0.2, *given_mask(mask))
             cutlass.cutlass_fmha_backward(*call_arguments, out=dk)
+            sums = cancelled(d_out, v, q, k, scale=0.2)
             for tensor, expected in zip((dq, dk, dv), grads[:3], strict=True):
-                close(tensor, expected, dtype)
+                close(tensor, expected, dtype, sums)
 
 
 @pytest.mark.parametrize("kernel", list(BACKWARD)[:1])

@@ -21,7 +21,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.errors import DeviceError
 from inductor_plugin.ops import launch
 from inductor_plugin.tuning import environment
-from inductor_plugin.tuning.runtime import worker_settings
+from inductor_plugin.tuning.environment import worker_settings
 from inductor_plugin.worker.child import main
 from inductor_plugin.worker.devices import cpu, cuda
 from tests.support.fakes.devices import Clock, described

@@ -17,8 +17,9 @@ import torch
 
 from inductor_plugin.config import Config
 from inductor_plugin.tuning import runtime as runtime_module
+from inductor_plugin.tuning.environment import worker_settings
 from inductor_plugin.tuning.pipeline import Pipeline
-from inductor_plugin.tuning.runtime import Runtime, worker_settings
+from inductor_plugin.tuning.runtime import Runtime
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import WorkerSettings
 from tests.support.fakes.tasks import entry, task, triton_job

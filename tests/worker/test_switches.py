@@ -10,8 +10,7 @@ import pytest
 
 from inductor_plugin.cache import digest_of
 from inductor_plugin.config import Config
-from inductor_plugin.tuning.environment import numerics
-from inductor_plugin.tuning.runtime import worker_settings
+from inductor_plugin.tuning.environment import numerics, worker_settings
 from inductor_plugin.worker import switches
 from inductor_plugin.worker.jobs import CallJob
 from inductor_plugin.worker.process import WorkerProcess

@@ -17,8 +17,7 @@ from torch.nn import attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from inductor_plugin.config import Config
-from inductor_plugin.tuning.environment import numerics
-from inductor_plugin.tuning.runtime import worker_settings
+from inductor_plugin.tuning.environment import numerics, worker_settings
 from inductor_plugin.worker.jobs import WorkerSettings
 from inductor_plugin.worker.switches import SWITCHES, Switch, apply, differing
 from tests.worker.test_switches import SETTABLE, other

@@ -18,7 +18,7 @@ from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate
 from torch._inductor.virtualized import V
 
-from inductor_plugin.inductor.candidates.benchmark import ZeroedRequest
+from inductor_plugin.inductor.candidates.request import ZeroedRequest
 from inductor_plugin.inductor.facts.compat import boxed
 from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.template import Failed, TritonSource

@@ -7,6 +7,7 @@ spills, is stored but not measured.
 
 from __future__ import annotations
 
+import filecmp
 import logging
 import math
 import threading
@@ -375,7 +376,10 @@ class Builder:
     def _published(
         self, item: BuildItem, compiled: Compiled, published: dict[str, Path]
     ) -> KernelEntry | None:
-        """Store a kernel if it compiled; ``published`` maps libraries of several kernels to their copies."""
+        """Store a kernel if it compiled; ``published`` maps libraries of several kernels to their copies.
+
+        A kernel that an import has brought meanwhile stays, with a library of its own: that holds none of the others.
+        """
         build = item.candidate.build
         if compiled.status != "ok" or compiled.library is None or not isinstance(build, CppBuild):
             return None
@@ -387,6 +391,7 @@ class Builder:
             },
             compiled.resources,
         )
-        published[compiled.library] = kernel.path("kernel.so")
+        if filecmp.cmp(compiled.library, kernel.path("kernel.so"), shallow=False):
+            published.setdefault(compiled.library, kernel.path("kernel.so"))
         self._journal.count(item.task, compiled=1)
         return kernel

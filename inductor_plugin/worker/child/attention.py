@@ -76,6 +76,11 @@ class AttentionVerifier:
             if view is not None and view.seed == spec.seed:
                 _viewed(tensor, view).copy_(value)
 
+    def is_delta(self, spec: TensorSpec) -> bool:
+        """Return whether an operand is delta, which a call of a Triton gradient computes anew (`DeltaRequest`)."""
+        delta = self._specs.get("delta")
+        return delta is not None and delta.seed == spec.seed
+
     def written(self, candidate: BenchCandidate) -> dict[int, TensorSpec]:
         """Return the inputs a candidate writes, by index, as the problem's views."""
         indices = {spec.seed: i for i, spec in enumerate(candidate.inputs)}

@@ -84,7 +84,7 @@ class ProblemState:
     def look(self, specs: Iterable[TensorSpec]) -> None:
         """Keep the checksums of operands as they are now."""
         for spec in specs:
-            if spec in self.tensors and spec not in self.sums:
+            if spec in self.tensors and spec not in self.sums and not self._is_rewritten(spec):
                 self.sums[spec] = checksum(self.tensors[spec])
 
     def changed(self, specs: Sequence[TensorSpec]) -> str:
@@ -94,6 +94,10 @@ class ProblemState:
             return ""
         self.forget_operands()
         return f"it changed its operand {index}"
+
+    def _is_rewritten(self, spec: TensorSpec) -> bool:
+        """Return whether calls of some candidates compute an operand themselves, before their kernel reads it."""
+        return self.attention is not None and self.attention.is_delta(spec)
 
     def forget_operands(self) -> None:
         """Let all operands be built again."""

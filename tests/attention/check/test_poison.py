@@ -50,9 +50,8 @@ def test_the_formulas_do_what_is_asked_and_nothing_hidden_passes(
     for name, output in outputs(facts).items():
         assert nan_leaks(facts, LENGTHS, planted, name, output) == ""
         numbers = [part.nan_to_num(0.0, 0.0, 0.0) for part in output]
-        assert "is a number where an operand is NaN" in nan_leaks(
-            facts, LENGTHS, planted, name, numbers
-        )
+        wrong = nan_leaks(facts, LENGTHS, planted, name, numbers)
+        assert ("is a number where an operand is NaN" in wrong) is (name != "lse")
         leaked = [part.clone() for part in output]
         leaked[0][H - 1 if name not in ("dk", "dv") else HKV - 1, -1] = math.nan
         assert "where all it depends on are numbers" in nan_leaks(

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from inductor_plugin.inductor.candidates.benchmark import DeltaRequest, View
+from inductor_plugin.inductor.candidates.request import DeltaRequest, View
 from inductor_plugin.kernels.call import OpKernel, RequestKernel
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import BACKWARD, FORWARD, attention_of

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import re
 import warnings
@@ -82,8 +83,12 @@ def run_on_cpu(code: str, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor
     ):
         space[name] = torch.empty_strided(eval(size), eval(stride), dtype=getattr(torch, dtype))
 
-    def library(a: Any, b: Any, operands: Any, *others: Any, out: torch.Tensor) -> None:
-        gemm_epilogue._library(a, b, operands, others[-2], others[-1], out)
+    signature = inspect.signature(gemm_epilogue.cutlass_mm_epilogue)
+
+    def library(*arguments: Any, out: torch.Tensor) -> None:
+        given = signature.bind(*arguments, out=out).arguments
+        operands = (given[name] for name in ("a", "b", "operands", "epilogue", "aux"))
+        gemm_epilogue._library(*operands, out)
 
     space |= {"reinterpret_tensor": torch.as_strided, "library": library}
     eval(

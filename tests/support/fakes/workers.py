@@ -173,6 +173,7 @@ class FakePool:
         gate: Closed, it holds every job back.
         status: Status of kernels that do not compile, by a word in their source.
         resources: Resources of kernels, by a word in their source.
+        together: Whether kernels of a job share a library.
         running: Jobs that are being compiled.
         error: Raised when a job is submitted.
     """
@@ -190,6 +191,7 @@ class FakePool:
         self.status: dict[str, Status] = {}
         self.resources: dict[str, Resources] = {}
         self.answers = True
+        self.together = False
         self.running = 0
         self.error: Exception | None = None
 
@@ -234,8 +236,9 @@ class FakePool:
         share_s = self.compile_s / len(job.sources)
         if status != "ok":
             return Compiled(source.key, status, "error: no such thing", elapsed_s=share_s)
-        library = Path(job.workdir) / f"{source.key}.so"
-        library.write_bytes(source.source.encode())
+        parts = job.sources if self.together else (source,)
+        library = Path(job.workdir) / f"{parts[0].key}.so"
+        library.write_text("\n".join(part.source for part in parts))
         resources = self._takes(source.source)
         return Compiled(
             source.key, "ok", library=str(library), elapsed_s=share_s, resources=resources

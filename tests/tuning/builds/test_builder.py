@@ -48,6 +48,28 @@ def test_the_job_names_the_published_library_and_the_function_in_it(tmp_path: Pa
     assert symbol
 
 
+def test_a_kernel_that_was_imported_meanwhile_lends_its_library_to_no_other(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    bench.pool.together = True
+    bench.pool.gate.clear()
+    names = "abcdefgh"
+    building = threading.Thread(target=bench.build, args=(cpp_entries(*names),))
+    building.start()
+    until(lambda: sum(bench.batches()) == len(names))
+    batch = next(job for job in bench.pool.jobs if isinstance(job, CppCompileJob))
+    imported, *others = (cpp_build(name).key for name in names if f"// {name}" in one_text(batch))
+    bench.store.put_kernel(imported, {"kernel.so": b"imported", "source.cpp": b""})
+    bench.pool.gate.set()
+    building.join()
+    kernels = [bench.store.kernel(key.digest) for key in (imported, *others)]
+    texts = [kernel.path("kernel.so").read_text() for kernel in kernels if kernel is not None]
+    assert texts == ["imported", *[one_text(batch)] * 3]
+
+
+def one_text(job: CppCompileJob) -> str:
+    return "\n".join(source.source for source in job.sources)
+
+
 def test_builds_happen_in_folders_that_name_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
