@@ -155,11 +155,11 @@ def kinds(problem: Problem) -> set[tuple[bool, bool]]:
 
 def test_tma_is_offered_where_the_hardware_has_it() -> None:
     assert kinds(dense(gpu=A100)) == {(False, False)}
-    assert kinds(dense(gpu=H100)) == {(False, False), (True, False), (True, True)}
+    assert kinds(dense(gpu=H100)) == {(False, False), (True, False)}
     assert kinds(dense(gpu=B200)) == {(False, False), (True, False), (True, True)}
     assert kinds(dense(gpu=B200, head_dim=256)) == {(False, False), (True, False)}
     assert kinds(dense(gpu=B200, head_dim=96)) == {(False, False), (True, False)}
-    assert kinds(dense(gpu=H100, head_dim=96)) == {(False, False), (True, False), (True, True)}
+    assert kinds(dense(gpu=H100, head_dim=96)) == {(False, False), (True, False)}
     assert kinds(dense(dtype=torch.float32)) == {(False, False)}
     assert kinds(with_bias((1, 1, 100, 300))) == {(False, False), (True, False)}
 
