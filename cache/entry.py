@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import os
 import re
@@ -118,6 +119,14 @@ class KernelEntry:
                 f"kernel {self.digest[:12]} has no {name!r}; it has {sorted(self.files)}"
             )
         return self.folder / name
+
+    def holds(self, name: str, file: Path) -> bool:
+        """Return whether one of the files has the bytes of another file.
+
+        Raises:
+            OSError: One of them cannot be read.
+        """
+        return filecmp.cmp(file, self.path(name), shallow=False)
 
 
 def make_entry(

@@ -144,6 +144,11 @@ def _path(name: str) -> Path:
     return NOWHERE / name
 
 
+def _is_equal(name: str, file: Path) -> bool:
+    del name, file
+    return True
+
+
 class SimulatedStore:
     """A cache in memory that all processes share; each kernel is one problem's, so that no lock is waited for. Counts requests."""
 
@@ -165,6 +170,7 @@ class SimulatedStore:
         del resources
         self._requests["write a kernel"] += 1
         entry = SimpleNamespace(digest=key.digest, files=tuple(files), resources=None, path=_path)
+        entry.holds = _is_equal
         self._kernels[key.digest] = entry
         return entry
 

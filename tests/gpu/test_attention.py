@@ -1,4 +1,4 @@
-"""Attention with one family of kernels forced to win, forward and backward. Compiled, not yet run on a GPU."""
+"""Attention with one family of kernels forced to win, forward and backward. Two families have run on an H200 (FINDINGS.md)."""
 
 from __future__ import annotations
 

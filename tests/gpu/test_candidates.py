@@ -1,4 +1,4 @@
-"""Each template's candidates on a GPU, one by one, none chosen by luck. Compiled, not yet run on a GPU.
+"""Each template's candidates on a GPU, one by one, none chosen by luck. Run on an H200 (FINDINGS.md).
 
 Cases are lowered and built in slices, ahead of the tests, in as many processes as there are cores; each
 candidate then runs in a worker of its own kind, which a broken kernel may take down.

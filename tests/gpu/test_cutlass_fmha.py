@@ -1,4 +1,4 @@
-"""CUTLASS attention kernels on a GPU against the reference in float64. Compiled, not yet run on a GPU.
+"""CUTLASS attention kernels on a GPU against the reference in float64. Run on an H200 (FINDINGS.md).
 
 Kernels are built ahead of their tests, in slices in the order of the tests; one that cannot be built costs its own.
 """

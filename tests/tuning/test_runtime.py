@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -64,6 +65,25 @@ def test_other_options_are_another_site_on_the_same_store(
     assert other is not first
     assert other.store is first.store
     assert other.environment == first.environment
+
+
+def test_contexts_with_equal_workers_share_one(runtime: Runtime, cache_dir: Path) -> None:
+    products = runtime.context(config(cache_dir), "cpu", {})
+    attentions = runtime.context(config(cache_dir), "cpu", {"flash": "3"})
+    assert attentions.environment != products.environment
+    assert attentions.bench() is products.bench()
+    with other_precision():
+        assert runtime.context(config(cache_dir), "cpu", {}).bench() is not products.bench()
+
+
+@contextmanager
+def other_precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if before == "highest" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_another_compiler_is_another_environment(runtime: Runtime, cache_dir: Path) -> None:

@@ -7,7 +7,6 @@ spills, is stored but not measured.
 
 from __future__ import annotations
 
-import filecmp
 import logging
 import math
 import threading
@@ -391,7 +390,7 @@ class Builder:
             },
             compiled.resources,
         )
-        if filecmp.cmp(compiled.library, kernel.path("kernel.so"), shallow=False):
+        if kernel.holds("kernel.so", Path(compiled.library)):
             published.setdefault(compiled.library, kernel.path("kernel.so"))
         self._journal.count(item.task, compiled=1)
         return kernel

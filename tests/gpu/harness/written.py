@@ -77,7 +77,10 @@ def written(code: str) -> WrittenCall:
     """
     calls = re.findall(rf"^ *({re.escape(OPERATOR)}\(.*\))$", code, re.M)
     if len(calls) != 1:
-        raise LookupError(f"{len(calls)} calls of {OPERATOR} are written, not one")
+        launches = re.findall(
+            r"^ *(?:launch_\w+|torch\.ops|extern_kernels|\w+\.run).*$", code, re.M
+        )
+        raise LookupError(f"{len(calls)} calls of {OPERATOR} are written, not one: {launches}")
     call: Any = ast.parse(calls[0], mode="eval").body
     a, b, operands, *kernel, aux = call.args
     named = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
