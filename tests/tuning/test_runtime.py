@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,8 +76,14 @@ def test_contexts_with_equal_workers_share_one(runtime: Runtime, cache_dir: Path
         assert runtime.context(config(cache_dir), "cpu", {}).bench() is not products.bench()
 
 
+def test_a_worker_that_was_closed_is_not_shared_any_more(runtime: Runtime, cache_dir: Path) -> None:
+    closed = runtime.context(config(cache_dir), "cpu", {}).bench()
+    runtime.close()
+    assert runtime.context(config(cache_dir), "cpu", {}).bench() is not closed
+
+
 @contextmanager
-def other_precision() -> Iterator[None]:
+def other_precision() -> Generator[None]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if before == "highest" else "highest")
     try:

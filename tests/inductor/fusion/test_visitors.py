@@ -73,6 +73,10 @@ def call_in(code: str) -> str:
     return call
 
 
+_READ = ("a", "b", "operands", "epilogue", "aux")
+"""What the library product reads of a call."""
+
+
 def run_on_cpu(code: str, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Run the call that was written, and nothing else, on CPU tensors, by way of the library product."""
     names = re.search(r"^ *(\w+(?:, \w+)*),? = args$", code, re.M)
@@ -87,8 +91,8 @@ def run_on_cpu(code: str, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor
 
     def library(*arguments: Any, out: torch.Tensor) -> None:
         given = signature.bind(*arguments, out=out).arguments
-        operands = (given[name] for name in ("a", "b", "operands", "epilogue", "aux"))
-        gemm_epilogue._library(*operands, out)
+        a, b, operands, text, aux = (given[name] for name in _READ)
+        gemm_epilogue._library(a, b, operands, text, aux, out)
 
     space |= {"reinterpret_tensor": torch.as_strided, "library": library}
     eval(
