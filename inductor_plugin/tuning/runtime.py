@@ -39,9 +39,12 @@ from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.devices.lookup import on_host, why_scarce
 from inductor_plugin.worker.farm.pool import Pool, on_farm
-from inductor_plugin.worker.jobs import WorkerSettings
+from inductor_plugin.worker.jobs import CallJob, WorkerSettings
 
 logger = logging.getLogger(__name__)
+
+_IMPORTS = CallJob("inductor_plugin.worker.child.inductor", "load_compiler")
+"""What compiling a Triton kernel imports, which took a worker 8 s on the machine of an H200."""
 
 _CPP_JOB_BYTES = 1 << 30
 """Memory one C++ compile may take: g++ 12 needs 0.6 GB for a batch of eight GEMM kernels."""
@@ -96,8 +99,13 @@ class DeviceContext:
             return self.started
 
     def prewarm(self) -> None:
-        """Start the benchmark worker, which imports torch for 2.5 s, before it is needed."""
+        """Start the benchmark worker, which imports torch for 2.5 s, before it is needed; and workers that compile for a GPU."""
         self.bench().prewarm()
+        if not on_host(self.device):  # C++ is compiled without torch
+            with self._runtime.lock:
+                pool = self._runtime.compile_pool(self._config, self.device)
+            if isinstance(pool, CompilePool):
+                pool.prewarm(_IMPORTS)
 
     def remote(self) -> RemoteRecords | None:
         """Return the records of its environment in the remote for one graph; None without one, or where none are looked up."""

@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.failure import last_lines, one_line
 from inductor_plugin.worker.jobs import (
     OUT_OF_TIME,
+    CallJob,
     Compiled,
     CompileJob,
     CppCompileJob,
@@ -35,6 +37,8 @@ Done = Callable[[list[Compiled]], None]
 
 SETUP_S = 120.0
 """Seconds until a job reports its start: a worker's first Triton job imports torch."""
+_SPARES = 8
+"""Processes that are started ahead, at most: as many Triton candidates as a first problem has."""
 _WARNED: set[str] = set()
 _MEMORY_POLL_S = 0.2
 _CGROUP = Path("/sys/fs/cgroup")
@@ -71,6 +75,8 @@ class CompilePool:
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._processes: list[WorkerProcess] = []
+        self._spares: list[WorkerProcess] = []
+        self._warm: set[WorkerProcess] = set()
         self._threads = 0
         self._active = 0
         self._running = 0
@@ -105,6 +111,21 @@ class CompilePool:
             self._put(queued, rank)
             self._hire()
 
+    def prewarm(self, job: CallJob) -> None:
+        """Start processes for the first Triton jobs, and run a function in them: importing torch and Triton takes seconds.
+
+        Each takes the place of a worker that has run none. C++ and CUDA jobs need none of that, and do not wait for it.
+        """
+        with self._changed:
+            count = 0 if self._closed else min(self.workers, _SPARES) - len(self._processes)
+            for number in range(count):
+                process = WorkerProcess(self._settings, f"compile worker, spare {number + 1}")
+                self._processes.append(process)
+                self._spares.append(process)
+                threading.Thread(
+                    target=_try, args=(process, job), name="prewarm", daemon=True
+                ).start()
+
     def close(self) -> None:
         """End all workers. Jobs that are queued or running end as ``skipped``."""
         with self._changed:
@@ -136,16 +157,32 @@ class CompilePool:
             process.close()
         try:
             while (queued := self._queue.get()[2]) is not None:
+                process = self._prewarmed(process, queued.job)
                 self._serve(process, queued)
                 del queued  # not to be kept while this thread waits for the next
         finally:  # also reached if `done` raises: another thread takes over
             process.close()
             with self._changed:
                 self._processes.remove(process)
+                self._warm.discard(process)
                 self._threads -= 1
                 if self._closed:
                     self._put(None, -math.inf)  # for the replacement thread
                 self._hire()
+
+    def _prewarmed(self, process: WorkerProcess, job: CompileJob) -> WorkerProcess:
+        """Return a spare in place of a process that has not imported what a Triton job needs, while there is one."""
+        if not isinstance(job, TritonCompileJob):
+            return process
+        with self._changed:
+            if self._closed or process in self._warm or not self._spares:
+                self._warm.add(process)
+                return process
+            self._processes.remove(process)
+            spare = self._spares.pop(0)
+            self._warm.add(spare)
+        process.close()
+        return spare
 
     def _serve(self, process: WorkerProcess, queued: _Queued) -> None:
         try:
@@ -190,6 +227,11 @@ class CompilePool:
         free = available_bytes()
         self._room_bytes = max(self._room_bytes, free)  # other processes have freed some
         return memory_bytes <= min(free, self._room_bytes - self._promised_bytes)
+
+
+def _try(process: WorkerProcess, job: CallJob) -> None:
+    with suppress(WorkerError):  # the first job in it says so
+        process.attempt(job, SETUP_S)
 
 
 def compile_all(process: WorkerProcess, job: CompileJob, until: float = math.inf) -> list[Compiled]:

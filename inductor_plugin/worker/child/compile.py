@@ -170,7 +170,7 @@ def _compile_triton(job: TritonCompileJob, emit: Emit) -> Compiled:
         inductor,
     )  # imports torch, which C++ kernels do not need
 
-    inductor.load_inductor()
+    inductor.load_compiler()
     emit(Event("start", job.key))
     started = time.monotonic()
     resources = inductor.compile_triton(job)

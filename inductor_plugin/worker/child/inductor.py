@@ -69,6 +69,15 @@ def load_inductor() -> Any:
     return importlib.import_module("torch._inductor.select_algorithm").extern_kernels
 
 
+def load_compiler() -> None:
+    """Import what compiling a Triton kernel needs, in 3 s; what chooses kernels would be another 2 s (`load_inductor`)."""
+    for module in (
+        "codecache",
+        *(f"runtime.{name}" for name in ("compile_tasks", "triton_heuristics")),
+    ):
+        importlib.import_module(f"torch._inductor.{module}")
+
+
 def cpp_compiler() -> str:
     """Return the C++ compiler that Inductor uses.
 
