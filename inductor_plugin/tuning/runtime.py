@@ -104,8 +104,7 @@ class DeviceContext:
         if not on_host(self.device):  # C++ is compiled without torch
             with self._runtime.lock:
                 pool = self._runtime.compile_pool(self._config, self.device)
-            if isinstance(pool, CompilePool):
-                pool.prewarm(_IMPORTS)
+            pool.prewarm(_IMPORTS)
 
     def remote(self) -> RemoteRecords | None:
         """Return the records of its environment in the remote for one graph; None without one, or where none are looked up."""
