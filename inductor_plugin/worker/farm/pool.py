@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Protocol, TypeAlias
 
-from inductor_plugin.errors import NAME, WorkerError, warn_once
+from inductor_plugin.errors import WorkerError, warn_once
 from inductor_plugin.worker.compile_pool import CompilePool, Done, kernel_keys, warn_of_skipped
 from inductor_plugin.worker.farm.cluster import Cluster
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel, parcel_of, unpacked
@@ -193,7 +193,7 @@ class FarmPool:
             try:
                 self._turn(message, quiet=quiet)
             except Exception:  # the border around a turn: other jobs wait, too
-                logger.exception("%sa turn of the compile farm failed", NAME)
+                logger.exception("inductor-plugin: a turn of the compile farm failed")
             del message  # not to be kept while this thread waits
         self._give_up()
 
