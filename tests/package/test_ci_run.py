@@ -57,7 +57,7 @@ def test_all_steps_run_in_their_order(tmp_path: Path, repository: Path) -> None:
         "make simulate",
         "make demo",
         "make test-docs ARGS=--deselect=tests/docs/test_apart.py",
-        "make test-part PART_S=150 SINCE=",
+        "make test-part PART_S=80 SINCE=",
     ]
     assert done.stdout.count("s, all so far ") == 7
     assert done.stdout.splitlines()[-1].startswith(".ci/run: passed, all of it, after ")
