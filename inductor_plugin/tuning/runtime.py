@@ -204,12 +204,13 @@ class DeviceContext:
         with self._runtime.lock:
             if self._worker is None:
                 settings = worker_settings(self._config, "bench", self.device)
-                if farm := self._config.bench_farm:  # this machine's memory is no matter there
-                    there = replace(settings, memory_bytes=self._config.worker_memory_bytes)
-                    self._worker = on_nodes(farm, there, self._facts, self.store.kernel)
+                # Without the memory that is free here now: it is no matter on nodes, and differs from call to call.
+                asked = replace(settings, memory_bytes=self._config.worker_memory_bytes)
+                if farm := self._config.bench_farm:
+                    self._worker = on_nodes(farm, asked, self._facts, self.store.kernel)
                     self._runtime.at_close(self._worker.close)
                 else:
-                    self._worker = self._runtime.bench_worker(settings)
+                    self._worker = self._runtime.bench_worker(asked, settings)
             return self._worker
 
     def _start(self) -> Pipeline:
@@ -344,16 +345,20 @@ class Runtime:
         """Call ``close`` when the workers are ended."""
         self._closers.append(close)
 
-    def bench_worker(self, settings: WorkerSettings) -> BenchWorker:
-        """Return the benchmark worker with these settings; called with the lock held.
+    def bench_worker(self, asked: WorkerSettings, settings: WorkerSettings) -> BenchWorker:
+        """Return the benchmark worker of some settings; called with the lock held.
 
-        Contexts share it: products and attentions of a model are in two environments, and beside an H200 a worker took 7 s to
-        start and 0.7 GB of its memory.
+        Contexts share it: a model's products and attentions are in two environments, and a worker took 7 s to start on the
+        machine of an H200, and 0.7 GB of the GPU.
+
+        Args:
+            asked: The settings, with the memory limit that the options state.
+            settings: Those it is started with: without such a limit, with one of the memory that is free.
         """
-        if settings not in self._benches:
-            self._benches[settings] = BenchWorker(settings)
-            self.at_close(self._benches[settings].close)
-        return self._benches[settings]
+        if asked not in self._benches:
+            self._benches[asked] = BenchWorker(settings)
+            self.at_close(self._benches[asked].close)
+        return self._benches[asked]
 
     def compile_pool(self, config: Config, device: str) -> Pool:
         """Return the compile workers of a configuration; called with the lock held.

@@ -83,8 +83,8 @@ _SPECIALIZED: dict[int, dict[int, tuple[ForwardBlock, ...]]] = {
     },
 }  # fmt: skip
 """By compute capability. On 10.0 the 4 warps that rescale the sums spill at a head dim of 128. None for 9.0: an H200
-computed wrong numbers with all of them (Triton 3.6, blocks of 128 by 128 in 2 and 3 stages, head dims 32 to 96, out up to
-inf), and Triton's own tutorial (python/tutorials/06-fused-attention.py) specializes warps from 10.0 on alone."""
+computed wrong numbers (Triton 3.6, blocks of 128 by 128 in 2 and 3 stages, head dims 32 to 96, out up to inf), and Triton's
+own test of such a kernel (python/tutorials/06-fused-attention.py) specializes warps on Blackwell alone."""
 
 
 class TritonAttention:

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import logging
 import os
 import threading
@@ -22,7 +24,7 @@ from inductor_plugin.tuning.environment import worker_settings
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.runtime import Runtime
 from inductor_plugin.worker.compile_pool import CompilePool
-from inductor_plugin.worker.jobs import WorkerSettings
+from inductor_plugin.worker.jobs import CallJob, WorkerSettings
 from tests.support.fakes.tasks import entry, task, triton_job
 from tests.support.fakes.waiting import until
 from tests.support.fakes.workers import FakeBench, FakePool
@@ -67,7 +69,13 @@ def test_other_options_are_another_site_on_the_same_store(
     assert other.environment == first.environment
 
 
-def test_contexts_with_equal_workers_share_one(runtime: Runtime, cache_dir: Path) -> None:
+def test_contexts_with_equal_workers_share_one(
+    runtime: Runtime, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = itertools.count(1 << 30)  # what is free differs from call to call
+    monkeypatch.setattr(
+        "inductor_plugin.tuning.environment.available_bytes", lambda: 5 * next(free)
+    )
     products = runtime.context(config(cache_dir), "cpu", {})
     attentions = runtime.context(config(cache_dir), "cpu", {"flash": "3"})
     assert attentions.environment != products.environment
@@ -80,6 +88,21 @@ def test_a_worker_that_was_closed_is_not_shared_any_more(runtime: Runtime, cache
     closed = runtime.context(config(cache_dir), "cpu", {}).bench()
     runtime.close()
     assert runtime.context(config(cache_dir), "cpu", {}).bench() is not closed
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_workers_that_compile_for_a_gpu_are_started_ahead(
+    runtime: Runtime, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, *, on_host: bool
+) -> None:
+    jobs: list[CallJob] = []
+    pool = SimpleNamespace(prewarm=jobs.append)
+    monkeypatch.setattr(runtime, "compile_pool", lambda *_: pool)
+    monkeypatch.setattr(runtime_module, "on_host", lambda _device: on_host)
+    monkeypatch.setattr(runtime_module.BenchWorker, "prewarm", lambda _self: None)
+    runtime.context(config(cache_dir), "cpu", {}).prewarm()
+    assert len(jobs) == (0 if on_host else 1)
+    for job in jobs:
+        assert callable(getattr(importlib.import_module(job.module), job.function))
 
 
 @contextmanager

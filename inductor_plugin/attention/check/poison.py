@@ -125,9 +125,10 @@ def nan_leaks(
             may |= fully_masked_rows(facts, queries, keys, result.device)
         for site in (site for site in planted if site.sequence == sequence):
             must_here, may_here = spoiled_rows(facts, (queries, keys), site, output, result.device)
-            # An lse may be a number, as that of FlashAttention 2 is (H200, torch 2.11): only gradients read it, and what it
-            # belongs to there is NaN by q and k.
-            must |= must_here & (output != "lse")
+            # That of FlashAttention 2 is a number there (H200, torch 2.11). Only gradients read an lse, and those that would
+            # read this one are NaN because of q and k already.
+            if output != "lse":
+                must |= must_here
             may |= may_here
         for wrong, words in (
             (must & ~infinite, "is a number where an operand is NaN"),

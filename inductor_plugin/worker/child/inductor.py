@@ -71,10 +71,7 @@ def load_inductor() -> Any:
 
 def load_compiler() -> None:
     """Import what compiling a Triton kernel needs, in 3 s; what chooses kernels would be another 2 s (`load_inductor`)."""
-    for module in (
-        "codecache",
-        *(f"runtime.{name}" for name in ("compile_tasks", "triton_heuristics")),
-    ):
+    for module in ("codecache", "runtime.compile_tasks", "runtime.triton_heuristics"):
         importlib.import_module(f"torch._inductor.{module}")
 
 

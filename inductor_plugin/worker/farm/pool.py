@@ -169,7 +169,7 @@ class FarmPool:
         self._answers.put(None)
 
     def prewarm(self, job: CallJob) -> None:
-        """Start nothing ahead: the workers of nodes stay from one process to the next."""
+        """Do nothing: a node keeps its workers between jobs (`worker/farm/node.py`)."""
 
     def close(self) -> None:
         """Give all up. Jobs that are queued or running end as ``skipped``."""
