@@ -9,8 +9,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -80,8 +79,8 @@ def test_contexts_with_equal_workers_share_one(
     attentions = runtime.context(config(cache_dir), "cpu", {"flash": "3"})
     assert attentions.environment != products.environment
     assert attentions.bench() is products.bench()
-    with other_precision():
-        assert runtime.context(config(cache_dir), "cpu", {}).bench() is not products.bench()
+    monkeypatch.setattr("inductor_plugin.tuning.environment.float32_precision", lambda _: "high")
+    assert runtime.context(config(cache_dir), "cpu", {}).bench() is not products.bench()
 
 
 def test_a_worker_that_was_closed_is_not_shared_any_more(runtime: Runtime, cache_dir: Path) -> None:
@@ -103,16 +102,6 @@ def test_workers_that_compile_for_a_gpu_are_started_ahead(
     assert len(jobs) == (0 if on_host else 1)
     for job in jobs:
         assert callable(getattr(importlib.import_module(job.module), job.function))
-
-
-@contextmanager
-def other_precision() -> Generator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if before == "highest" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def test_another_compiler_is_another_environment(runtime: Runtime, cache_dir: Path) -> None:
