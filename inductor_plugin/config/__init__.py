@@ -15,6 +15,7 @@ from inductor_plugin.config.variables import (
     default_trusted_keys,
     enabled_by_environment,
     launched_rank,
+    local_ranks,
     process_environment,
     set_environment,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "default_trusted_keys",
     "enabled_by_environment",
     "launched_rank",
+    "local_ranks",
     "option_names",
     "process_environment",
     "set_environment",

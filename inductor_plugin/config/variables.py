@@ -61,6 +61,12 @@ def launched_rank(environ: Mapping[str, str] | None = None) -> int | None:
     return rank if 0 <= rank < world and world > 1 else None
 
 
+def local_ranks(environ: Mapping[str, str] | None = None) -> int:
+    """Return how many processes torchrun, or a launcher like it, has started on this machine; 1 without one."""
+    count = (os.environ if environ is None else environ).get("LOCAL_WORLD_SIZE", "")
+    return int(count) if count.isdecimal() and int(count) else 1
+
+
 def openmp_settings(environ: Mapping[str, str] | None = None) -> str:
     """Return what is set of OpenMP's variables that change how fast its threads compute; empty if nothing is.
 

@@ -1,4 +1,4 @@
-"""Starts the benchmark worker before the first call is lowered."""
+"""Starts the benchmark worker, and workers that compile Triton kernels, before the first call is lowered."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from inductor_plugin.config import Config
-from inductor_plugin.errors import DeviceError, warn_once
+from inductor_plugin.errors import DeviceError, InductorPluginError, warn_once
 from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.facts.toolchain import NO_COMPILER, compiler_version
-from inductor_plugin.tuning.runtime import RUNTIME
+from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from inductor_plugin.worker.devices.lookup import give_up, why_unknown
 
 logger = logging.getLogger(__name__)
@@ -24,10 +24,10 @@ _TUNED = frozenset(
 
 
 def warm_up(config: Config, graph: torch.fx.Graph) -> None:
-    """Start the benchmark workers for a graph; called when the graph is not in a cache.
+    """Start the workers for a graph; called when the graph is not in a cache.
 
-    A benchmark worker takes 2.5 s to import torch. It is started here, in parallel with the probe and
-    the lowering, if this environment has no record yet; otherwise most likely nothing is measured.
+    A benchmark worker takes 2.5 s to import torch, and one that compiles Triton kernels longer. They are started here, in
+    parallel with the probe and the lowering, if this environment has no record yet; otherwise most likely nothing is measured.
     """
     devices = {device for node in graph.nodes for device in _tuned_device(node)}
     if any(device.type == "cpu" for device in devices) and compiler_version() == NO_COMPILER:
@@ -52,7 +52,14 @@ def _start_worker(config: Config, device: torch.device) -> None:
         give_up(text, error)
         return
     if not context.store.has_records(context.environment):
-        threading.Thread(target=context.prewarm, daemon=True).start()
+        threading.Thread(target=_prewarm, args=(context,), daemon=True).start()
+
+
+def _prewarm(context: DeviceContext) -> None:
+    try:
+        context.prewarm()
+    except (InductorPluginError, RuntimeError, OSError) as error:  # the first job says so
+        logger.debug("no head start: %s", error)
 
 
 def _tuned_device(node: Any) -> list[torch.device]:

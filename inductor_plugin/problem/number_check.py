@@ -21,7 +21,7 @@ from inductor_plugin.problem.tolerance import (
     reduction_length,
 )
 
-REVISION = 4
+REVISION = 5
 """Revision of the check, raised when the check no longer refuses some right kernels: what an earlier revision refused is
 measured again.
 
@@ -29,6 +29,7 @@ measured again.
 rows and columns; operands may be truncated to TF32.
 3: the product that an epilogue reads is about 1: of larger ones exp and sin have too few digits in the library kernel.
 4: operands that are added are as large as the product also where a factor is a frozen weight, and with ``alpha`` and ``beta``.
+5: a gradient of an attention may compute delta in its operand; the lse of a library kernel may be a number where NaN is planted.
 """
 _ADDED = "c"
 """Role of an operand that is added to the product."""

@@ -17,7 +17,7 @@ from inductor_plugin.cache.directory import NOWHERE
 from inductor_plugin.cache.remote.records import RemoteRecords
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
 from inductor_plugin.cache.trust.policy import trust_or_nobody
-from inductor_plugin.config import Config
+from inductor_plugin.config import Config, local_ranks
 from inductor_plugin.errors import CacheError
 from inductor_plugin.ops.launch import add_kernel_store
 from inductor_plugin.registry import default_registry
@@ -39,12 +39,14 @@ from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.devices.lookup import on_host, why_scarce
 from inductor_plugin.worker.farm.pool import Pool, on_farm
-from inductor_plugin.worker.jobs import CallJob, WorkerSettings
+from inductor_plugin.worker.jobs import CallJob
 
 logger = logging.getLogger(__name__)
 
 _IMPORTS = CallJob("inductor_plugin.worker.child.inductor", "load_compiler")
 """What compiling a Triton kernel imports, which took a worker 8 s on the machine of an H200."""
+_AHEAD = 8
+"""Workers with these imports that are started ahead, on a machine: a first problem has about as many Triton candidates."""
 
 _CPP_JOB_BYTES = 1 << 30
 """Memory one C++ compile may take: g++ 12 needs 0.6 GB for a batch of eight GEMM kernels."""
@@ -99,12 +101,23 @@ class DeviceContext:
             return self.started
 
     def prewarm(self) -> None:
-        """Start the benchmark worker, which imports torch for 2.5 s, before it is needed; and workers that compile for a GPU."""
+        """Start the benchmark worker, which imports torch for 2.5 s, before it is needed; and workers that compile for a GPU.
+
+        Those compile Triton kernels: C++ is compiled without torch, and nodes of a farm keep their workers.
+
+        Raises:
+            InductorPluginError: The options name what is not there.
+            RuntimeError: No thread can be started.
+        """
         self.bench().prewarm()
-        if not on_host(self.device):  # C++ is compiled without torch
-            with self._runtime.lock:
-                pool = self._runtime.compile_pool(self._config, self.device)
-            pool.prewarm(_IMPORTS)
+        config = self._config
+        triton = "TRITON" in (config.gemm_backends or "TRITON")
+        if on_host(self.device) or config.compile_farm or not triton:
+            return
+        with self._runtime.lock:
+            pool = self._runtime.compile_pool(config, self.device)
+        if isinstance(pool, CompilePool):
+            pool.prewarm(_IMPORTS, max(1, _AHEAD // local_ranks()))
 
     def remote(self) -> RemoteRecords | None:
         """Return the records of its environment in the remote for one graph; None without one, or where none are looked up."""
@@ -204,13 +217,12 @@ class DeviceContext:
         with self._runtime.lock:
             if self._worker is None:
                 settings = worker_settings(self._config, "bench", self.device)
-                # Without the memory that is free here now: it is no matter on nodes, and differs from call to call.
-                asked = replace(settings, memory_bytes=self._config.worker_memory_bytes)
-                if farm := self._config.bench_farm:
-                    self._worker = on_nodes(farm, asked, self._facts, self.store.kernel)
-                    self._runtime.at_close(self._worker.close)
+                if farm := self._config.bench_farm:  # this machine's memory is no matter there
+                    there = replace(settings, memory_bytes=self._config.worker_memory_bytes)
+                    self._worker = on_nodes(farm, there, self._facts, self.store.kernel)
                 else:
-                    self._worker = self._runtime.bench_worker(asked, settings)
+                    self._worker = BenchWorker(settings)
+                self._runtime.at_close(self._worker.close)
             return self._worker
 
     def _start(self) -> Pipeline:
@@ -240,7 +252,6 @@ class Runtime:
         self._stores: dict[tuple[Path, str, str], Store] = {}
         self._remotes: dict[tuple[Store, RemoteOptions], RemoteTier] = {}
         self._contexts: dict[str, DeviceContext] = {}
-        self._benches: dict[WorkerSettings, BenchWorker] = {}
         self._pools: dict[tuple[float | str, ...], Pool] = {}
         self._traces: dict[str, SpanTrace] = {}
         self._closers: list[Callable[[], None]] = []
@@ -312,7 +323,6 @@ class Runtime:
         with self.lock:
             closers, self._closers = self._closers, []
             self._contexts.clear()
-            self._benches.clear()
             self._pools.clear()
             self._remotes.clear()
         # Pipelines, created last, are closed first: they must not mistake a closed worker for a lost one.
@@ -339,26 +349,11 @@ class Runtime:
         self._pid = os.getpid()
         self.lock = threading.RLock()
         self._stores, self._contexts, self._pools, self._closers = {}, {}, {}, []
-        self._traces, self._remotes, self._benches = {}, {}, {}
+        self._traces, self._remotes = {}, {}
 
     def at_close(self, close: Callable[[], None]) -> None:
         """Call ``close`` when the workers are ended."""
         self._closers.append(close)
-
-    def bench_worker(self, asked: WorkerSettings, settings: WorkerSettings) -> BenchWorker:
-        """Return the benchmark worker of some settings; called with the lock held.
-
-        Contexts share it: a model's products and attentions are in two environments, and a worker took 7 s to start on the
-        machine of an H200, and 0.7 GB of the GPU.
-
-        Args:
-            asked: The settings, with the memory limit that the options state.
-            settings: Those it is started with: without such a limit, with one of the memory that is free.
-        """
-        if asked not in self._benches:
-            self._benches[asked] = BenchWorker(settings)
-            self.at_close(self._benches[asked].close)
-        return self._benches[asked]
 
     def compile_pool(self, config: Config, device: str) -> Pool:
         """Return the compile workers of a configuration; called with the lock held.

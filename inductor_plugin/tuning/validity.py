@@ -11,6 +11,7 @@ from inductor_plugin.cache.quarantine import CONDEMNING, MISHAPS
 from inductor_plugin.cache.record import DISTURBED_FIELD, NO_REFERENCE, UNCHECKED
 from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import REVISION, NumberCheck
+from inductor_plugin.worker.jobs import CHANGED
 
 LIMITING: dict[str, tuple[str, ...]] = {
     "hung": ("compile_timeout_s", "bench_timeout_s"),
@@ -25,7 +26,7 @@ _NUMBERS, _LIMITS, _CHECK = "numbers", "limits", "check"
 _UNMEASURED = {"pruned": "", "skipped": "skipped, not measured"}
 """Why a candidate without samples is measured: one that was pruned need not be, whatever the options."""
 REFUSED = "refused by an earlier check of numbers"
-"""Reason not to use a measurement: an earlier revision of the check called its numbers wrong."""
+"""Reason not to use a measurement: an earlier revision of the check called its numbers wrong, or an operand changed."""
 NOT_CHECKED = "numbers not checked"
 """Reason not to use a measurement: its numbers were not compared."""
 DISTURBED = "measured beside other work"
@@ -59,7 +60,7 @@ def why_void(measured: Measured, config: Config, *, library: bool, reference: bo
         return f"a library kernel that is {measured.status} is tried again"
     if config.verify_numerics and not library and is_unchecked(measured, reference=reference):
         return NOT_CHECKED
-    if not library and was_refused_earlier(measured.status, measured.provenance):
+    if not library and was_refused_earlier(measured.status, measured.reason, measured.provenance):
         return REFUSED
     if was_limited(measured.status, measured.provenance.get(_LIMITS), config):
         return f"{measured.status} at a limit that has been raised since"
@@ -151,7 +152,7 @@ def keeps_out(entry: Quarantined, config: Config) -> bool:
         return False
     if was_crowded(entry):
         return False
-    if was_refused_earlier(entry.status, entry.fields):
+    if was_refused_earlier(entry.status, entry.reason, entry.fields):
         return False
     return entry.condemned or entry.count >= CONDEMNING
 
@@ -180,18 +181,19 @@ def was_crowded(entry: Quarantined) -> bool:
     return entry.status == "out_of_memory" and "CUDA" in entry.reason
 
 
-def was_refused_earlier(status: str, details: Mapping[str, Any]) -> bool:
-    """Return True if numbers were called wrong by an earlier revision of the check; ``details`` as of `checked`."""
+def was_refused_earlier(status: str, reason: str, details: Mapping[str, Any]) -> bool:
+    """Return True if an earlier revision of the check has refused numbers, or a changed operand; ``details`` as of `checked`."""
     revision = details.get(_CHECK)
-    return status == "wrong" and not (isinstance(revision, int) and revision >= REVISION)
+    by_check = status == "wrong" or (status == "red_zone" and reason.startswith(CHANGED))
+    return by_check and not (isinstance(revision, int) and revision >= REVISION)
 
 
 def refused_earlier(entries: Mapping[str, Quarantined]) -> dict[str, str]:
-    """Return the candidates in quarantine whose numbers an earlier revision of the check called wrong, and that as reason."""
+    """Return the candidates in quarantine that an earlier revision of the check refused, and that as reason."""
     return {
         name: REFUSED
         for name, entry in entries.items()
-        if was_refused_earlier(entry.status, entry.fields)
+        if was_refused_earlier(entry.status, entry.reason, entry.fields)
     }
 
 

@@ -64,7 +64,7 @@ class _JobWatch:
 class BenchWorker:
     """Measures candidates on one device, in a process that any of them may break.
 
-    Safe to use from several threads: one job runs at a time.
+    Safe to use from several threads: one job runs at a time, and the process that it has broken is ended before the next.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -99,11 +99,12 @@ class BenchWorker:
             "measuring %s", candidate.candidate_id
         )  # before it runs: it may end this process
         watch = _JobWatch(_limits(filter(None, (job.library, candidate))))
-        result = self._run(job, watch)
-        if isinstance(result, JobFailed):
-            outcome = _failed(candidate, watch, result)
-            result = replace(outcome, elapsed_s=time.monotonic() - started)
-        self._after(result.status)
+        with self._process.held():
+            result = self._run(job, watch)
+            if isinstance(result, JobFailed):
+                outcome = _failed(candidate, watch, result)
+                result = replace(outcome, elapsed_s=time.monotonic() - started)
+            self._after(result.status)
         if result.status != "ok":
             _LOG.debug("%s: %s: %s", candidate.candidate_id, result.status, result.reason)
         return result
@@ -119,26 +120,23 @@ class BenchWorker:
         samples: dict[str, list[tuple[float, bool]]] = {name: [] for name in remaining}
         rounds = job.rounds
         _LOG.debug("measuring in turns: %s", ", ".join(remaining))
-        while remaining and rounds > 0:
-            watch = _JobWatch(_limits(remaining.values()))
-            result = self._run(
-                replace(job, candidates=tuple(remaining.values()), rounds=rounds), watch
-            )
-            for name, values in watch.samples.items():
-                samples[name].extend(values)
-            if not isinstance(result, JobFailed):
-                done |= {outcome.candidate_id: outcome for outcome in result}
-                break
-            self._after(result.status)
-            names = [watch.culprit] if watch.culprit in remaining else list(remaining)
-            done |= {name: _failed(remaining.pop(name), watch, result) for name in names}
-            rounds -= min((len(watch.samples.get(name, ())) for name in remaining), default=0)
-        for name in (
-            remaining.keys() - done.keys()
-        ):  # all rounds were over when another candidate failed
-            done[name] = Outcome(name, "ok")
-        for outcome in done.values():
-            self._after(outcome.status)
+        with self._process.held():
+            while remaining:
+                watch = _JobWatch(_limits(remaining.values()))
+                shorter = replace(job, candidates=tuple(remaining.values()), rounds=rounds)
+                result = self._run(shorter, watch)
+                for name, values in watch.samples.items():
+                    samples[name].extend(values)
+                if not isinstance(result, JobFailed):
+                    done |= {outcome.candidate_id: outcome for outcome in result}
+                    break
+                self._after(result.status)
+                names = [watch.culprit] if watch.culprit in remaining else list(remaining)
+                done |= {name: _failed(remaining.pop(name), watch, result) for name in names}
+                taken = min((len(watch.samples.get(name, ())) for name in remaining), default=0)
+                rounds = max(1, rounds - taken)  # the check of the others comes after their last
+            for name in remaining:
+                self._after(done[name].status)
         return tuple(
             _with_samples(done[candidate.candidate_id], samples[candidate.candidate_id])
             for candidate in job.candidates
@@ -150,16 +148,17 @@ class BenchWorker:
         Raises:
             WorkerError: No worker could be started.
         """
-        result = self._process.attempt(job, limit_s)
-        if isinstance(result, JobFailed):
-            self._after(result.status)
+        with self._process.held():
+            result = self._process.attempt(job, limit_s)
+            if isinstance(result, JobFailed):
+                self._after(result.status)
         return result
 
     def release(self) -> None:
         """Let the process, if it runs, drop the operands it keeps and give the GPU's memory back."""
         if self.pid is None:
             return
-        with suppress(WorkerError):  # it was closed, and has given back all
+        with suppress(WorkerError), self._process.held():  # it was closed, and has given back all
             result = self._process.attempt(_RELEASE, _RELEASE_S)
             if isinstance(result, JobFailed):
                 _LOG.debug("memory is given back by ending the worker: %s", result.reason)

@@ -1,4 +1,4 @@
-"""Threads that each keep one compile worker busy, bounded by cores and by free memory."""
+"""Threads that each keep one compile worker busy, and workers that are started ahead; bounded by cores and by free memory."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ Done = Callable[[list[Compiled]], None]
 
 SETUP_S = 120.0
 """Seconds until a job reports its start: a worker's first Triton job imports torch."""
-_SPARES = 8
-"""Processes that are started ahead, at most: as many Triton candidates as a first problem has."""
+_SPARE_BYTES = 1 << 30
+"""Free memory for each process that is started ahead: with torch and Triton imported it has 0.4 GB, and then compiles."""
+_HEAD_START_S = 20.0
+"""Seconds that a job waits for the imports of a process that was started ahead; its own process would start from nothing."""
 _WARNED: set[str] = set()
 _MEMORY_POLL_S = 0.2
 _CGROUP = Path("/sys/fs/cgroup")
@@ -52,10 +54,18 @@ class _Queued:
     until: Callable[[], float] | None = None
 
 
+@dataclass(frozen=True)
+class _Spare:
+    """A process that was started ahead, and when its imports have ended, in whatever way."""
+
+    process: WorkerProcess
+    imported: threading.Event
+
+
 class CompilePool:
     """Compiles jobs in worker processes, and calls ``done`` of each job once.
 
-    Threads and processes start when there is work for them. After a compiler crash or hang, the
+    Threads and processes start when there is work for them, or ahead of it by `prewarm`. After a compiler crash or hang, the
     kernels of its job are compiled one by one; the pool continues.
     """
 
@@ -75,7 +85,7 @@ class CompilePool:
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._processes: list[WorkerProcess] = []
-        self._spares: list[WorkerProcess] = []
+        self._spares: list[_Spare] = []
         self._warm: set[WorkerProcess] = set()
         self._threads = 0
         self._active = 0
@@ -111,20 +121,30 @@ class CompilePool:
             self._put(queued, rank)
             self._hire()
 
-    def prewarm(self, job: CallJob) -> None:
+    def prewarm(self, job: CallJob, most: int) -> None:
         """Start processes for the first Triton jobs, and run a function in them: importing torch and Triton takes seconds.
 
         Each takes the place of a worker that has run none. C++ and CUDA jobs need none of that, and do not wait for it.
+
+        Args:
+            job: The function.
+            most: Maximum number of processes with the imports; limited to the jobs that may run at once, and by free memory.
+
+        Raises:
+            RuntimeError: No thread can be started.
         """
+        self._discard([spare for spare in self._spares if _is_lost(spare)])
         with self._changed:
-            count = 0 if self._closed else min(self.workers, _SPARES) - len(self._processes)
-            for number in range(count):
+            ready = sum(process.alive for process in self._warm) + len(self._spares)
+            most = min(most, self.workers, available_bytes() // _SPARE_BYTES)
+            for number in range(0 if self._closed else most - ready):
                 process = WorkerProcess(self._settings, f"compile worker, spare {number + 1}")
-                self._processes.append(process)
-                self._spares.append(process)
+                spare = _Spare(process, threading.Event())
                 threading.Thread(
-                    target=_try, args=(process, job), name="prewarm", daemon=True
+                    target=_import_ahead, args=(spare, job), name="prewarm", daemon=True
                 ).start()
+                self._processes.append(process)
+                self._spares.append(spare)
 
     def close(self) -> None:
         """End all workers. Jobs that are queued or running end as ``skipped``."""
@@ -174,15 +194,33 @@ class CompilePool:
         """Return a spare in place of a process that has not imported what a Triton job needs, while there is one."""
         if not isinstance(job, TritonCompileJob):
             return process
+        while (spare := self._spare_for(process)) is not None:
+            if spare.imported.wait(_HEAD_START_S) and spare.process.alive:
+                with self._changed:
+                    self._processes.remove(process)
+                    self._warm.discard(process)
+                    self._warm.add(spare.process)
+                process.close()
+                return spare.process
+            self._discard([spare])
         with self._changed:
-            if self._closed or process in self._warm or not self._spares:
-                self._warm.add(process)
-                return process
-            self._processes.remove(process)
-            spare = self._spares.pop(0)
-            self._warm.add(spare)
-        process.close()
-        return spare
+            self._warm.add(process)
+        return process
+
+    def _spare_for(self, process: WorkerProcess) -> _Spare | None:
+        """Take a spare for a process without the imports; None if it has them, or if there is none."""
+        with self._changed:
+            has_imports = process in self._warm and process.alive
+            return None if self._closed or has_imports or not self._spares else self._spares.pop(0)
+
+    def _discard(self, spares: Sequence[_Spare]) -> None:
+        """End spares: one that has idled, that does not start, or whose imports take too long."""
+        with self._changed:
+            self._spares = [spare for spare in self._spares if spare not in spares]
+            for spare in spares:
+                self._processes.remove(spare.process)
+        for spare in spares:
+            spare.process.close()
 
     def _serve(self, process: WorkerProcess, queued: _Queued) -> None:
         try:
@@ -229,9 +267,17 @@ class CompilePool:
         return memory_bytes <= min(free, self._room_bytes - self._promised_bytes)
 
 
-def _try(process: WorkerProcess, job: CallJob) -> None:
-    with suppress(WorkerError):  # the first job in it says so
-        process.attempt(job, SETUP_S)
+def _import_ahead(spare: _Spare, job: CallJob) -> None:
+    try:
+        with suppress(WorkerError):  # the first job says so
+            spare.process.attempt(job, SETUP_S)
+    finally:
+        spare.imported.set()
+
+
+def _is_lost(spare: _Spare) -> bool:
+    """Return whether a spare has ended: it idles for ``worker_idle_s`` at most."""
+    return spare.imported.is_set() and not spare.process.alive
 
 
 def compile_all(process: WorkerProcess, job: CompileJob, until: float = math.inf) -> list[Compiled]:

@@ -34,6 +34,8 @@ not worth measuring on this device) put the candidate into quarantine."""
 
 OUT_OF_TIME = "the tuning budget ended"
 """Reason of candidates that were not compiled or measured before their graph's budget ended."""
+CHANGED = "it changed its operand"
+"""Beginning of the reason of a candidate that has changed an operand."""
 MAY_HAVE_CHANGED = "it, or another measured in turns with it, changed an operand"
 """Reason of finalists one of which has changed an operand, where none does so alone."""
 

@@ -18,22 +18,21 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
-from inductor_plugin.config.variables import OPENMP_PINS, process_environment
 from inductor_plugin.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.failure import one_line, says_no_memory
+from inductor_plugin.worker.interpreter import isolation, variables_of
 from inductor_plugin.worker.jobs import Event, JobFailed, WorkerSettings
 from inductor_plugin.worker.pipe import Pipe
 
 _LOG = logging.getLogger(__name__)
 _ENTRY = Path(__file__).with_name("child") / "main.py"
 _TAIL_BYTES = 2000
-_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 _WITHOUT_MEMORY = (signal.SIGABRT, signal.SIGSEGV)
 """Signals that end a process which gets no memory: C++ aborts for a bad_alloc that nothing catches, and C that does not
@@ -66,7 +65,7 @@ class _Child:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
-                    *_isolation(),
+                    *isolation(),
                     str(_ENTRY),
                     str(theirs.fileno()),
                     str(lifeline),
@@ -79,18 +78,20 @@ class _Child:
                 close_fds=True,
                 pass_fds=(theirs.fileno(), lifeline),
                 start_new_session=True,
-                env=_environment(settings),
+                env=variables_of(settings),
             )
-        except OSError:
+            reaper = threading.Thread(target=self._reap, name=f"{name} reaper", daemon=True)
+            reaper.start()
+        except (OSError, RuntimeError):  # no process, or no thread that waits for its end
             ours.close()
-            os.close(self._lifeline)
+            self.output.close()
+            os.close(self._lifeline)  # by which a process ends
             raise
         finally:
             theirs.close()
             os.close(lifeline)
         self.pipe = Pipe(ours, name)
         self.memory_bytes = settings.memory_bytes
-        threading.Thread(target=self._reap, name=f"{name} reaper", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -125,9 +126,10 @@ class _Child:
         return text.decode(errors="replace").strip()
 
     def close(self) -> None:
-        """Kill it, wait until it is reaped, and close our ends."""
-        self.kill()
-        self.ended.wait(10.0)
+        """Kill it, wait until it is reaped, and close our ends; in a fork of the process that started it, close the ends alone."""
+        if self.owner == os.getpid():
+            self.kill()
+            self.ended.wait(10.0)
         self.pipe.close()
         self.output.close()
 
@@ -184,6 +186,12 @@ class WorkerProcess:
         """Number of its process and process group; None if it is not running."""
         child = self._child
         return child.pid if child is not None and child.alive else None
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Keep the jobs of other threads out, so that `stop` ends no process that runs one of theirs."""
+        with self._lock:
+            yield
 
     def start(self) -> None:
         """Start the process unless it runs, and wait until it is ready for a job.
@@ -328,34 +336,6 @@ class WorkerProcess:
         if child is not None and child.owner == os.getpid():
             self._finalizer.detach()
             child.close()
-
-
-def _environment(settings: WorkerSettings) -> dict[str, str]:
-    """Return the child's environment variables: ours, with the plugin disabled."""
-    environment = process_environment() | {"INDUCTOR_PLUGIN_ENABLE": "0"}
-    if settings.kind == "compile":
-        environment["LC_ALL"] = "C.UTF-8"  # the compiler's messages are parsed
-        for name in OPENMP_PINS:  # they would hold all compilers on one core
-            environment.pop(name, None)
-        # A CUDA context takes 0.5 GB of GPU memory per worker, and code that queries the driver while
-        # compiling would not compile on a machine without a GPU.
-        environment |= dict.fromkeys(_VISIBLE_DEVICES, "")
-    if settings.cache_dir:
-        environment["TORCHINDUCTOR_CACHE_DIR"] = settings.cache_dir
-    return environment
-
-
-def _isolation() -> list[str]:
-    """Return this interpreter's flags that keep a user's environment out of Python, for a child."""
-    if sys.flags.isolated:
-        return ["-I", "-S"] if sys.flags.no_site else ["-I"]
-    flags = {
-        "-E": sys.flags.ignore_environment,
-        "-s": sys.flags.no_user_site,
-        "-S": sys.flags.no_site,
-        "-P": getattr(sys.flags, "safe_path", False),  # from Python 3.11 on
-    }
-    return [flag for flag, is_set in flags.items() if is_set]
 
 
 def _descendants(pid: int) -> list[int]:

@@ -68,8 +68,14 @@ def _blas_library() -> str:
 
 
 def _priority() -> str:
-    # As text, since a key has no lists of numbers.
-    return " ".join(map(str, _C._get_sdp_priority_order()))
+    """Return the order of attention's backends, as text, since a key has no lists of numbers.
+
+    The first attention of a process puts cuDNN first on a GPU of compute capability 9.0 or 10.0 (``priority_order`` in
+    aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). That is torch's own default there, not a change by the user: records from
+    before that attention and from after it have one key.
+    """
+    order = " ".join(map(str, _C._get_sdp_priority_order()))
+    return _SDPA_ORDER if order == _CUDNN_FIRST else order
 
 
 def _set_priority(order: str) -> None:
@@ -156,6 +162,7 @@ _C: Any = getattr(torch, "_C")  # noqa: B009 - private: some switches have no pu
 _CUDA: Any = torch.backends.cuda  # typed partly
 _CUDNN: Any = torch.backends.cudnn
 _BENCHMARK_LIMIT = 10
+_SDPA_ORDER, _CUDNN_FIRST = "1 2 0 3 4", "3 1 2 0 4"
 _SDPA = {
     "flash": ("flash_sdp_enabled", "enable_flash_sdp"),
     "efficient": ("mem_efficient_sdp_enabled", "enable_mem_efficient_sdp"),
@@ -173,7 +180,7 @@ SWITCHES = (
         Switch(f"sdpa_{name}", True, getattr(_CUDA, read), getattr(_CUDA, write))  # noqa: FBT003
         for name, (read, write) in _SDPA.items()
     ),
-    Switch("sdpa_priority", "1 2 0 3 4", _priority, _set_priority),
+    Switch("sdpa_priority", _SDPA_ORDER, _priority, _set_priority),
     Switch(
         "sdpa_math_reduction",
         False,  # noqa: FBT003

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 from inductor_plugin.config import Config
+from inductor_plugin.errors import OptionError
 from inductor_plugin.inductor import warmup
 from inductor_plugin.worker.devices import lookup
 from tests.support.fakes.devices import described
@@ -67,3 +69,23 @@ def test_no_worker_is_started_for_a_device_that_nobody_describes_rightly(
         warmup.warm_up(config, product())
         assert lookup.why_unknown("xpu:0").startswith("device 'xpu' (registered as ")
     assert asked == ["xpu:0"]
+
+
+def test_a_head_start_that_fails_is_left_to_the_first_job(
+    monkeypatch: pytest.MonkeyPatch, cache_dir: Path
+) -> None:
+    escaped: list[object] = []
+    asked = threading.Event()
+
+    def fails(_: object) -> None:
+        asked.set()
+        raise OptionError("there is no such cluster")
+
+    monkeypatch.setattr(threading, "excepthook", escaped.append)
+    monkeypatch.setattr(warmup.DeviceContext, "prewarm", fails)
+    warmup.warm_up(Config(cache_dir=cache_dir, policy="tune"), product())
+    assert asked.wait(10.0)
+    for thread in threading.enumerate():
+        if thread.name.endswith("(_prewarm)"):
+            thread.join(10.0)
+    assert escaped == []

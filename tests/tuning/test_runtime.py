@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import logging
 import os
 import threading
@@ -68,39 +67,34 @@ def test_other_options_are_another_site_on_the_same_store(
     assert other.environment == first.environment
 
 
-def test_contexts_with_equal_workers_share_one(
-    runtime: Runtime, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("options", "on_host", "ranks", "most"),
+    [
+        ({}, False, "", [8]),
+        ({"gemm_backends": "ATEN,TRITON"}, False, "4", [2]),
+        ({}, False, "16", [1]),
+        ({}, True, "", []),
+        ({"gemm_backends": "ATEN,CUTLASS"}, False, "", []),
+        ({"compile_farm": "ray:nowhere:1"}, False, "", []),
+    ],
+)
+def test_workers_that_compile_triton_for_a_gpu_are_started_ahead(
+    runtime: Runtime,
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    on_host: bool,
+    ranks: str,
+    most: list[int],
 ) -> None:
-    free = itertools.count(1 << 30)  # what is free differs from call to call
-    monkeypatch.setattr(
-        "inductor_plugin.tuning.environment.available_bytes", lambda: 5 * next(free)
-    )
-    products = runtime.context(config(cache_dir), "cpu", {})
-    attentions = runtime.context(config(cache_dir), "cpu", {"flash": "3"})
-    assert attentions.environment != products.environment
-    assert attentions.bench() is products.bench()
-    monkeypatch.setattr("inductor_plugin.tuning.environment.float32_precision", lambda _: "high")
-    assert runtime.context(config(cache_dir), "cpu", {}).bench() is not products.bench()
-
-
-def test_a_worker_that_was_closed_is_not_shared_any_more(runtime: Runtime, cache_dir: Path) -> None:
-    closed = runtime.context(config(cache_dir), "cpu", {}).bench()
-    runtime.close()
-    assert runtime.context(config(cache_dir), "cpu", {}).bench() is not closed
-
-
-@pytest.mark.parametrize("on_host", [True, False])
-def test_workers_that_compile_for_a_gpu_are_started_ahead(
-    runtime: Runtime, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, *, on_host: bool
-) -> None:
-    jobs: list[CallJob] = []
-    pool = SimpleNamespace(prewarm=jobs.append)
-    monkeypatch.setattr(runtime, "compile_pool", lambda *_: pool)
+    started: list[tuple[CallJob, int]] = []
+    monkeypatch.setattr(runtime_module.CompilePool, "prewarm", lambda _, *job: started.append(job))
     monkeypatch.setattr(runtime_module, "on_host", lambda _device: on_host)
     monkeypatch.setattr(runtime_module.BenchWorker, "prewarm", lambda _self: None)
-    runtime.context(config(cache_dir), "cpu", {}).prewarm()
-    assert len(jobs) == (0 if on_host else 1)
-    for job in jobs:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    runtime.context(config(cache_dir, **options), "cpu", {}).prewarm()
+    assert [count for _, count in started] == most
+    for job, _ in started:
         assert callable(getattr(importlib.import_module(job.module), job.function))
 
 

@@ -32,6 +32,9 @@ from tests.support.fakes.selection import (
     rig,
 )
 
+EARLIER: tuple[dict[str, Any], ...] = ({}, {"check": REVISION - 1}, {"check": "2"})
+"""What earlier revisions of the check have left in records."""
+
 
 def measured(status: str, **provenance: Any) -> Measured:
     return Measured(
@@ -116,16 +119,24 @@ def test_a_measurement_of_earlier_versions_that_was_compared_with_nothing_is_rep
     assert is_valid(measured("raised"), config(), library=False)
 
 
-def test_numbers_that_an_earlier_check_refused_are_compared_again() -> None:
-    """It refused right kernels: frozen int8 weights, results of large scales."""
+@pytest.mark.parametrize(
+    ("status", "reason", "by_check"),
+    [
+        ("wrong", "out: 3 numbers differ", True),
+        ("red_zone", "it changed its operand 6", True),
+        ("red_zone", "it wrote 64 bytes behind its output", False),
+    ],
+)
+def test_what_an_earlier_check_refused_is_checked_again(
+    status: Any, reason: str, by_check: bool
+) -> None:
+    """It refused right kernels: frozen int8 weights, results of large scales, gradients of attention that compute delta."""
     now = checked(NumberCheck(Tolerance(0.1, 0.1)), verify=True)
-    assert is_valid(measured("wrong", **now), config(), library=False)
-    for before in ({}, {"check": REVISION - 1}, {"check": "2"}):
-        assert not is_valid(measured("wrong", **before), config(), library=False)
-        entry = Quarantined("environment", "a", "wrong", "", 0.0, 0.0, 1, before)
-        assert not keeps_out(entry, config())
-    entry = Quarantined("environment", "a", "wrong", "", 0.0, 0.0, 1, now)
-    assert keeps_out(entry, config())
+    for check, again in ((now, False), *((old, by_check) for old in EARLIER)):
+        row = replace(measured(status, **check), reason=reason)
+        assert is_valid(row, config(), library=False) is not again
+        entry = Quarantined("environment", "a", status, reason, 0.0, 0.0, 1, check)
+        assert keeps_out(entry, config()) is not again
 
 
 @pytest.mark.parametrize(

@@ -327,3 +327,39 @@ def test_a_benchmark_worker_works_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch
         for device in ("cuda:1", "cpu"):
             main.apply_settings(WorkerSettings(sys_path=(), kind="bench", device=device))
     assert chosen == ["cuda:1", "its context"]
+
+
+def test_a_fork_of_the_parent_does_not_wait_for_a_worker_that_is_not_its_own(
+    worker: WorkerProcess,
+) -> None:
+    pid = worker.run(GET_PID, 10.0)
+    child = worker._child  # pyright: ignore[reportPrivateUsage]
+    assert child is not None
+    child.owner = os.getppid()
+    started = time.monotonic()
+    child.close()
+    assert time.monotonic() - started < 5.0
+    assert Path(f"/proc/{pid}").exists()
+
+
+def test_a_worker_without_a_thread_that_waits_for_it_is_not_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[Any] = []
+    popen: Any = subprocess.Popen
+
+    def kept(*arguments: Any, **options: Any) -> Any:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    def fails(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(subprocess, "Popen", kept)
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(WorkerError, match="can't start new thread"):
+        WorkerProcess(SETTINGS, "a worker").start()
+    (process,) = started
+    assert process.wait(10.0) == 0
+    assert len(list(Path("/proc/self/fd").iterdir())) <= open_before

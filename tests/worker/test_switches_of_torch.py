@@ -220,6 +220,16 @@ def test_the_order_of_attention_s_backends_is_in_key_and_worker() -> None:
     assert differing() == ()
 
 
+def test_the_order_that_torch_sets_in_the_first_attention_is_no_change_of_the_users() -> None:
+    """On an H200 products had another key before the first attention of a process than after it."""
+    before = _C._get_sdp_priority_order()
+    _C._set_sdp_priority_order([3, 1, 2, 0, 4])
+    try:
+        assert differing() == ()
+    finally:
+        _C._set_sdp_priority_order(before)
+
+
 def test_another_implementation_of_flash_attention_is_activated_where_it_is_known() -> None:
     class Handle:
         def remove(self) -> None:

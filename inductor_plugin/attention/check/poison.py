@@ -10,6 +10,7 @@ and one in a key, and the kernel runs once more:
     k[b, hk, j]        out, lse, dq of the rows that see it; dk[j]    other sequences and key heads;
                                                                       out, lse of the other rows
 
+The lse of a library kernel may be a number: that of torch's FlashAttention 2 is (H200, torch 2.11).
 A mask that is added to the scores does not hide NaN (NaN - inf is NaN), a mask that replaces scores does.
 Not checked are dq of rows that do not see the key, and gradients of the same head's other keys: kernels
 differ there (0 * NaN is NaN). They would differ in out for NaN in v, which is not planted.
@@ -107,6 +108,8 @@ def nan_leaks(
     planted: Sequence[NanSite],
     output: str,
     results: Sequence[Tensor],
+    *,
+    library: bool,
 ) -> str:
     """Return how a kernel treats planted NaN wrongly, empty if it does not.
 
@@ -116,6 +119,7 @@ def nan_leaks(
         planted: Where NaN was planted.
         output: Name of the output.
         results: The output, by sequence: [heads, rows, width].
+        library: Whether it is a library kernel's.
     """
     for sequence, (result, (queries, keys)) in enumerate(zip(results, lengths, strict=True)):
         infinite = ~result.isfinite().all(-1)
@@ -125,9 +129,7 @@ def nan_leaks(
             may |= fully_masked_rows(facts, queries, keys, result.device)
         for site in (site for site in planted if site.sequence == sequence):
             must_here, may_here = spoiled_rows(facts, (queries, keys), site, output, result.device)
-            # That of FlashAttention 2 is a number there (H200, torch 2.11). Only gradients read an lse, and those that would
-            # read this one are NaN because of q and k already.
-            if output != "lse":
+            if output != "lse" or not library:
                 must |= must_here
             may |= may_here
         for wrong, words in (

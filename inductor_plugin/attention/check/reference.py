@@ -229,8 +229,8 @@ class Reference:
         restore()
         return None
 
-    def nan_leaks(self, outputs: Mapping[str, Tensor]) -> str:
-        """Return how a kernel treats planted NaN wrongly, empty if it does not."""
+    def nan_leaks(self, outputs: Mapping[str, Tensor], *, library: bool) -> str:
+        """Return how a kernel treats planted NaN wrongly, empty if it does not; ``library`` if it is a library kernel."""
         leaks = (
             nan_leaks(
                 self.facts,
@@ -238,6 +238,7 @@ class Reference:
                 self.planted,
                 name,
                 sequences(self.facts, name, tensor, self._cu),
+                library=library,
             )
             for name, tensor in outputs.items()
         )

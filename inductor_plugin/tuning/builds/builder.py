@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -390,7 +390,10 @@ class Builder:
             },
             compiled.resources,
         )
-        if kernel.holds("kernel.so", Path(compiled.library)):
-            published.setdefault(compiled.library, kernel.path("kernel.so"))
+        # Evicted meanwhile: the next kernel is stored from the compiler's file, too.
+        with suppress(OSError):
+            library = Path(compiled.library)
+            if compiled.library not in published and kernel.holds("kernel.so", library):
+                published[compiled.library] = kernel.path("kernel.so")
         self._journal.count(item.task, compiled=1)
         return kernel

@@ -137,7 +137,8 @@ class AttentionVerifier:
         if restore is None:
             return ""
         try:
-            reason = self._reference.nan_leaks(kernel.run())
+            is_library = library_kernel(kernel.candidate)
+            reason = self._reference.nan_leaks(kernel.run(), library=is_library)
         finally:
             restore()
         if kernel.library:

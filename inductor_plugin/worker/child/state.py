@@ -12,6 +12,7 @@ from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child.attention import AttentionVerifier
 from inductor_plugin.worker.child.operands import build, checksum
 from inductor_plugin.worker.child.product import ProductVerifier
+from inductor_plugin.worker.jobs import CHANGED
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class ProblemState:
         if index is None:
             return ""
         self.forget_operands()
-        return f"it changed its operand {index}"
+        return f"{CHANGED} {index}"
 
     def _is_rewritten(self, spec: TensorSpec) -> bool:
         """Return whether calls of some candidates compute an operand themselves, before their kernel reads it."""

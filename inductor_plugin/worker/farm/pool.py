@@ -27,7 +27,7 @@ from inductor_plugin.errors import WorkerError, warn_once
 from inductor_plugin.worker.compile_pool import CompilePool, Done, kernel_keys, warn_of_skipped
 from inductor_plugin.worker.farm.cluster import Cluster
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel, parcel_of, unpacked
-from inductor_plugin.worker.jobs import OUT_OF_TIME, CallJob, Compiled, CompileJob, WorkerSettings
+from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CompileJob, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -167,9 +167,6 @@ class FarmPool:
                 )
                 self._thread.start()
         self._answers.put(None)
-
-    def prewarm(self, job: CallJob) -> None:
-        """Do nothing: a node keeps its workers between jobs (`worker/farm/node.py`)."""
 
     def close(self) -> None:
         """Give all up. Jobs that are queued or running end as ``skipped``."""
