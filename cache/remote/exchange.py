@@ -72,6 +72,7 @@ class Exchange:
         self._guard = threading.Lock()
         self._amounts = Amounts()
         self._receipts = Receipts()
+        self._environments: set[str] = set()  # that are in the remote: two requests for each record
 
     @property
     def is_unconfirmed(self) -> bool:
@@ -200,6 +201,7 @@ class Exchange:
             raise content
         self._count(bytes_read=len(content))
         self._store.put_environment(parse_environment(content, digest))
+        self._environments.add(digest)
 
     def _chain(self, place: Place, begun: Chain, timeout_s: float) -> Chain:
         """Return the chain of a record from where it is known.
@@ -230,10 +232,11 @@ class Exchange:
         return Answer(chain, hit, chain.damaged, error=chain.error)
 
     def _publish_environment(self, digest: str, timeout_s: float) -> None:
-        fields = self._store.environment(digest)
+        fields = None if digest in self._environments else self._store.environment(digest)
         if fields is not None:
             described = document.dump(environment_document(digest, fields))
             self._created(environment_name(digest), described, timeout_s)
+            self._environments.add(digest)
 
     def _is_free(self, name: str, timeout_s: float) -> bool:
         """Return whether no object has a name.
