@@ -87,9 +87,8 @@ class RecordShelf:
         stored = None
         with suppress(CacheError):
             stored = self._stored(path)
-        merged = self._merged(place, stored, record, law)
-        with self._guard:
-            self._memory[place] = merged
+        with self._guard:  # no lock of the folder is held here: two threads may put one record
+            merged = self._memory[place] = self._merged(place, stored, record, law)
         return merged
 
     def put_environment(self, fields: Mapping[str, Any]) -> str:

@@ -75,9 +75,11 @@ def enable(**chosen: object) -> None:
     config, others = _loaded(chosen)
     hooks = _hooks()
     if hooks is not None:
-        accept_options(chosen)
         with _LOCK:
             hooks.wrap_backend(config, others, _STOCK)
+        accept_options(
+            chosen
+        )  # behind what refuses them, so that the options of a call before stay
 
 
 def accept_options(chosen: Mapping[str, object]) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from inductor_plugin.cache.remote.chain import Chain
+from inductor_plugin.errors import warn_once
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -17,7 +22,8 @@ class Answer:
         damage: Damaged objects, and why.
         refused: Why its winner's kernel may not run here, empty if it may.
         expired: Whether its winner's kernel is described, and no build of it has all its files any more.
-        error: Why something could not be read; None if it could.
+        unkept: Why its winner's kernel could not be written to this cache, empty if it could: no fault of the remote.
+        error: Why something could not be read from the remote; None if it could.
     """
 
     chain: Chain
@@ -25,4 +31,23 @@ class Answer:
     damage: tuple[str, ...] = ()
     refused: str = ""
     expired: bool = False
+    unkept: str = ""
     error: OSError | None = None
+
+
+def tell_of(answers: Collection[Answer], url: str) -> None:
+    """Warn once of each kind of what is wrong: damage, kernels that may not run here, kernels that could not be kept.
+
+    Args:
+        answers: What the remote said.
+        url: Its URL, for messages.
+    """
+    for damage in (text for answer in answers for text in answer.damage):
+        logger.info("damaged object in the remote cache: %s", damage)
+        text = f"damaged object in the remote cache: {damage}; it is ignored, and `stats` counts further ones"
+        warn_once(logger, text, f"damaged {url}")
+    for answer in answers:
+        if answer.refused:
+            warn_once(logger, answer.refused, f"refused kernels of {url}")
+        if answer.unkept:
+            warn_once(logger, answer.unkept, f"kernels of {url} are not kept")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from inductor_plugin.cache import document
@@ -72,6 +72,7 @@ class Exchange:
         self._guard = threading.Lock()
         self._amounts = Amounts()
         self._receipts = Receipts()
+        self._environments: set[str] = set()  # that are in the remote: two requests for each record
 
     @property
     def is_unconfirmed(self) -> bool:
@@ -89,19 +90,28 @@ class Exchange:
 
         What arrives is checked as an import is: size, checksum, depth, type of every field, and that it is what was asked for.
         """
+        parts = [*self.fetch_parts(places, timeout_s)]
+        return {place: answer for part in parts for place, answer in part.items()}
+
+    def fetch_parts(
+        self, places: Sequence[Place], timeout_s: float
+    ) -> Iterator[dict[Place, Answer]]:
+        """Do as `fetch`, and yield the answers as they are complete: those without a missing kernel do not wait for others."""
         chains = read_chains(
             lambda n, limits: self._files.read(n, limits, timeout_s), places, keys=self._keys
         )
         answers = {place: self._taken(chain) for place, chain in chains.items()}
-        if self._kernels is not None:
-            self._kernels.fetch(answers, timeout_s)
-        self._count(
-            asked=len(answers),
-            hits=sum(answer.hit for answer in answers.values()),
-            bytes_read=sum(chain.bytes for chain in chains.values()),
-            corrupt=sum(len(answer.damage) for answer in answers.values()),
-        )
-        return answers
+        kernels = self._kernels
+        for complete in [[*answers]] if kernels is None else kernels.fetch(answers, timeout_s):
+            part = {place: answers[place] for place in complete}
+            self._count(
+                asked=len(part),
+                hits=sum(answer.hit for answer in part.values()),
+                bytes_read=sum(chains[place].bytes for place in part),
+                corrupt=sum(len(answer.damage) for answer in part.values()),
+            )
+            if part:
+                yield part
 
     def publish(self, record: Record, timeout_s: float, known: Chain | None = None) -> Chain:
         """Write what is known of a record, unless the remote knows it; return its chain after that.
@@ -153,22 +163,21 @@ class Exchange:
 
     def _outgoing(self, record: Record, chain: Chain, timeout_s: float) -> Edition:
         """Return what this machine writes of a record, and write the environment and the kernel before, where they are news."""
-        entry = None if self._kernels is None else self._kernels.outgoing(record, chain.edition)
-        if entry is None or self._kernels is None:
-            mine = edition_of(record)
-        else:
-            mine = edition_of(record, {entry.digest: self._kernels.described(entry)})
-        is_known = not is_news(chain.edition, united(chain.edition, mine, self._keys), chain.next)
-        has_expired = (
-            entry is not None
-            and self._kernels is not None
-            and self._kernels.has_expired(record.environment, entry)
-        )
-        if is_known and not has_expired:
+        alone, environment, kernels = edition_of(record), record.environment, self._kernels
+        entry = None if kernels is None else kernels.outgoing(record, chain.edition)
+        described = None if kernels is None or entry is None else kernels.described(entry)
+        mine = alone
+        if entry is not None and described is not None:
+            mine = edition_of(record, {entry.digest: described})
+        is_news_there = is_news(chain.edition, united(chain.edition, mine, self._keys), chain.next)
+        if kernels is None or entry is None or described is None:
+            if is_news_there:
+                self._publish_environment(environment, timeout_s)
             return mine
-        self._publish_environment(record.environment, timeout_s)
-        if entry is not None and self._kernels is not None:
-            self._kernels.publish(record.environment, entry, timeout_s, self._created)
+        if is_news_there or kernels.has_expired(environment, entry):
+            self._publish_environment(environment, timeout_s)
+            if not kernels.publish(environment, entry, timeout_s, self._created):
+                return alone
         return mine
 
     def _say_full(self, record: Record, chain: Chain) -> None:
@@ -192,6 +201,7 @@ class Exchange:
             raise content
         self._count(bytes_read=len(content))
         self._store.put_environment(parse_environment(content, digest))
+        self._environments.add(digest)
 
     def _chain(self, place: Place, begun: Chain, timeout_s: float) -> Chain:
         """Return the chain of a record from where it is known.
@@ -222,10 +232,11 @@ class Exchange:
         return Answer(chain, hit, chain.damaged, error=chain.error)
 
     def _publish_environment(self, digest: str, timeout_s: float) -> None:
-        fields = self._store.environment(digest)
+        fields = None if digest in self._environments else self._store.environment(digest)
         if fields is not None:
             described = document.dump(environment_document(digest, fields))
             self._created(environment_name(digest), described, timeout_s)
+            self._environments.add(digest)
 
     def _is_free(self, name: str, timeout_s: float) -> bool:
         """Return whether no object has a name.

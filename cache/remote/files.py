@@ -266,6 +266,37 @@ class LocalFiles:
             return error
 
 
+class WatchedFiles:
+    """Objects of another store, with a notice before each request."""
+
+    def __init__(self, files: Files, begins: Callable[[float], None]) -> None:
+        """Call ``begins`` with the limit of each request, in seconds, before it."""
+        self._files = files
+        self._begins = begins
+
+    def read(
+        self, names: Sequence[str], limits: Sequence[int], timeout_s: float
+    ) -> list[bytes | OSError]:
+        """Return each object, or why it cannot be read."""
+        self._begins(timeout_s)
+        return self._files.read(names, limits, timeout_s)
+
+    def create(self, name: str, data: bytes, timeout_s: float) -> None:
+        """Write an object that is not there yet."""
+        self._begins(timeout_s)
+        self._files.create(name, data, timeout_s)
+
+    def replace(self, name: str, data: bytes, timeout_s: float) -> None:
+        """Write an object, whether it is there or not."""
+        self._begins(timeout_s)
+        self._files.replace(name, data, timeout_s)
+
+    def names(self, prefix: str, timeout_s: float) -> list[str]:
+        """Return the names that begin with a folder's."""
+        self._begins(timeout_s)
+        return self._files.names(prefix, timeout_s)
+
+
 Opener = Callable[[str], Files]
 """Returns the objects below a URL, as `open_files` does."""
 

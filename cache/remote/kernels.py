@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +22,12 @@ from inductor_plugin.cache.transfer.kernels import admitted, outgoing_fields
 from inductor_plugin.cache.trust.keys import Signer
 from inductor_plugin.errors import CacheError, TrustError
 
+logger = logging.getLogger(__name__)
+
 _MOST_BUILDS = 3
 """Builds of one kernel whose files are asked for, each where those of the build before are gone."""
+_PART_BYTES = 64 << 20
+"""Kernels that are fetched together have so many bytes at most, unless it is a single one: they are in memory at once."""
 _RATE_BYTES_S = 1 << 20
 """A file may take a second more for each of these: it is uploaded, or fetched, behind a compile."""
 
@@ -58,11 +63,27 @@ class KernelTraffic:
         self._source = source
         self._expired: set[tuple[str, str]] = set()
 
-    def fetch(self, answers: dict[Place, Answer], timeout_s: float) -> None:
-        """Fetch the winners' kernels that the cache lacks, all files together; of several builds the next where one has expired."""
-        left, number = [*answers], 0
+    def fetch(self, answers: dict[Place, Answer], timeout_s: float) -> Iterator[list[Place]]:
+        """Fetch the winners' kernels that the cache lacks, in parts; of several builds the next where one has expired.
+
+        Args:
+            answers: What the remote said of each record; completed here.
+            timeout_s: Limit of one request, beside the time for its bytes.
+
+        Yields:
+            Records whose answers are complete: those first that lack no kernel, before anything is fetched.
+        """
+        left: list[Place] = [*answers]
+        number = 0
         while left and number < _MOST_BUILDS:
-            left, number = self._fetch_builds(answers, left, number, timeout_s), number + 1
+            wanted = self._wanted(answers, left, number)
+            yield [place for place in left if place not in wanted]
+            left, number = [], number + 1
+            for part in _parts(wanted):
+                self._fetch_part(answers, {place: wanted[place] for place in part}, timeout_s)
+                left += [place for place in part if answers[place].expired]
+                yield [place for place in part if not answers[place].expired]
+        yield left
 
     def outgoing(self, record: Record, edition: Edition | None) -> KernelEntry | None:
         """Return the kernel of a record's winner that the remote lacks, or lacks signed by this machine; None if it lacks none."""
@@ -84,9 +105,13 @@ class KernelTraffic:
         """Return whether files of a kernel were missing when it was asked for, so that they are written whatever is known of it."""
         return (environment, entry.digest) in self._expired
 
-    def described(self, entry: KernelEntry) -> dict[str, Any]:
-        """Return the fields of a kernel that an edition has."""
-        return outgoing_fields(document.load(read(entry.folder / ENTRY)), entry, self._signer)
+    def described(self, entry: KernelEntry) -> dict[str, Any] | None:
+        """Return the fields of a kernel that an edition has; None if this cache cannot read it any more."""
+        try:
+            return outgoing_fields(document.load(read(entry.folder / ENTRY)), entry, self._signer)
+        except (OSError, ValueError, RecursionError) as error:
+            logger.debug("kernel %s is not sent: %s", entry.digest, error)
+            return None
 
     def publish(
         self,
@@ -94,7 +119,7 @@ class KernelTraffic:
         entry: KernelEntry,
         timeout_s: float,
         created: Callable[[str, bytes, float], bool],
-    ) -> None:
+    ) -> bool:
         """Write the files of a kernel that are not there yet: their names are their checksums.
 
         Other bytes under such a name are a part of the file, left by a writer that was killed where writing takes several
@@ -106,22 +131,30 @@ class KernelTraffic:
             timeout_s: Limit of one request.
             created: Writes an object; returns False if another one has its name.
 
+        Returns:
+            Whether all are there; False if this cache does not have them any more, or cannot read them.
+
         Raises:
             OSError: One could not be written.
         """
         for name, sha256 in entry.files.items():
-            data = entry.path(name).read_bytes()
+            try:
+                data = entry.path(name).read_bytes()
+            except OSError as error:  # of this cache, and not of the remote
+                logger.debug("kernel %s is not sent: %s", entry.digest, error)
+                return False
             if hashlib.sha256(data).hexdigest() != sha256:
-                return  # it was built again meanwhile; who misses it builds it
+                return False  # it was built again meanwhile; who misses it builds it
             limit_s = timeout_s + len(data) / _RATE_BYTES_S
             if not created(file_name(environment, sha256), data, limit_s):
                 self._files.replace(file_name(environment, sha256), data, limit_s)
         self._expired.discard((environment, entry.digest))
+        return True
 
-    def _fetch_builds(
-        self, answers: dict[Place, Answer], places: Sequence[Place], number: int, timeout_s: float
-    ) -> list[Place]:
-        """Fetch one build of each kernel that the cache lacks; return the records whose build has expired."""
+    def _wanted(
+        self, answers: dict[Place, Answer], places: Sequence[Place], number: int
+    ) -> dict[Place, KernelEntry]:
+        """Return one build of each kernel that the cache lacks and may take; complete the answers of the others."""
         wanted: dict[Place, KernelEntry] = {}
         for place in places:
             answer = answers[place]
@@ -143,17 +176,22 @@ class KernelTraffic:
                 continue
             if entry is not None:
                 wanted[place] = entry
+        return wanted
+
+    def _fetch_part(
+        self, answers: dict[Place, Answer], part: Mapping[Place, KernelEntry], timeout_s: float
+    ) -> None:
+        """Fetch the files of some kernels together, and complete the answers."""
         names: dict[str, int] = {}
-        for place, entry in wanted.items():
+        for place, entry in part.items():
             for sha256 in entry.files.values():
                 names[file_name(place.environment, sha256)] = entry.bytes
-        size = sum(entry.bytes for entry in wanted.values())
+        size = sum(dict(_size(*each) for each in part.items()).values())
         limit_s = timeout_s + size / _RATE_BYTES_S
         read_files = self._files.read([*names], [*names.values()], limit_s)
         contents = dict(zip(names, read_files, strict=True))
-        for place, entry in wanted.items():
+        for place, entry in part.items():
             answers[place] = self._placed(place, entry, contents, answers[place])
-        return [place for place in wanted if answers[place].expired]
 
     def _placed(
         self,
@@ -182,7 +220,7 @@ class KernelTraffic:
         try:
             self._store.put_kernel(entry.key, files, entry.resources, entry.further)
         except CacheError as error:
-            return replace(answer, expired=False, error=OSError(str(error)))
+            return replace(answer, expired=False, unkept=str(error))
         self._expired.discard((place.environment, entry.digest))
         self._count(kernels=1, bytes_read=sum(map(len, files.values())))
         return replace(answer, expired=False)
@@ -193,6 +231,29 @@ class KernelTraffic:
         if digest is None or self._store.kernel(digest) is not None:
             return None
         return edition.kernel(digest, number)
+
+
+_Files = tuple[str, ...]
+
+
+def _size(place: Place, entry: KernelEntry) -> tuple[_Files, int]:
+    """Return the files of a kernel, the same for each record that it wins, and their bytes."""
+    return (place.environment, *sorted(entry.files.values())), entry.bytes
+
+
+def _parts(wanted: Mapping[Place, KernelEntry]) -> Iterator[list[Place]]:
+    """Yield the records of kernels that are fetched together, small ones first; those of the same files are in one part."""
+    part: list[Place] = []
+    sizes: dict[_Files, int] = {}
+    for place in sorted(wanted, key=lambda place: _size(place, wanted[place])[::-1]):
+        files, size = _size(place, wanted[place])
+        if sizes and files not in sizes and sum(sizes.values()) + size > _PART_BYTES:
+            yield part
+            part, sizes = [], {}
+        part.append(place)
+        sizes[files] = size
+    if part:
+        yield part
 
 
 def winners_kernel(record: Record) -> str | None:

@@ -10,17 +10,19 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from inductor_plugin.cache.remote.amounts import Amounts
+from inductor_plugin.cache.remote.answer import Answer, tell_of
 from inductor_plugin.cache.remote.ending import before_exit
 from inductor_plugin.cache.remote.exchange import Exchange, is_worth_sending
-from inductor_plugin.cache.remote.files import Opener, open_files, shown
+from inductor_plugin.cache.remote.files import Opener, WatchedFiles, open_files, shown
 from inductor_plugin.cache.remote.health import LOCAL_ONLY_S, PAUSES_S, Health, answered, failed
 from inductor_plugin.cache.remote.known import KnownChains
 from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.cache.remote.name import Place
 from inductor_plugin.cache.remote.options import RemoteOptions
+from inductor_plugin.cache.remote.questions import Questions
 from inductor_plugin.cache.store import Store
 from inductor_plugin.cache.trust.keys import open_signer
 from inductor_plugin.errors import CacheError, warn_once
@@ -29,8 +31,11 @@ logger = logging.getLogger(__name__)
 
 _BATCH = 64
 """Records that are asked for together."""
-_READ_STEPS, _WRITE_STEPS = 3, 30
-"""Requests one after the other, each up to its limit, after which the client of the store is taken for hung."""
+_READ_STEPS, _WRITE_STEPS, _SLACK_S = 3, 30, 1.0
+"""Requests one after the other, each up to its limit, and seconds more after which the client of the store is taken for hung.
+
+A request that begins late, or has a longer limit, as a kernel has, ends this time later: with its own limit.
+"""
 _TRIES = 3
 """Failures after which a record is not written again, while others are."""
 _MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -61,17 +66,15 @@ class RemoteTier:
         self._health = Health()
         self._exchange: Exchange | None = None
         self._writes = self._options.writes
-        self._questions: dict[Place, Lookup] = {}
-        self._asked: set[Place] = set()
+        self._questions = Questions()
         self._unsent: dict[Place, None] = {}
         self._chains = KnownChains()
         self._tries: Counter[Place] = Counter()
         # When what the thread does now has taken too long; infinite where it does nothing.
         self._late_at = math.inf
-        self._closed = self._drained = self._writing = False
+        self._closed = self._drained = self._writing = self._registered = False
         self._expired: dict[Place, None] = {}  # whose kernels no machine can fetch any more
         self._thread: threading.Thread | None = None
-        self._registered = False
         self._amounts = Amounts()
 
     @property
@@ -84,10 +87,9 @@ class RemoteTier:
         self._after_fork()
         place = Place(environment, op, digest)
         with self._changed:
-            if place in self._asked or self._closed or not self._may_ask():
+            if self._questions.is_asked(place) or self._closed or not self._may_ask():
                 return self._questions.get(place)
-            self._asked.add(place)
-            question = self._questions[place] = Lookup(place)
+            question = self._questions.add(place)
             self._wake()
         return question
 
@@ -154,7 +156,7 @@ class RemoteTier:
             with self._changed:
                 first, self._closed = not self._closed, True
                 left = len(self._unsent) + self._writing
-                questions = list(self._questions.values())
+                questions = self._questions.open
                 self._changed.notify_all()
         for question in questions:
             question.finish(hit=False)
@@ -173,9 +175,8 @@ class RemoteTier:
         """Return True if the remote is asked now; called with the lock held."""
         now = time.monotonic()
         if now > self._late_at and self._health.may_ask(now):
-            self._health = Health(
-                len(PAUSES_S)
-            )  # a client that cannot be ended is not started again and again
+            # A client that cannot be ended is not started again and again.
+            self._health = Health(len(PAUSES_S))
             self._fail("it does not answer, and its client cannot be interrupted")
         return self._health.may_ask(now)
 
@@ -200,17 +201,19 @@ class RemoteTier:
                     if self._closed:
                         return
                     self._changed.wait(timeout=self._pause_s())
-                limit_s = self._options.timeout_s * (
-                    _READ_STEPS if self._questions else _WRITE_STEPS
-                )
-                self._late_at = time.monotonic() + 1.0 + limit_s
+                steps = _READ_STEPS if self._questions.open else _WRITE_STEPS
+                self._late_at = time.monotonic() + _SLACK_S + steps * self._options.timeout_s
             self._guarded(work)
+
+    def _begins(self, limit_s: float) -> None:
+        """Give a request its time."""
+        with self._changed:
+            self._late_at = max(self._late_at, time.monotonic() + _SLACK_S + limit_s)
 
     def _next(self) -> Callable[[], None] | None:
         """Return what to do now: questions first; called with the lock held."""
         now = time.monotonic()
-        if self._questions:
-            batch = list(self._questions.values())[:_BATCH]
+        if batch := self._questions.open[:_BATCH]:
             if self._health.may_ask(now):
                 return lambda: self._answer(batch)
             return lambda: self._dismiss(batch)
@@ -234,7 +237,7 @@ class RemoteTier:
             logger.debug("remote exchange failed", exc_info=True)
             with self._changed:
                 self._fail(_text(error))
-                questions = list(self._questions.values())
+                questions = self._questions.open
             self._dismiss(questions)
 
     def _opened(self) -> Exchange:
@@ -245,7 +248,7 @@ class RemoteTier:
         """
         if self._exchange is None:
             try:
-                files = self._opener(self._options.url)
+                files = WatchedFiles(self._opener(self._options.url), self._begins)
                 signer = open_signer(self._options.signing_key) if self._options.kernels else None
             except CacheError as error:
                 warn_once(logger, f"the remote cache is not used: {error}")
@@ -269,64 +272,60 @@ class RemoteTier:
         except CacheError:
             self._dismiss(batch)
             return
-        answers = exchange.fetch([each.place for each in batch], self._options.timeout_s)
-        errors = [answer.error for answer in answers.values() if answer.error is not None]
-        for damage in (text for answer in answers.values() for text in answer.damage):
-            logger.info("damaged object in the remote cache: %s", damage)
-            text = f"damaged object in the remote cache: {damage}; it is ignored, and `stats` counts further ones"
-            warn_once(logger, text, f"damaged {shown(self._options.url)}")
-        for reason in filter(None, (answer.refused for answer in answers.values())):
-            warn_once(logger, reason, f"refused kernels of {shown(self._options.url)}")
+        left, failures = {each.place: each for each in batch}, 0
+        try:
+            for answers in exchange.fetch_parts([*left], self._options.timeout_s):
+                failures += sum(answer.error is not None for answer in answers.values())
+                self._take(answers, is_gone=failures == len(batch))
+                for place, answer in answers.items():
+                    left.pop(place).finish(hit=answer.hit)
+        except (OSError, CacheError) as error:  # of the cache: what a remote cannot do is an answer
+            logger.debug("what was asked for is not in the cache: %s", error)
+        self._dismiss([*left.values()])
+        self._count(Amounts(failures=failures))
+
+    def _take(self, answers: Mapping[Place, Answer], *, is_gone: bool) -> None:
+        """Take note of answers; ``is_gone`` says that nothing of all that was asked for together had one."""
+        tell_of(answers.values(), shown(self._options.url))
+        errors = {place: each.error for place, each in answers.items() if each.error is not None}
         with self._changed:
-            for each in batch:
-                self._questions.pop(each.place, None)
-                if self._writes:
-                    self._chains.add(each.place, answers[each.place].chain)
-                if self._writes and answers[each.place].expired:
-                    self._expired[each.place] = None
-            if errors and len(errors) == len(batch):
-                self._fail(_text(errors[0]))
-                self._asked.difference_update(each.place for each in batch)
+            for place, answer in answers.items() if self._writes else ():
+                self._chains.add(place, answer.chain)
+                if answer.expired:
+                    self._expired[place] = None
+            self._questions.close([*answers])
+            self._questions.dismiss([*errors], counted=not is_gone)
+            if is_gone:
+                self._fail(_text(next(iter(errors.values()))))
             else:
                 self._health = answered()
-        for each in batch:
-            each.finish(hit=answers[each.place].hit)
-        self._count(exchange.take_amounts() + Amounts(failures=len(errors)))
 
     def _dismiss(self, batch: list[Lookup]) -> None:
         """Leave questions without an answer; they may be asked again."""
         with self._changed:
-            for each in batch:
-                self._questions.pop(each.place, None)
-                self._asked.discard(each.place)
+            self._questions.dismiss([each.place for each in batch])
         for each in batch:
             each.finish(hit=False)
 
     def _publish(self, place: Place) -> None:
         with self._changed:
             known = self._chains.take(place)
-            self._writing = (
-                self._unsent.pop(place, True) is None
-            )  # what is sent meanwhile is sent again
+            # What is sent meanwhile is sent again.
+            self._writing = self._unsent.pop(place, True) is None
         try:
             record = self._store.record(*place)
             if record is not None and is_worth_sending(record):
                 self._opened().publish(record, self._options.timeout_s, known)
                 with self._changed:
                     self._health = answered()
-        except (
-            CacheError,
-            ValueError,
-            RecursionError,
-        ) as error:  # the cache's own entry is damaged
+        except (CacheError, ValueError, RecursionError) as error:  # of the cache's own entry
             logger.debug("%s is not sent: %s", place, error)
         except OSError as error:
             self._refused(place, error)
         finally:
             with self._changed:
                 self._writing = False
-        if self._exchange is not None:
-            self._count(self._exchange.take_amounts())
+        self._count(Amounts())
 
     def _confirm(self) -> None:
         """Read back what was written, and write again what another machine has replaced."""
@@ -345,16 +344,16 @@ class RemoteTier:
         finally:
             with self._changed:
                 self._writing = False
-        self._count(exchange.take_amounts())
+        self._count(Amounts())
 
     def _refused(self, place: Place, error: OSError) -> None:
         """Note that a record could not be written; it is tried again behind others, unless nothing may be written."""
+        url = shown(self._options.url)
         if isinstance(error, PermissionError) or error.errno in _MAY_NOT_WRITE:
             with self._changed:
                 self._writes = False
                 self._amounts += Amounts(unsent=1 + len(self._unsent.keys() - {place}))
                 self._unsent.clear()
-            url = shown(self._options.url)
             text = f"{url} is only read from now on: {_text(error)}; allow writing, or set remote_write=off"
             warn_once(logger, text, f"remote {url}")
             return
@@ -368,7 +367,6 @@ class RemoteTier:
             else:
                 self._unsent[place] = None
         if is_left:
-            url = shown(self._options.url)
             text = f"{url} takes other records, and not {place.op}/{place.digest[:12]} ({_text(error)}); it stays in the cache"
             warn_once(logger, text, f"remote refuses a record {url}")
 
@@ -385,7 +383,9 @@ class RemoteTier:
         self._changed.notify_all()
 
     def _count(self, amounts: Amounts) -> None:
-        """Add to the counters of the cache."""
+        """Add to the counters of the cache, with what has gone over the line."""
+        if self._exchange is not None:
+            amounts += self._exchange.take_amounts()
         with self._changed:
             total, self._amounts = self._amounts + amounts, Amounts()
         self._store.add_counts(**total.counters())

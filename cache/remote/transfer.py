@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.remote.amounts import Amounts
-from inductor_plugin.cache.remote.exchange import Answer, Exchange, is_worth_sending
+from inductor_plugin.cache.remote.exchange import Exchange, is_worth_sending
 from inductor_plugin.cache.remote.files import Files
 from inductor_plugin.cache.remote.name import Place, environment_of, place_of, prefix
 from inductor_plugin.cache.store import Store
@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 _THREADS = 16
 """Records that are written at once: an object store answers after 50 ms, and takes hundreds of requests a second."""
+_WAITING = 4 * _THREADS
+"""Records that are read before their turn: a whole cache does not fit into memory."""
 _BATCH = 64
 _MOST_FAILURES = 2 * _BATCH
 """Failures in a row after which a store is taken for gone: each may last `LIMIT_S`."""
@@ -125,16 +127,23 @@ def push(
         streak.add(failed=bool(reason))
         return reason
 
+    done = Transferred()
     with ThreadPoolExecutor(_THREADS) as pool:
+        waiting: set[Future[str]] = set()
         try:
-            reasons = list(pool.map(write, chosen))
+            for record in chosen:
+                if len(waiting) >= _WAITING:
+                    ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                    done = _with(done, [each.result() for each in ended])
+                waiting.add(pool.submit(write, record))
+            done = _with(done, [each.result() for each in waiting])
         except BaseException:  # Ctrl-C: not after all others
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     amounts = exchange.take_amounts()
     repaired, reason = _written_again(exchange, store, limit_s)
-    done = _transferred([*reasons, *filter(None, [reason])], amounts.sent, amounts + repaired)
-    return replace(done, records=len(reasons))
+    whole = _with(done, filter(None, [reason]))
+    return replace(whole, records=done.records, changed=amounts.sent, amounts=amounts + repaired)
 
 
 def pull(
@@ -168,26 +177,35 @@ def pull(
         if digest.startswith(part.environment):
             _take_environment(exchange, digest, limit_s)
     places = dict.fromkeys(filter(None, map(place_of, names)))
-    answers: list[Answer] = []
-    reasons: list[str] = []
-    streak = _Streak()
+    done, streak = Transferred(), _Streak()
     for batch in _batches([place for place in places if part.has(place)]):
         if streak.is_over:
-            reasons += [f"not tried, since {_MOST_FAILURES} failed before it"] * len(batch)
-            continue
-        some: list[Answer] = []
-        try:
-            some += exchange.fetch(batch, limit_s).values()
-        except _FAULTS as error:  # of this cache
-            reasons += [_text(error)] * len(batch)
-            streak.add(failed=True)
-        for answer in some:
-            streak.add(failed=answer.error is not None)
-        answers += some
-        reasons += [_text(a.error) if a.error is not None else "; ".join(a.damage) for a in some]
+            done = _with(done, [f"not tried, since {_MOST_FAILURES} failed before it"] * len(batch))
+        else:
+            done = _with_batch(done, exchange, batch, limit_s, streak)
     amounts = exchange.take_amounts()
-    refused = next((answer.refused for answer in answers if answer.refused), "")
-    return replace(_transferred(reasons, amounts.hits, amounts), refused=refused)
+    return replace(done, changed=amounts.hits, amounts=amounts)
+
+
+def _with_batch(
+    done: Transferred, exchange: Exchange, batch: Sequence[Place], limit_s: float, streak: _Streak
+) -> Transferred:
+    """Take some records over; return what is done with them. Their answers are not kept: they have all that was read."""
+    try:
+        answers = exchange.fetch(batch, limit_s)
+    except _FAULTS as error:  # of this cache
+        streak.add(failed=True)
+        return _with(done, [_text(error)] * len(batch))
+    reasons: list[str] = []
+    for answer in answers.values():
+        streak.add(failed=answer.error is not None)
+        reasons.append(
+            "; ".join(filter(None, [*answer.damage, answer.unkept]))
+            if answer.error is None
+            else _text(answer.error)
+        )
+        done = replace(done, refused=done.refused or answer.refused)
+    return _with(done, reasons)
 
 
 def _written_again(exchange: Exchange, store: Store, limit_s: float) -> tuple[Amounts, str]:
@@ -211,10 +229,16 @@ def _take_environment(exchange: Exchange, digest: str, limit_s: float) -> None:
         return
 
 
-def _transferred(reasons: Sequence[str], changed: int, amounts: Amounts) -> Transferred:
-    failures = [reason for reason in reasons if reason]
-    done = Transferred(len(reasons), changed, len(failures), amounts=amounts)
-    return replace(done, reason=failures[0]) if failures else done
+def _with(done: Transferred, reasons: Iterable[str]) -> Transferred:
+    """Return what is done with some more records: why each failed, empty if it did not."""
+    each = [*reasons]
+    failures = [reason for reason in each if reason]
+    return replace(
+        done,
+        records=done.records + len(each),
+        failed=done.failed + len(failures),
+        reason=next(filter(None, [done.reason, *failures]), ""),
+    )
 
 
 def _batches(places: Sequence[T]) -> Iterator[Sequence[T]]:

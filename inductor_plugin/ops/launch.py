@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +50,8 @@ _added = [0]
 """How many caches were added."""
 
 _warned: set[str] = set()
+_GUARD = threading.Lock()
+"""Held while the caches or `_retry_at` change, since several threads may compile; calls of a model read them without it."""
 _SEARCH_S = 60.0
 _retry_at: dict[str, float] = {}
 """Kernels that are not tried before some time (`time.monotonic`): for good if one did not start, as where a GPU is divided
@@ -89,16 +92,18 @@ def add_kernel_folder(folder: Path, *, read_only: bool = False, trusted_keys: st
         trusted_keys: The option of this name.
     """
     place = (folder, read_only, trusted_keys)
-    if place in _folders:
-        _folders.remove(place)
-    _folders.insert(0, place)
-    _changed()
+    with _GUARD:
+        if _folders[:1] != [place]:
+            # In one step: a model that runs meanwhile finds its libraries at any time.
+            _folders[:] = [place, *(other for other in _folders if other != place)]
+        _changed()
 
 
 def add_kernel_store(store: Store) -> None:
     """Search libraries in this opened cache too, after those on the disk."""
-    _stores[store.root] = store
-    _changed()
+    with _GUARD:
+        _stores[store.root] = store
+        _changed()
 
 
 def caches_added() -> int:
@@ -107,10 +112,17 @@ def caches_added() -> int:
 
 
 def _changed() -> None:
-    """Let kernels be searched that were not found so far."""
+    """Let kernels be searched that were not found so far; called with the lock held."""
     _added[0] += 1
-    for kernel in [kernel for kernel, until in _retry_at.items() if until < math.inf]:
-        del _retry_at[kernel]
+    for kernel, until in [*_retry_at.items()]:
+        if until < math.inf:
+            _retry_at.pop(kernel, None)
+
+
+def _not_before(kernel: str, time_s: float) -> None:
+    """Try a kernel again at a time (`time.monotonic`), infinite for never."""
+    with _GUARD:
+        _retry_at[kernel] = time_s
 
 
 def workspace_needed(
@@ -182,7 +194,7 @@ def run_or_fallback(
         if _names_path(kernel) or error.is_sticky:
             raise
         if not isinstance(error, CallRefusedError):  # other operands may suit it
-            _retry_at[kernel] = math.inf
+            _not_before(kernel, math.inf)
         _warn(family, kernel, str(error))
     library()
 
@@ -193,14 +205,15 @@ def find_kernel(family: KernelFamily[CallStruct], kernel: str) -> KernelFunction
     Raises:
         KernelError: A library named by its path cannot be loaded.
     """
-    if kernel in _retry_at and time.monotonic() < _retry_at[kernel]:
+    retry_at = _retry_at.get(kernel)
+    if retry_at is not None and time.monotonic() < retry_at:
         return None
     try:
         return _kernel_or_error(family, kernel)
     except KernelError as error:
         if _names_path(kernel):
             raise
-        _retry_at[kernel] = time.monotonic() + _SEARCH_S
+        _not_before(kernel, time.monotonic() + _SEARCH_S)
         _warn(family, kernel, str(error))
         return None
 
@@ -265,7 +278,7 @@ def opened_caches() -> Iterator[Store | SecondCache]:
         opened = _opened(folder, trusted_keys, read_only=read_only)
         if opened is not None:
             yield opened
-    yield from _stores.values()
+    yield from [*_stores.values()]
 
 
 def _opened(folder: Path, trusted_keys: str, *, read_only: bool) -> Store | SecondCache | None:

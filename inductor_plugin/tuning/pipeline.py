@@ -93,7 +93,8 @@ class Pipeline:
     def submit(self, task: Task) -> None:
         """Queue a problem; returns immediately."""
         task.steps_left = len(task.entries)
-        if not self._refusal():
+        refusal = self._refusal()
+        if not refusal:
             for candidate in task.entries:
                 if candidate.build is None:
                     candidate.candidate = candidate.bench("", "") if candidate.bench else None
@@ -101,7 +102,7 @@ class Pipeline:
                 else:
                     self._build.add(task, candidate, partial(self._notify, task))
         with self._wake:
-            refusal = self._refusal()
+            refusal = refusal or self._refusal()  # after a renewal, too: nothing was built
             if not refusal and not task.done.is_set():  # decided elsewhere meanwhile
                 self._tasks.add(task)
                 self._wake.notify_all()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Record, Store, document, open_store
+from inductor_plugin.cache import Record, Store, document, open_store, records
 from inductor_plugin.cache.record import to_fields
 from inductor_plugin.cache.records import parse_environment
 from tests.support.cache.records import ENVIRONMENT, measured, record
@@ -134,3 +135,26 @@ def test_an_environment_whose_fields_are_odd_is_damaged(fields: Any):
         parse_environment(text, "0" * 64)
     with pytest.raises(document.ForeignError):
         parse_environment(document.dump({"format": 2, "fields": fields}), "0" * 64)
+
+
+def test_two_threads_that_put_one_record_into_memory_lose_nothing(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = open_store(cache_dir, memory_only=True)
+    store.put_record(record(measured("a")))
+    other = threading.Thread(target=store.put_record, args=(record(measured("c")),))
+
+    def slow(self: records.RecordShelf, *arguments: Any) -> Record:
+        merged = merge(self, *arguments)
+        if threading.current_thread() is not other:  # it puts its record meanwhile, or waits
+            other.start()
+            other.join(0.2)
+        return merged
+
+    merge = records.RecordShelf._merged  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(records.RecordShelf, "_merged", slow)
+    store.put_record(record(measured("b")))
+    other.join()
+    both = look_up(store)
+    assert both is not None
+    assert set(both.candidates) == {"a", "b", "c"}

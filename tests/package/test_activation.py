@@ -65,6 +65,19 @@ def test_a_compile_of_the_stock_backend_takes_own_options_while_the_plugin_is_on
         wrapper(None, {"tune_budget_s": 5}, None)
 
 
+def test_options_that_are_refused_change_nothing(tmp_path: Path) -> None:
+    wrapper: Any = torch._TorchCompileInductorWrapper  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(OptionError, match="typo"):
+        activation.enable(typo=1)
+    with pytest.raises(RuntimeError, match="Unexpected optimization option tune_budget_s"):
+        wrapper(None, {"tune_budget_s": 5}, None)
+    activation.enable(policy="cached")
+    with pytest.raises(OptionError):
+        activation.enable(policy="pinned", pin_file=str(tmp_path / "missing.json"))
+    config = carried(wrapper(None, {"tune_budget_s": 5}, None).config)
+    assert (config.tune_budget_s, config.policy) == (5.0, "cached")
+
+
 def test_backends_are_handed_on_to_inductor_with_the_library_kernel() -> None:
     name = "max_autotune_gemm_backends"
     assert name not in activation.options()

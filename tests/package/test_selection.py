@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -236,6 +237,32 @@ def test_the_committed_file_leaves_seconds_to_each_function() -> None:
 
     assert durations.function_s >= 1.0
     assert 0.0 < durations.unlisted_s < selection.BUDGET_S
+
+
+def _marks(path: Path) -> dict[str, str]:
+    """Return the decorators of each function of a file with the marks of the file, as text."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    whole = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
+    of_file = [text for text in whole if text.startswith("pytestmark")]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return {
+        node.name: " ".join([*map(ast.unparse, node.decorator_list), *of_file])
+        for node in functions
+    }
+
+
+def test_what_took_longer_than_20_s_is_marked_slow(repository: Path) -> None:
+    """Those of `make test-compat` are not, for it leaves out slow ones; a case may have a mark of its own."""
+    unmarked: list[str] = []
+    for file, names in selection.read(options.DURATIONS).by_file.items():
+        long = {name for name, seconds in names.items() if seconds > selection.LONGEST_S}
+        marks = _marks(repository / file) if long else {}
+        unmarked += [
+            f"{file}::{name}"
+            for name in sorted(long)
+            if "[" not in name and not re.search(r"mark\.(slow|compat)\b", marks[name])
+        ]
+    assert unmarked == []
 
 
 def test_pytest_enters_every_folder_of_tests(pytestconfig: pytest.Config, repository: Path) -> None:

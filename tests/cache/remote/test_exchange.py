@@ -361,3 +361,23 @@ def test_the_time_saved_is_that_of_the_candidates_that_were_not_known() -> None:
     assert saved_ms(None, after) == pytest.approx(2 * 1502.5)
     assert saved_ms(before, after) == pytest.approx(1502.5)
     assert saved_ms(after, after) == 0
+
+
+class Named(MemoryFiles):
+    """A store that knows what was written to it."""
+
+    created: tuple[str, ...] = ()
+
+    def create(self, name: str, data: bytes, timeout_s: float) -> None:
+        self.created += (name,)
+        super().create(name, data, timeout_s)
+
+
+def test_an_environment_is_written_once_and_not_with_each_record(tmp_path: Path) -> None:
+    files = Named()
+    sender, store = exchange(files, tmp_path)
+    store.put_environment(ENVIRONMENT)
+    for number in range(3):
+        sender.publish(record(measured("a"), problem=number), 1.0)
+    assert sum(name.endswith("environment.json") for name in files.created) == 1
+    assert len(files.created) == 4

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inductor_plugin.cache import KernelEntry, Record, Store, open_store
+from inductor_plugin.cache.remote import kernels, tier
+from inductor_plugin.cache.remote.edition import Edition
 from inductor_plugin.cache.remote.exchange import Exchange
+from inductor_plugin.cache.remote.kernels import KernelTraffic
+from inductor_plugin.cache.remote.name import Place
 from inductor_plugin.cache.remote.options import RemoteOptions
 from inductor_plugin.cache.remote.tier import RemoteTier
 from inductor_plugin.cache.trust.keys import new_key
 from inductor_plugin.cache.trust.policy import Trust
+from inductor_plugin.errors import CacheError
 from tests.support.cache.records import (
     ENVIRONMENT,
     decision,
@@ -30,8 +41,13 @@ def exchange(files: MemoryFiles, path: Path) -> tuple[Exchange, Store]:
     return Exchange(files, store, kernels=True, trusted=True), store
 
 
-def won_by(entry: KernelEntry) -> Record:
-    return record(measured("a", kernel=entry.digest), decision=decision("a"))
+def won_by(entry: KernelEntry, problem: int = 1) -> Record:
+    won = measured("a", kernel=entry.digest)
+    return record(won, problem=problem, decision=decision("a"))
+
+
+def place_of(written: Record) -> Place:
+    return Place(written.environment, written.op, written.digest)
 
 
 def expired(tmp_path: Path) -> MemoryFiles:
@@ -107,20 +123,135 @@ def test_a_process_that_has_built_an_expired_kernel_writes_it_before_it_ends(
     trust = Trust({signer.public: ""})
     options = RemoteOptions("memory://x", 60.0, kernels=True, signing_key=str(tmp_path / "key"))
 
-    def tier(name: str) -> tuple[RemoteTier, Store]:
+    def behind(name: str) -> tuple[RemoteTier, Store]:
         store = open_store(tmp_path / name, trust=trust)
         return RemoteTier(store, options, lambda _: files), store
 
-    first, store = tier("here")
+    first, store = behind("here")
     store.put_record(won_by(put_library(store)))
     first.send(*PLACE)
     first.close()
     assert sum("/files/" in name for name in files.objects) == 2
     expire(files)
-    second, store = tier("there")
+    second, store = behind("there")
     question = second.look_up(*PLACE)
     assert question is not None
     assert second.wait(question, 60.0)
     put_library(store)  # the compile goes on without it
     second.close()
     assert sum("/files/" in name for name in files.objects) == 2
+
+
+@dataclass
+class SlowKernels(MemoryFiles):
+    """A store whose kernels arrive when ``go`` is set; ``parts`` has the number of files of each request."""
+
+    reading: threading.Event = field(default_factory=threading.Event)
+    go: threading.Event = field(default_factory=threading.Event)
+    parts: list[int] = field(default_factory=list[int])
+
+    def read(
+        self, names: Sequence[str], limits: Sequence[int], timeout_s: float
+    ) -> list[bytes | OSError]:
+        if any("/files/" in name for name in names):
+            self.parts.append(len(names))
+            self.reading.set()
+            self.go.wait(5.0)
+        return super().read(names, limits, timeout_s)
+
+
+def test_a_kernel_on_its_way_is_no_hung_client_and_keeps_no_other_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tier, "_READ_STEPS", 0)
+    monkeypatch.setattr(tier, "_SLACK_S", 0.05)
+    monkeypatch.setattr(kernels, "_RATE_BYTES_S", 1)
+    signer, files = new_key(tmp_path / "key"), SlowKernels()
+    store = open_store(tmp_path / "here")
+    here = Exchange(files, store, kernels=True, signer=signer)
+    large, small = won_by(put_library(store)), record(measured("b"), problem=2)
+    files.go.set()
+    for written in (large, small):
+        here.publish(written, 1.0)
+    files.go.clear()
+    files.reading.clear()
+    options = RemoteOptions("memory://x", 0.05, kernels=True)
+    there: Any = RemoteTier(
+        open_store(tmp_path / "there", trust=Trust({signer.public: ""})), options, lambda _: files
+    )
+    with there._changed:  # asked for together
+        slow, quick = there.look_up(*place_of(large)), there.look_up(*place_of(small))
+    assert quick.done.wait(5.0)
+    assert quick.hit
+    assert files.reading.wait(5.0)
+    time.sleep(0.15)
+    assert not slow.done.is_set()
+    assert there.look_up(*PLACE[:2], "0" * 64) is not None
+    assert "cannot be interrupted" not in caplog.text
+    files.go.set()
+    assert slow.done.wait(5.0)
+    assert slow.hit
+    there.close()
+
+
+def test_kernels_are_fetched_in_parts_and_those_of_one_kernel_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_PART_BYTES", 25)
+    files = SlowKernels()
+    files.go.set()
+    here, store = exchange(files, tmp_path / "here")
+    first = put_library(store)  # of 15 bytes in two files
+    second = store.put_kernel(kernel_key("l"), {"kernel.so": b"another library"})
+    written = [won_by(first), won_by(second, 2), won_by(first, 3), record(measured("b"), problem=4)]
+    for each in written:
+        here.publish(each, 1.0)
+    files.parts.clear()
+    there, store = exchange(files, tmp_path / "there")
+    parts = [{*part} for part in there.fetch_parts([*map(place_of, written)], 1.0)]
+    places = [place_of(each) for each in written]
+    assert parts[0] == {places[3]}
+    assert sorted(parts[1:], key=len) == [{places[1]}, {places[0], places[2]}]
+    assert sorted(files.parts) == [1, 2]
+    assert None not in [store.kernel(entry.digest) for entry in (first, second)]
+
+
+@pytest.mark.parametrize("gone", ["kernel", "file"])
+def test_a_kernel_that_is_pruned_before_it_is_read_does_not_keep_its_record(
+    gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outgoing = KernelTraffic.outgoing
+
+    def pruned(self: KernelTraffic, won: Record, edition: Edition | None) -> KernelEntry | None:
+        entry = outgoing(self, won, edition)
+        assert entry is not None
+        if gone == "file":
+            entry.path("kernel.so").unlink()
+        else:
+            shutil.rmtree(entry.folder)
+        return entry
+
+    monkeypatch.setattr(KernelTraffic, "outgoing", pruned)
+    files = MemoryFiles()
+    here, store = exchange(files, tmp_path / "here")
+    chain = here.publish(won_by(put_library(store)), 1.0)
+    assert chain.edition is not None
+    assert not chain.edition.kernels
+    there, store = exchange(files, tmp_path / "there")
+    assert there.fetch([PLACE], 1.0)[PLACE].hit
+
+
+def test_a_full_disk_of_this_machine_is_no_fault_of_the_remote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = MemoryFiles()
+    here, store = exchange(files, tmp_path / "here")
+    here.publish(won_by(put_library(store)), 1.0)
+
+    def full(*_: object) -> KernelEntry:
+        raise CacheError("free some space")
+
+    there, store = exchange(files, tmp_path / "there")
+    monkeypatch.setattr(store, "put_kernel", full)
+    answer = there.fetch([PLACE], 1.0)[PLACE]
+    assert (answer.hit, answer.error, answer.unkept) == (True, None, "free some space")

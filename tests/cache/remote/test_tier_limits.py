@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from inductor_plugin.cache import Record, Store
 from tests.support.cache.records import measured, record
 from tests.support.fakes.waiting import until
 from tests.support.remote.files import FaultyFiles, MemoryFiles
@@ -76,3 +78,52 @@ def test_what_was_read_is_kept_for_a_few_records_only(
         assert ask(tier, place) is True
     untyped: Any = tier
     assert untyped._chains.places == places[-2:]
+
+
+class Unreadable(MemoryFiles):
+    """A store that fails for one record."""
+
+    digest = "none"
+
+    def read(
+        self, names: Sequence[str], limits: Sequence[int], timeout_s: float
+    ) -> list[bytes | OSError]:
+        contents = super().read(names, limits, timeout_s)
+        failure = OSError(5, "500 Internal Server Error")
+        return [failure if self.digest in n else c for n, c in zip(names, contents, strict=True)]
+
+
+@pytest.mark.parametrize("tries", [2, 3])
+def test_a_record_that_could_not_be_read_is_asked_for_again_while_others_are_answered(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.questions._TRIES", tries)
+    files = Unreadable()
+    bad, *others = filled(files, 3)
+    tier, _ = opened(files, timeout_s=5.0)
+    files.digest = bad.digest
+    untyped: Any = tier
+    for other in others:
+        with untyped._changed:  # asked for together
+            lookups = [tier.look_up(*bad), tier.look_up(*other)]
+        assert [each and tier.wait(each, 5.0) and each.hit for each in lookups] == [False, True]
+    files.digest = "none"
+    assert ask(tier, bad) is (True if tries == 3 else None)
+
+
+def test_a_fault_of_this_cache_is_none_of_the_remote(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.health.PAUSES_S", (0.0, 0.0))
+
+    def full(self: Store, kept: Record) -> None:
+        raise OSError(28, "No space left on device")
+
+    files = MemoryFiles()
+    places = filled(files, 4)
+    tier, _ = opened(files, timeout_s=5.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "add_record", full)
+        assert [ask(tier, place) for place in places] == [False] * 4
+    assert "only the local cache" not in caplog.text
+    assert ask(tier, places[0]) is True

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+import weakref
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from inductor_plugin.cache import Record, Store, open_store
 from inductor_plugin.cache.remote import transfer
+from inductor_plugin.cache.remote.answer import Answer
 from inductor_plugin.cache.remote.exchange import Exchange
+from inductor_plugin.cache.remote.name import Place
 from inductor_plugin.cache.remote.transfer import TransferPart, pull, push
 from inductor_plugin.errors import CacheError
 from tests.support.cache.records import measured, record
@@ -84,3 +89,48 @@ def test_a_store_that_is_gone_is_not_asked_for_every_record(
     gone.failing = -1
     assert (push(store, gone, PART, 1.0).records, push(store, gone, PART, 1.0).failed) == (9, 9)
     assert -1 - gone.failing <= 2 * 4
+
+
+def test_a_push_reads_only_a_few_records_before_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_THREADS", 1)
+    monkeypatch.setattr(transfer, "_WAITING", 2, raising=False)
+    counts = {"read": 0, "written": 0, "most": 0}
+    publish, iterated = Exchange.publish, Store.iter_records
+
+    def reading(self: Store) -> Iterator[Record]:
+        for kept in iterated(self):
+            counts["read"] += 1
+            counts["most"] = max(counts["most"], counts["read"] - counts["written"])
+            yield kept
+
+    def publishing(self: Exchange, kept: Record, timeout_s: float) -> object:
+        time.sleep(0.01)
+        chain = publish(self, kept, timeout_s)
+        counts["written"] += 1
+        return chain
+
+    monkeypatch.setattr(Store, "iter_records", reading)
+    monkeypatch.setattr(Exchange, "publish", publishing)
+    done = push(filled(tmp_path, 9), MemoryFiles(), PART, 1.0)
+    assert (done.records, done.changed, done.failed) == (9, 9, 0)
+    assert counts["most"] <= 3
+
+
+def test_a_pull_keeps_no_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "_BATCH", 2)
+    files = MemoryFiles()
+    push(filled(tmp_path / "here", 7), files, PART, 1.0)
+    answers: list[weakref.ref[Answer]] = []
+    fetch = Exchange.fetch
+
+    def fetching(self: Exchange, places: Sequence[Place], timeout_s: float) -> dict[Place, Answer]:
+        assert not any(answer() for answer in answers)
+        fetched = fetch(self, places, timeout_s)
+        answers.extend(map(weakref.ref, fetched.values()))
+        return fetched
+
+    monkeypatch.setattr(Exchange, "fetch", fetching)
+    done = pull(open_store(tmp_path / "there"), files, PART, 1.0)
+    assert (done.records, done.changed, done.failed) == (7, 7, 0)

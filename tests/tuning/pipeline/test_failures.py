@@ -106,6 +106,25 @@ def test_where_nothing_can_be_measured_nothing_more_is_compiled(
     assert len([e for e in third.entries if e.alive]) == 4
 
 
+def test_a_device_that_is_tried_again_during_a_submission_does_not_queue_what_was_not_built(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline: Any = rig.pipeline
+    refusal = pipeline._refusal
+
+    def renewed() -> str:
+        reason = refusal()
+        pipeline._absent = ""  # `renew` of another thread
+        return reason
+
+    monkeypatch.setattr(pipeline, "_refusal", renewed)
+    rig.pipeline.leave("no memory is free")
+    pending = task([entry("library", library=True), entry("a", build=triton_job("a"))])
+    rig.pipeline.submit(pending)
+    assert pending.done.is_set()
+    assert pending.error == "no memory is free"
+
+
 def test_a_race_that_fails_ends_its_own_task_alone(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
