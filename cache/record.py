@@ -319,7 +319,7 @@ def _usual(rows: list[dict[str, Any]]) -> list[Measured]:
         and max(columns["measured_at"]) <= LATEST
     ):
         raise KeyError
-    checked: list[dict[str, Any]] = []  # candidates that were measured together have the same
+    checked: list[dict[str, Any]] = []  # candidates that were measured together share one object
     for facts in columns["provenance"]:
         checked.append(checked[-1] if checked and facts == checked[-1] else table(facts))
     columns |= {"samples_ms": map(tuple, samples), "provenance": checked}

@@ -49,13 +49,21 @@ def folders(repository: Path) -> str:
 
 def layers(repository: Path) -> str:
     """Return the layers of the package, the highest first, as import-linter checks them."""
+    return "```\n" + "\n".join(f"  {row}" for row in layer_rows(repository)) + "\n```\n"
+
+
+def layer_rows(repository: Path) -> list[str]:
+    """Return the rows of the contract "arrows go down only", the highest first.
+
+    Raises:
+        ValueError: pyproject.toml lacks them.
+    """
     text = (repository / "pyproject.toml").read_text(encoding="utf-8")
     contract = text[text.index('name = "arrows go down only"') :]
     match = re.search(r"^layers = (\[.*?^\])", contract, re.MULTILINE | re.DOTALL)
     if match is None:
         raise ValueError("pyproject.toml has no layers in 'arrows go down only'; put them back")
-    rows: list[str] = ast.literal_eval(match[1])
-    return "```\n" + "\n".join(f"  {row}" for row in rows) + "\n```\n"
+    return ast.literal_eval(match[1])
 
 
 def _sentence(package: Path) -> str:

@@ -35,7 +35,7 @@ def inductor_plugin(
     return compile_graph(gm, example_inputs, mode, options or {})
 
 
-# Dynamo's import imports this (`autoload`), and whoever loads artifacts has imported Dynamo.
+# Dynamo's import imports this (`autoload`), and a process that loads artifacts has imported Dynamo.
 artifact.register()
 # Where torch has found the entry point it imports this for it, and registers what it gets.
 if "inductor_plugin" not in registry._BACKENDS:  # pyright: ignore[reportPrivateUsage]

@@ -11,8 +11,8 @@ from inductor_plugin.cost import shortlist
 from inductor_plugin.tuning import decision, selection
 from inductor_plugin.tuning.decision import Verdict
 
-UNFUSED = "unfused"
-WAYS = {"triton": "fused.triton", "cutlass": "fused.cutlass", "apart": UNFUSED}
+UNFUSED, FUSED = "unfused", "fused."
+WAYS = {"triton": f"{FUSED}triton", "cutlass": f"{FUSED}cutlass", "apart": UNFUSED}
 """Ways to compute an epilogue, and the prefixes of their candidates' identities; ``triton`` includes
 Inductor's own templates, whose fused candidates are ``fused.triton_mm``."""
 
@@ -22,7 +22,7 @@ Prefix = str | tuple[str, ...] | None
 
 def is_named(identity: str, prefix: str | tuple[str, ...]) -> bool:
     """Return whether a candidate's identity, or that of the product in a fusion's, starts with ``prefix``."""
-    product = identity.removeprefix(f"{UNFUSED}.").removeprefix("fused.")
+    product = identity.removeprefix(f"{UNFUSED}.").removeprefix(FUSED)
     return identity.startswith(prefix) or product.startswith(prefix)
 
 
@@ -31,13 +31,13 @@ def decision_for(
 ) -> Decide:
     """Return a decision that chooses a candidate whose identity starts with ``prefix``.
 
-    Where a product has been chosen and an epilogue is decided, that is the product's way to compute it, fused or not.
+    Where an epilogue is decided, that is a fused kernel if there is one, else the product and a kernel after it.
     Without such a candidate, the library kernel is chosen.
 
     Args:
         prefix: One prefix or several; None for the library kernel.
         winners: Collects the chosen identity, or the list of available ones.
-        order: Sort key of the matching candidates, of identity and milliseconds; None keeps their order.
+        order: Sort key of the matching candidates, of identity and milliseconds; None keeps their order. Fused ones are first.
     """
 
     def decide(
@@ -52,6 +52,7 @@ def decision_for(
         if order is not None:
             ranks = {name: order(name, medians_ms[name]) for name in matching}
             matching.sort(key=ranks.__getitem__)
+        matching.sort(key=lambda name: not name.startswith(FUSED))
         if not matching:
             winners.append(f"none of {sorted(medians_ms)}")
             return Verdict(library, library, f"no candidate begins with {prefix}")
@@ -71,7 +72,7 @@ def fusion_decision_for(prefix: str, winners: list[str]) -> Decide:
     def decide(
         medians_ms: Mapping[str, float], libraries: Collection[str], *limits: Any
     ) -> Verdict:
-        fused = any(name.startswith((UNFUSED, "fused.")) for name in medians_ms)
+        fused = any(name.startswith((UNFUSED, FUSED)) for name in medians_ms)
         return (forced_fused if fused else decision.decide)(medians_ms, libraries, *limits)
 
     return decide

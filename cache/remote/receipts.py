@@ -65,6 +65,6 @@ class Receipts:
                 seen.append(each)
                 if not is_there:
                     lost.append(each.place)
-        with self._guard:  # all or none: who is not told of a lost one does not write it
+        with self._guard:  # all or none: a lost record has to be returned, or it is not rewritten
             self._open = [each for each in self._open if each not in seen]
         return lost, read_bytes

@@ -11,7 +11,7 @@ from typing import Any
 from inductor_plugin.cache.pack import Pack
 
 NAME = "sboms/kernels.cdx.json"
-"""Its place in the wheel's metadata."""
+"""Its path in the wheel's metadata."""
 _COMPILED_IN = ("nvidia-cutlass",)
 """Software of a pack whose headers are compiled into its kernels."""
 _NO_TOOLS = ("machine", "python")

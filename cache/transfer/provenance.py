@@ -15,7 +15,7 @@ from typing import Any
 from inductor_plugin.cache.pack import Pack
 
 NAME = "provenance/kernels.intoto.json"
-"""Its place in the wheel's metadata: beside `sboms`, whose files are all read as bills of materials."""
+"""Its path in the wheel's metadata: beside `sboms`, whose files are all read as bills of materials."""
 BUILDER = "pkg:pypi/inductor-plugin"
 """What has compiled the kernels: a program, with its versions. Who has run it, and where, is not known to it."""
 

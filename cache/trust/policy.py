@@ -145,7 +145,7 @@ def parse_trust(text: str) -> Trust:
 
 
 def trust_or_nobody(text: str) -> Trust:
-    """Return the same; nobody, after one warning, where it cannot be used: a compile goes on without kernels of others."""
+    """Return what `parse_trust` does. Where it cannot, return trust in no key after one warning: a compile goes on without kernels of others."""
     try:
         return parse_trust(text)
     except TrustError as error:

@@ -6,7 +6,7 @@
 
 Generated code calls them. After the operands they take the kernel's name, then ``scale``, ``left``,
 ``right`` and ``bottom_right`` (`attention.Mask`). See `ops.launch` for how a kernel is named and found,
-and for when `unfused` computes the same in float32 instead.
+and for when `unfused` computes the same outputs in float32 instead.
 """
 
 from __future__ import annotations

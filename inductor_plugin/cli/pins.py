@@ -1,4 +1,4 @@
-"""The verbs of pinned decisions: a file that says who wins, and records that are never evicted."""
+"""The verbs of pinned decisions: a file that says which kernels win, and records that are never evicted."""
 
 from __future__ import annotations
 

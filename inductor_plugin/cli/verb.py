@@ -168,7 +168,7 @@ def announcement(path: Path) -> str:
 
 
 def force_argument(parser: ArgumentParser, what: str = "replace a file that is there") -> None:
-    """Add ``--force`` and ``-y``, which say the same."""
+    """Add ``--force`` and ``-y``, two names of one switch."""
     parser.add_argument("--force", "-y", action="store_true", help=what)
 
 

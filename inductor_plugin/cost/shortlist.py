@@ -27,7 +27,7 @@ MAX_UNCERTAIN = 2
 gelu is missed (`benchmarks.fusion.fusions`)."""
 DOMINATES = 1.05
 """A kernel that is slower alone by this factor than one that loses nothing by an epilogue does not win
-with it: both read and write the same. Medians of one kernel differ by 2 to 3 %."""
+with it: both read and write the same tensors. Medians of one kernel differ by 2 to 3 %."""
 
 _TILE = re.compile(r"\bBLOCK_([MNK])=(\d+)")
 

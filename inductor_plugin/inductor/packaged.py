@@ -166,7 +166,7 @@ def _carried(wrapper: Any, symbol: str, place: str) -> Path:
 def _library_call(
     wrapper: Any, name: str, kernel: OpKernel, operands: Sequence[str], output: Any
 ) -> str | None:
-    """Return the call of torch's C function that computes the same, None if there is none."""
+    """Return the call of torch's C function that computes the same product, None if there is none."""
     operator = name_of(kernel.op)
     batched = len(output.get_size()) > 2
     device = output.get_device().type

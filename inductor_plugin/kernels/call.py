@@ -175,7 +175,7 @@ class SequenceKernel:
     Attributes:
         parts: The kernels in order.
         scratch: Tensors that one kernel writes: a later one reads them, or they are further outputs.
-        names: Names of the scratch tensors; those of two candidates with the same name must be the same.
+        names: Names of the scratch tensors. Tensors of the same name hold the same numbers in all candidates of a problem.
     """
 
     parts: tuple[SequenceStep, ...]

@@ -184,7 +184,7 @@ def run_product(
         kernel: ``SYMBOL@DIGEST``.
         operands: As its function of `gemm_call` takes them.
         arguments: Those after the operands.
-        library: Writes the same to ``out``.
+        library: Writes the library product of the operands to ``out``.
         workspace: Scratch memory of the kernel, uint8; None to allocate it.
         out: The output.
 

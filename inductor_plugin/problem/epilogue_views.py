@@ -39,7 +39,7 @@ class OperandRead:
     """A read of an operand.
 
     Attributes:
-        operand: Its place among the epilogue's operands.
+        operand: Its index among the epilogue's operands.
         strides: For each dimension of the product (dim, step): the stride of the operand's ``dim``, which
             may be unknown, or ``step`` where ``dim`` is -1. None if it is broadcast as it is.
         offset: Offset of the first element that is read.

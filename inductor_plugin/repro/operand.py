@@ -23,7 +23,7 @@ class OperandText:
         device: ``cpu`` or ``cuda``.
         constant: Whether it is a frozen weight.
         opaque: Name of an opaque layout, whose extents are unknown; empty for a plain tensor.
-        stands_for: Sizes the measurement stands for: ``33..64x16``.
+        stands_for: Sizes for which the measurement is used: ``33..64x16``.
     """
 
     size: tuple[int, ...]

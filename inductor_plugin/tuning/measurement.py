@@ -96,7 +96,7 @@ def measured_now(
     """
     own: dict[str, Any] = dict(candidate.conditions)
     own |= {"race": stage(task, candidate)} if candidate.alive else {}
-    # All its samples are of turns, and none was left out: the sample of a turn has the same place as others'.
+    # All its samples are of turns, and none was left out: the samples of one turn have the same index in all candidates.
     if 0 < candidate.rounds == len(candidate.samples_ms) and not candidate.disturbed:
         own[TURNS] = f"{ticket.digest[:12]} {ticket.created:.3f}"
     if not candidate.library:

@@ -93,7 +93,7 @@ def unused(
 def why_unused(measured: Measured, config: Config, *, library: bool, reference: bool = True) -> str:
     """Return why a record's measurement is not used: that of `why_void`, or it was a mishap.
 
-    The quarantine counts mishaps, and says who is tried again.
+    The quarantine counts mishaps, and says which candidates are tried again.
     """
     mishap = f"{measured.status} once" if measured.status in MISHAPS else ""
     return why_void(measured, config, library=library, reference=reference) or mishap

@@ -121,7 +121,7 @@ def _queued(
     """
     patience = _Patience(alive, wait_s, time.time())
     name = f"gpu-{uuid}"
-    nested = _TABLE.is_mine(name)  # who is next waits for this very thread
+    nested = _TABLE.is_mine(name)  # the next process waits for this very thread
     following = None if nested else _acquired(f"next-{uuid}", folder, patience, waiting)
     try:
         return _acquired(name, folder, patience, waiting)

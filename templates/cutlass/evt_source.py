@@ -84,7 +84,7 @@ def _function(evt: Evt, name: str, place: int, stored: dict[int, int]) -> Functi
     Args:
         evt: The tree.
         name: The function's.
-        place: The output's.
+        place: The output's index.
         stored: The earlier output that stores a node's value, by the node.
     """
     output = evt.outputs[place]

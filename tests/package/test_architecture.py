@@ -53,6 +53,15 @@ def test_folders_are_small_and_say_what_lives_in_them(root: str, repository: Pat
             assert ast.get_docstring(ast.parse(package)), folder
 
 
+def test_a_package_that_only_exports_is_no_module_of_its_folder(tmp_path: Path):
+    (tmp_path / "a.py").write_text("")
+    package = tmp_path / "__init__.py"
+    package.write_text('"""What is here."""\n\nfrom os import sep\n\n__all__ = ["sep"]\n')
+    assert modules_in(tmp_path) == [tmp_path / "a.py"]
+    package.write_text("def f() -> None: ...\n")
+    assert set(modules_in(tmp_path)) == {tmp_path / "a.py", package}
+
+
 def test_the_package_fits_a_screen(repository: Path):
     entries = [
         path for path in (repository / "inductor_plugin").iterdir() if path.name != "__pycache__"

@@ -372,7 +372,7 @@ def _steps_of(
 
 
 def _argument(node: Any, place: int, name: str) -> Any:
-    """Return an argument of a call of ``ops`` by its place (``ops`` itself is 0) or by name."""
+    """Return an argument of a call of ``ops`` by its position (``ops`` itself is 0) or by name."""
     return node.args[place] if len(node.args) > place else node.kwargs.get(name)
 
 

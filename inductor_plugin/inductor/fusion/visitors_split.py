@@ -30,7 +30,7 @@ class EpilogueSplit:
         epilogue: Epilogue of that part; the remainder reads its writes, and the product if needed.
         written: Buffers of the product and of the nodes in the kernel.
         remainder: The nodes that run after the kernel, in order; empty if it computes all nodes.
-        places: Positions of the remainder among all nodes after the product: the same in every graph.
+        places: Positions of the remainder among all nodes after the product; the positions are the same in every graph.
         reason: Why nodes remain; empty if none does.
     """
 

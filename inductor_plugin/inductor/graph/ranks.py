@@ -1,4 +1,4 @@
-"""A graph that ranks of a job compile: who tunes its problems, and what the job has decided about its fusions."""
+"""A graph that ranks of a job compile: which rank tunes its problems, and what the job has decided about its fusions."""
 
 from __future__ import annotations
 

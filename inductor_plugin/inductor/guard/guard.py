@@ -41,8 +41,8 @@ from inductor_plugin.inductor.graph.due import (
     first_of,
     is_for_comparison,
 )
-from inductor_plugin.inductor.graph.graph_record import HeldProblems, is_cut, is_settled
 from inductor_plugin.inductor.graph.ranks import given_back_on_failure
+from inductor_plugin.inductor.graph.record import HeldProblems, is_cut, is_settled
 from inductor_plugin.inductor.graph.trial import Trial, compiling
 from inductor_plugin.inductor.guard.bench import (
     CompiledGraph,

@@ -11,7 +11,7 @@ from typing import Any
 from inductor_plugin.cache import Decision
 from inductor_plugin.cache.graph import CHOICES, TUNED
 from inductor_plugin.config import Config
-from inductor_plugin.inductor.graph.graph_record import (
+from inductor_plugin.inductor.graph.record import (
     CUT,
     LIBRARY,
     PLAIN,

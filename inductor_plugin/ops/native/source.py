@@ -50,7 +50,7 @@ def text() -> str:
 def calls_text() -> str:
     """Return the part without Python: calls of kernels, from tensors to the launch. Needs `CALL_HEADERS` included."""
     products, attention = (path.read_text(encoding="utf-8") for path in (PRODUCTS, ATTENTION))
-    # Both families number their modes; those of the products are used for both, which have the same.
+    # Both families number their modes; the numbers are equal, and those of the products are used for both.
     parts = (f"namespace attention {{\n{attention}}}", f"{products}using attention::FmhaCall;")
     return "\n\n".join((*parts, *map(_read, _CALL_FILES)))
 

@@ -67,7 +67,7 @@ class PinFile:
     """The content of a pin file.
 
     Attributes:
-        pins: The decisions by place.
+        pins: The decisions by `Pin.place`.
         environments: Fields of the environments by digest; those that are not known are missing.
         templates: Class and version of each template that pins name. Files that were merged may know several.
     """
@@ -85,7 +85,7 @@ def pin_file(
     """Return a pin file with the environments and templates that its pins name.
 
     Args:
-        pins: The decisions; of several in one place the last stays.
+        pins: The decisions; of several with the same `Pin.place` the last stays.
         environments: Fields of environments by digest, None where they are not known.
         identities: Name, class and version of templates, as of `Registry.identity`.
     """

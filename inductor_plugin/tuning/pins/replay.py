@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pins:
-    """The pins of a file, by place.
+    """The pins of a file, by `Pin.place`.
 
     Attributes:
         path: The file they came from.

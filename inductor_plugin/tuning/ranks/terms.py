@@ -1,4 +1,4 @@
-"""What the decisions of a rank rest on, in words, so that ranks that decide apart can be told why."""
+"""What the decisions of a rank rest on, in words, so that a warning can say why ranks decide apart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Terms:
     """What the decisions of a rank rest on.
 
     Attributes:
-        group: The digest that names the ranks with the same.
+        group: The digest of `facts`; ranks with the same digest decide together.
         device: Names the kind of device: ranks with another GPU decide apart, as they should.
         facts: What `group` is the digest of, as texts by their names.
         policy: How this rank decides, which its group need not do.

@@ -22,7 +22,7 @@ TRITON_FOLDER, INDUCTOR_FOLDER = "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"
 _TOOLS = ("TRITON_PTXAS_PATH", "TRITON_LIBDEVICE_PATH")
 """Variables of a job that name what Triton runs or reads."""
 _HINTS = ("CUDA_HOME",)
-"""Those without which it finds the same."""
+"""Variables of a job without which Triton finds the same tools."""
 _PACKAGES = ("torch", "triton", "nvidia-cutlass", "nvidia-cuda-nvcc")
 _NATIVE = "-march=native"
 _HEADER, _COMPILED = "-include", (".gch", ".pch")

@@ -27,7 +27,7 @@ from torch._dynamo import config as dynamo_config
 from torch._inductor.utils import run_and_get_code
 
 from benchmarks.harness.error import error_of
-from benchmarks.harness.forced import forced
+from benchmarks.harness.forced import forced, is_named
 from tests.gpu.cases.product import BF16, Spec
 from tests.gpu.forced.process import compiled, listed, main
 from tests.gpu.harness.ways import drawn
@@ -170,7 +170,7 @@ def complaints(name: str, ways: Mapping[str, Mapping[str, Any]], accepted: float
     for way, answered in ways.items():
         if not answered["error"] <= accepted:
             result.append(f"{way}: error {answered['error']}")
-        if way != "library" and not answered["taken"].startswith(way):
+        if way != "library" and not is_named(answered["taken"], way):
             result.append(f"{way}: taken was {answered['taken']}")
         called = answered["calls"]
         if case.conflict and way != "library":

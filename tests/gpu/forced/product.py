@@ -12,13 +12,14 @@ others are; all else is what a user's process does. Prints one JSON line.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.harness.dry_twin import DryTwin
-from benchmarks.harness.forced import forced
+from benchmarks.harness.forced import FUSED, forced, is_named
 from inductor_plugin.registry import default_registry
 from tests.gpu.cases import graphs
 from tests.gpu.cases.product import BF16, E4M3, FP32, Spec, by_columns, by_rows
@@ -104,6 +105,9 @@ FORCED: dict[str, Graph] = {
 """By the beginning of the candidates' identity; a space and which graph may follow. The last one needs
 no GPU, and proves the rest of this file."""
 
+FUSES = frozenset({"cutlass", "cutlass bmm"})
+"""Graphs whose epilogue the template computes, too; no other template of ours takes one of these epilogues."""
+
 
 def report(name: str, cache_dir: Path) -> dict[str, Any]:
     """Compile and run a forced graph; return its errors and what was taken."""
@@ -114,6 +118,16 @@ def report(name: str, cache_dir: Path) -> dict[str, Any]:
         errors = every_way(FORCED[name], cache_dir)
     seconds = round(time.monotonic() - started, 1)
     return errors | {"taken": sorted(set(taken)), "seconds": seconds}
+
+
+def complaints(name: str, taken: Sequence[str]) -> list[str]:
+    """Return what is wrong with the kernels that were taken for a forced graph, one line each."""
+    prefix = name.partition(" ")[0]
+    others = [kernel for kernel in taken if not is_named(kernel, prefix)]
+    result = [f"not of {prefix}: {others}"] if others or not taken else []
+    if name in FUSES and not any(kernel.startswith(FUSED) for kernel in taken):
+        result.append(f"no fused kernel was taken: {list(taken)}")
+    return result
 
 
 if __name__ == "__main__":

@@ -13,7 +13,14 @@ import pytest
 import torch
 import torch._dynamo
 
-from benchmarks.harness.forced import WAYS, forced_fusion, fusion_decision_for
+from benchmarks.harness.forced import FUSED as FUSED_PREFIX
+from benchmarks.harness.forced import (
+    WAYS,
+    decision_for,
+    forced,
+    forced_fusion,
+    fusion_decision_for,
+)
 from inductor_plugin.kernels.call import ExternKernel, SequenceKernel, TensorSpec
 from inductor_plugin.worker.jobs import BenchCandidate
 from tests.gpu.cases import fused as fused_cases
@@ -22,7 +29,9 @@ from tests.gpu.cases.kernels import ready
 from tests.gpu.cases.offers import LIBRARY, Offered, argument, offered
 from tests.gpu.cases.product import BF16, FP16, FUSED, Case, Spec
 from tests.gpu.forced import fused as fused_forced
+from tests.gpu.forced import product as product_forced
 from tests.gpu.forced.process import Graph
+from tests.gpu.forced.product import FORCED, FUSES
 from tests.gpu.harness import check
 from tests.gpu.harness.check import WrittenKernel, checked_with
 from tests.gpu.harness.written import WrittenCall, written
@@ -213,6 +222,51 @@ def test_the_fastest_of_a_way_is_forced_and_a_product_alone_is_not() -> None:
     assert taken == ["fused.triton_mm-2"]
     assert decide({"unfused.mm-1": 1.0}, ["unfused.mm-1"], 0.02, {}).winner == "unfused.mm-1"
     assert taken[1] == "none of ['unfused.mm-1']"
+
+
+def test_a_forced_template_fuses_where_it_can_however_the_candidates_are_ordered() -> None:
+    taken: list[str] = []
+    times = {"unfused.cutlass.a-1": 1.0, "fused.triton_mm-2": 2.0, "fused.cutlass.a-1": 3.0}
+    assert decision_for("cutlass", taken)(times, [], 0.02, {}).winner == "fused.cutlass.a-1"
+    first = decision_for("cutlass", taken, lambda name, ms: ms)
+    assert first(times, [], 0.02, {}).winner == "fused.cutlass.a-1"
+    decide = decision_for("triton_decode", taken)
+    assert decide({"unfused.triton_decode-1": 1.0}, [], 0.02, {}).winner == taken[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "wrong"),
+    [
+        ("cutlass", ["cutlass.a-1", "fused.cutlass.a-1"], 0),
+        ("cutlass", ["cutlass.a-1", "unfused.cutlass.a-1"], 1),
+        ("cutlass bmm", ["cutlass.a-1"], 1),
+        ("cutlass grouped", ["cutlass.a-1"], 0),
+        ("triton_decode", ["triton_decode-1", "unfused.triton_decode-1"], 0),
+        ("triton_decode", ["none of ['mm-1']"], 1),
+        ("triton_decode", [], 1),
+    ],
+)
+def test_a_forced_graph_has_kernels_of_its_template_and_a_fused_one_where_it_fuses(
+    name: str, taken: list[str], wrong: int
+) -> None:
+    assert len(product_forced.complaints(name, taken)) == wrong
+
+
+@needs_cuda_build
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in FORCED if FORCED[name].device == "cuda"])
+def test_each_forced_graph_fuses_as_its_list_says(name: str, cache_dir: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    graph, (prefix, _, _) = FORCED[name], name.partition(" ")
+
+    def listed(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (graph.function(*tensors),)
+
+    arguments = [argument(spec) for spec in graph.specs]
+    with gpu.installed(), Lab(lambda _: 0.1, cache_dir).open() as lab, forced(prefix) as taken:
+        lab.lower(listed, *arguments, gemm_backends=graph.backends, max_candidates=graph.most)
+    assert product_forced.complaints(name, taken) == []
+    assert any(kernel.startswith(FUSED_PREFIX) for kernel in taken) == (name in FUSES)
 
 
 def code_of(graph: Graph, lab: Lab) -> str:

@@ -138,3 +138,9 @@ def test_what_is_not_as_designed_is_told(way: str, wrong: dict[str, Any]) -> Non
     ways[way] |= wrong
     (complaint,) = layout_forced.complaints("slice with padding", ways, ACCEPTED)
     assert complaint.startswith(way)
+
+
+def test_a_kernel_that_is_fused_is_of_its_way() -> None:
+    ways = as_designed()
+    ways["triton"] |= {"taken": "fused.triton_mm-1"}
+    assert layout_forced.complaints("slice with padding", ways, ACCEPTED) == []

@@ -28,7 +28,7 @@ import torch._inductor.config as inductor_config
 from torch.nn import functional
 
 from benchmarks.harness.dry_twin import DryTwin
-from benchmarks.harness.forced import forced
+from benchmarks.harness.forced import forced, is_named
 from inductor_plugin.config import default_cache_dir
 from inductor_plugin.device import Timer
 from inductor_plugin.registry import default_registry
@@ -238,7 +238,7 @@ def _first_call(call: Callable[..., Any], tensors: tuple[Any, ...], prefix: str)
         return []
     with forced(prefix) as taken:
         call(*tensors)
-    if not taken or not all(each.startswith(prefix) for each in taken):
+    if not taken or not all(is_named(each, prefix) for each in taken):
         raise LookupError(f"nothing that begins with {prefix!r} won: {taken}"[:500])
     return sorted(set(taken))
 

@@ -22,7 +22,7 @@ from inductor_plugin import cli
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.graph import TUNED
 from inductor_plugin.cache.record import GRAPH
-from inductor_plugin.inductor.graph.graph_record import LIBRARY, PLAIN
+from inductor_plugin.inductor.graph.record import LIBRARY, PLAIN
 from inductor_plugin.inductor.guard.comparison import Comparison
 from tests.support.compile import fresh
 from tests.support.fakes.referee import (

@@ -15,7 +15,7 @@ from torch._inductor import config as inductor_config
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.graph import TUNED
 from inductor_plugin.inductor.allowance import Allowance, Cost, account_of
-from inductor_plugin.inductor.graph.graph_record import is_cut, is_firm
+from inductor_plugin.inductor.graph.record import is_cut, is_firm
 from inductor_plugin.inductor.guard.comparison import Comparison
 from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.validity import attempts

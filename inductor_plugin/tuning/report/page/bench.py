@@ -89,7 +89,7 @@ def _is_table(value: Any) -> TypeGuard[list[Any]]:
 
 
 def _numbers(content: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield numbers by path; elements of a list by what names them, else by their place."""
+    """Yield numbers by path; elements of a list by what names them, else by their index."""
     stack: list[tuple[str, Any]] = [("", content)]
     while stack:
         path, value = stack.pop()
@@ -117,7 +117,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _tables(path: str, rows: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yield a list of objects as a table, then the lists of objects in its rows, each row with the title of its own one."""
+    """Yield a list of objects as a table, then the lists of objects in its rows, each with the title of its row."""
     queue: list[tuple[str, _Rows]] = [(path, list(map(_row, rows)))]
     for at, each in queue:
         cells: list[dict[str, Any]] = []

@@ -50,18 +50,18 @@ class Forms:
     def __init__(self, texts: Texts) -> None:
         self._texts = texts
         self.forms: Shared[tuple[int, int, int, int]] = Shared()
-        """Identity, name, kind and configuration, as places of texts."""
+        """Identity, name, kind and configuration, as indices of texts."""
         self.outcomes: Shared[tuple[int, int, int]] = Shared()
         """Status, reason and whether it is noisy."""
 
     def form(self, candidate: str, name: str, kind: str, description: str) -> int:
-        """Return the place of a candidate."""
+        """Return the index of a candidate."""
         texts = (candidate, name, kind, description)
         a, b, c, d = (self._texts.place(text) for text in texts)
         return self.forms.place((a, b, c, d))
 
     def outcome(self, status: str, reason: str, *, noisy: bool = False) -> int:
-        """Return the place of an outcome."""
+        """Return the index of an outcome."""
         place = self._texts.place
         return self.outcomes.place((place(status), place(reason), int(noisy)))
 

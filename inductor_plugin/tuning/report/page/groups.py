@@ -149,7 +149,7 @@ def _graphs(records: Sequence[Record]) -> list[ProblemGroup]:
 
 
 def _absent(graph: Record, digest: str) -> str:
-    """Return a place that no record has: the graph does not name the operator of a problem."""
+    """Return a `Record.place` that no record has: the graph does not name the operator of a problem."""
     return f"{graph.environment}//{digest}"
 
 

@@ -28,7 +28,7 @@ RECORD = (
     *("flags", "flops", "bytes", "bound", "dtype", "refused", "call", "operands", "total"),
     "candidates",
 )
-"""The columns of a record. ``winner`` and ``library`` are places in ``candidates``, or -1. ``updated`` in seconds since 1970,
+"""The columns of a record. ``winner`` and ``library`` are indices in ``candidates``, or -1. ``updated`` in seconds since 1970,
 ``bound`` in milliseconds. ``total`` counts all candidates, those included that are not in the page."""
 PINNED, NOISY, STAYS = 1, 2, 4
 """Flags: protected from eviction; the comparison is noisy; the library kernel runs."""
@@ -40,7 +40,7 @@ _ODD = (KeyError, ValueError, TypeError, AttributeError, IndexError, SyntaxError
 
 @dataclass(frozen=True)
 class Tables:
-    """What rows name by its place."""
+    """The lists whose values rows name by their index."""
 
     texts: Texts
     forms: Forms
@@ -61,8 +61,8 @@ def record_row(
 
     Args:
         record: The record.
-        source: Place of its source.
-        tables: What is named by its place.
+        source: Index of its source.
+        tables: The lists whose values the row names by their index.
         peaks: Peaks of the devices that are known, by environment.
         detail: How much of each candidate the page has.
     """

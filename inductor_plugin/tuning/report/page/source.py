@@ -32,7 +32,7 @@ class CompiledGraphRow:
     """A graph that a process compiled.
 
     Attributes:
-        name: Its place in the process: ``1 forward``.
+        name: Its number in the process, and its direction: ``1 forward``.
         places: Its problems, as of `Record.place`, in the order of their calls.
         known: How many had a record already.
         spent: Counters of the graph, as of `Stats.to_dict`.

@@ -1,4 +1,4 @@
-"""Values that many records share, each written once: a record names it by its place in a list."""
+"""Values that many records share, each written once: a record names it by its index in a list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Shared(Generic[T]):
         self._places: dict[T, int] = {}
 
     def place(self, value: T) -> int:
-        """Return the place of a value in the list; a new one is appended."""
+        """Return the index of a value in the list; a new one is appended."""
         return self._places.setdefault(value, len(self._places))
 
     @property
@@ -30,5 +30,5 @@ class Texts(Shared[str]):
     """Distinct texts, without characters that a browser or a reader would obey, such as those that turn writing around."""
 
     def place(self, value: str) -> int:
-        """Return the place of a text, `printable` line by line."""
+        """Return the index of a text, `printable` line by line."""
         return super().place(report.plain_text(value))

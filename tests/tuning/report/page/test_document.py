@@ -105,6 +105,13 @@ def test_the_page_names_no_address() -> None:
     assert not re.search(r"@import|url\(", page)
 
 
+def test_a_page_without_records_has_less_than_a_hundred_kilobytes() -> None:
+    empty = document(page_model([CacheSource("cache", [], {})]), "cache")
+    assert (
+        len(empty.encode()) < 100_000
+    )  # 94,000; ARCHITECTURE.md says why it has no plotting library
+
+
 def test_a_page_without_records_is_one_too() -> None:
     model: dict[str, Any] = page_model([CacheSource("empty", [], {})])
     assert model["records"] == []

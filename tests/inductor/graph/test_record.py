@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inductor_plugin.cache import Decision, Record
 from inductor_plugin.cache.graph import CHOICES, TUNED
-from inductor_plugin.inductor.graph.graph_record import (
+from inductor_plugin.inductor.graph.record import (
     CUT,
     LIBRARY,
     is_cut,
