@@ -77,9 +77,8 @@ def enable(**chosen: object) -> None:
     if hooks is not None:
         with _LOCK:
             hooks.wrap_backend(config, others, _STOCK)
-        accept_options(
-            chosen
-        )  # behind what refuses them, so that the options of a call before stay
+        # After what refuses them, so that those of an earlier call stay.
+        accept_options(chosen)
 
 
 def accept_options(chosen: Mapping[str, object]) -> None:
