@@ -15,8 +15,12 @@ from inductor_plugin.tuning.ticket import TuningTicket
 class Tuner(Protocol):
     """What measures the problems that this rank has claimed."""
 
-    def submit(self, ticket: TuningTicket) -> None:
-        """Start to tune; ``ticket.task.done`` is set when it has ended."""
+    def examine(self, ticket: TuningTicket) -> None:
+        """Find out whether anything can be measured here, which may take minutes; once a compile."""
+        ...
+
+    def start(self, ticket: TuningTicket) -> None:
+        """Start to tune; returns within a second. ``ticket.task.done`` is set when it has ended."""
         ...
 
     def wait(self, ticket: TuningTicket, limit_s: float) -> None:

@@ -32,7 +32,7 @@ _POLL_S, _LONGEST_POLL_S = 0.02, 0.5
 _TUNING_POLL_S = 0.1
 """Seconds after which a rank sees, at the latest, that a problem it tunes is tuned."""
 _CLAIMS = 4
-"""Problems claimed in a row, at most: to submit one takes up to a second, in which there is no sign of life."""
+"""Problems claimed in a row, at most: to start one takes up to a second, in which there is no sign of life."""
 
 
 class RankShare(Settlement):
@@ -76,8 +76,11 @@ class RankShare(Settlement):
         self._thread: threading.Thread | None = None
 
     def submit(self, ticket: TuningTicket) -> None:
-        """Let the job decide a ticket; returns immediately."""
+        """Let the job decide a ticket; returns immediately, except where the device may not be had."""
         name = name_of(ticket)
+        if self._may_tune(name):
+            # Here, not where it is claimed: that thread gives the signs of life, and this may take minutes.
+            self._tuner.examine(ticket)
         with self._wake:
             part = self._parts.get(name)
             if part is None:
@@ -90,6 +93,12 @@ class RankShare(Settlement):
                 self._settle(part, decisions.library_for(self._lost, self._job.rank))
             else:
                 self._start()
+
+    def _may_tune(self, name: str) -> bool:
+        """Return whether this rank may come to tune a problem: nothing is decided about it."""
+        with self._wake:
+            part = self._parts.get(name)
+            return not self._lost and (part is None or part.agreed is None)
 
     def wait(self, ticket: TuningTicket, limit_s: float) -> None:
         """Wait until a ticket is decided.
@@ -130,7 +139,7 @@ class RankShare(Settlement):
         task = ticket.selection.build_of(ticket)
         if task is not None:
             ticket.task = task
-            self._tuner.submit(ticket)
+            self._tuner.start(ticket)
             self._tuner.wait(ticket, limit_s)
 
     def release(self, tickets: Iterable[TuningTicket]) -> None:
@@ -211,7 +220,7 @@ class RankShare(Settlement):
             self._board.absent(-1)
         for part in given_back:
             self._board.give_back(part.name)
-        changed = [self._announce(), self._publish(now), self._read(now), self._claim_more()]
+        changed = [self._announce(), self._publish(now), self._read(now), self._claim_more(now)]
         self._send_beat(now)
         self._watch(now)
         return any(changed)
@@ -289,7 +298,7 @@ class RankShare(Settlement):
         parts = [p for p in waiting if new or not p.looked_up or (due and p.awaited)]
         return any([self._take(part) for part in parts])  # noqa: C419  all are to be read
 
-    def _claim_more(self) -> bool:
+    def _claim_more(self, now: float) -> bool:
         """Claim problems up to this rank's share, and tune them."""
         undecided = self._listed()
         held = sum(part.state == "mine" for part in undecided)
@@ -299,10 +308,10 @@ class RankShare(Settlement):
         for name in order(candidates, self._job.rank):
             if held >= min(most, before + _CLAIMS):
                 break
-            held += self._claimed(candidates[name])
+            held += self._claimed(candidates[name], now)
         return held > before
 
-    def _claimed(self, part: SharedProblem) -> bool:
+    def _claimed(self, part: SharedProblem, now: float) -> bool:
         if self._take(part):
             return False
         mine = self._board.claim(part.name)
@@ -313,7 +322,8 @@ class RankShare(Settlement):
                 return False
             part.state = "mine" if mine else "theirs"
         if mine:
-            self._tuner.submit(ticket)
+            self._send_beat(now)  # a claim without one is that of a dead rank
+            self._tuner.start(ticket)
         return mine
 
     def _send_beat(self, now: float) -> None:
