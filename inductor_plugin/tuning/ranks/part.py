@@ -54,8 +54,8 @@ class SharedProblem:
         agreed: The decision, once there is one.
         ready: Set then.
         awaited: How many threads wait for it.
-        announced: Whether refusals of this rank are in the store.
-        looked_up: Whether the store has been asked for a decision.
+        announced: Whether refusals of this rank, by all these tickets, are in the store.
+        looked_up: Whether the store has been asked for a decision since others may decide it.
         left: Whether this process waits for a rank that can measure it, and decides nothing itself.
         left_at: When a rank had it last; None if it was never left.
     """
