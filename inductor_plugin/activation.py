@@ -13,10 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.config import Config, split
 from inductor_plugin.errors import NAME, OptionError, PinError, warn_once
-from inductor_plugin.tuning.pins.document import dump
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +132,8 @@ def record(file: str | os.PathLike[str]) -> Generator[Any]:
     Graphs are compiled, even if they are in Inductor's caches; the gradient of a graph is compiled with it, so that
     the file has both, whether or not the block computes it. All threads of the process count. In a recorded compile
     nothing is left to measurements of Inductor's own, which no pin could repeat. The file is written when the block
-    ends without an exception, and replaces one that is there.
+    ends without an exception, and replaces one that is there. Ranks of a ``torch.distributed`` job that name the same
+    file write it together: it has what any of them has compiled.
 
     Args:
         file: The file, in an existing folder.
@@ -142,6 +141,7 @@ def record(file: str | os.PathLike[str]) -> Generator[Any]:
     Raises:
         OptionError: There is no such folder, or the path is no plain file.
         PinError: No graph was compiled in the block, or nothing can be recorded here.
+        CacheError: Another rank has not ended writing the file in time.
     """
     path = Path(file).expanduser()
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):
@@ -156,8 +156,10 @@ def record(file: str | os.PathLike[str]) -> Generator[Any]:
             f"nothing is recorded in {path}: no graph was compiled with the plugin in the block; call the model there "
             "for the first time, or torch._dynamo.reset() before it"
         )
-    with draft_of(path) as draft:
-        draft.write_text(dump(recording.file()), encoding="utf-8")
+    from inductor_plugin.tuning.ranks.job import joined, rank_here  # noqa: PLC0415  loads torch, as `_hooks`
+    from inductor_plugin.tuning.ranks.recorded import write_recorded  # noqa: PLC0415
+
+    write_recorded(path, recording.file(), joined(Config.load()), rank_here())
 
 
 def disable() -> None:

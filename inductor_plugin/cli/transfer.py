@@ -20,7 +20,7 @@ from inductor_plugin.cache.transfer.archive import (
     merge_stores,
     total,
 )
-from inductor_plugin.cache.transfer.draft import draft_of
+from inductor_plugin.cache.transfer.draft import draft_of, exclusive
 from inductor_plugin.cache.transfer.tape import check_start
 from inductor_plugin.cache.trust.policy import trust_or_nobody
 from inductor_plugin.cli.source import names_pins, read_source, row_of, rows_text
@@ -194,11 +194,12 @@ def _merge(arguments: Namespace) -> int:
 def _merge_pins(arguments: Namespace, target: Path, sources: Sequence[Path]) -> int:
     """Merge the decisions of pin files and caches into a pin file."""
     file = output_file(target, force=True)
-    everyone = [file, *sources] if file.exists() else [*sources]
-    conflicts = _conflicts(everyone)
-    merged = merge([read_source(path) for path in everyone])
-    with draft_of(file) as draft:
-        draft.write_text(dump(merged), encoding="utf-8")
+    with exclusive(file):
+        everyone = [file, *sources] if file.exists() else [*sources]
+        conflicts = _conflicts(everyone)
+        merged = merge([read_source(path) for path in everyone])
+        with draft_of(file) as draft:
+            draft.write_text(dump(merged), encoding="utf-8")
     pins = len(merged.pins)
     text = "\n".join([*_conflict_lines(conflicts), f"{printable(str(file))}: {pins} decisions"])
     say(arguments, {"file": str(file), "pins": pins, "conflicts": conflicts}, text)

@@ -203,8 +203,15 @@ def explained(verdict: Verdict, on_device: Verdict, launches_ms: Mapping[str, fl
     return replace(verdict, reason=f"{verdict.reason}; {why}")
 
 
-def without_choice(verdict: Verdict) -> Verdict:
-    """Return the decision for the library kernel in a graph that is slower with the winner."""
+def of_graph(verdict: Verdict, *, held: bool) -> Verdict:
+    """Return a decision as it applies in one graph.
+
+    Args:
+        verdict: Which candidate is the best alone.
+        held: Whether the graph is slower with it: the library kernel runs there, if there is one.
+    """
+    if not held or verdict.library in (None, verdict.winner):
+        return verdict
     reason = f"the library kernel stays: the graph is slower with {verdict.winner}"
     return replace(verdict, winner=verdict.library, given_up=verdict.winner, reason=reason)
 

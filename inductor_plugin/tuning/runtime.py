@@ -135,18 +135,25 @@ class DeviceContext:
 
     def submit(self, ticket: TuningTicket) -> None:
         """Start the race of a ticket, if any; returns immediately, except where the device may not be had."""
+        self.examine(ticket)
+        self.start(ticket)
+
+    def start(self, ticket: TuningTicket) -> None:
+        """Start the race of a ticket, if any, without a look at the device; returns immediately."""
         if ticket.task is not None:
             self.progress.expect(len(ticket.task.entries))
-            if ticket.task.measured:
-                self._examine()
             self.pipeline.submit(ticket.task)
 
-    def _examine(self) -> None:
+    def examine(self, ticket: TuningTicket) -> None:
         """Leave a GPU that no worker gets to before anything is compiled for it: once a compile, and only if that is likely.
 
-        Elsewhere the first kernels are compiled while the worker starts, which takes 3 s. Nodes are always asked first.
+        Elsewhere the first kernels are compiled while the worker starts, which takes 3 s. Nodes are always asked first: a search
+        for one takes up to two minutes, the start of a worker up to three.
+
+        Args:
+            ticket: The ticket that is about to be tuned; nothing is done for one that is not measured.
         """
-        if self._is_examined:
+        if ticket.task is None or not ticket.task.measured or self._is_examined:
             return
         self._is_examined = True
         scarce = self._config.bench_farm or why_scarce(self.device)

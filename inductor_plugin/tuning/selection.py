@@ -15,7 +15,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.decision import Verdict, decide, explained, upper_bounds, without_choice
+from inductor_plugin.tuning.decision import Verdict, decide, explained, of_graph, upper_bounds
 from inductor_plugin.tuning.isolation import Isolation
 from inductor_plugin.tuning.measurement import (
     NOT_FAILED,
@@ -203,13 +203,16 @@ class Selection:
         elif ticket.pin is not None:
             ticket.task = self._build_of(ticket, ticket.pin.winner)
         elif ticket.hit and self._remote is not None:  # a record may come without its kernel
-            ticket.task = self._build_of(ticket, self.decide(ticket).winner)
+            ticket.task = self._build_of(
+                ticket, of_graph(self.chosen(ticket), held=ticket.held).winner
+            )
 
     def decide(self, ticket: TuningTicket) -> Verdict:
         """Return which candidate runs; the task, if any, has ended."""
-        verdict = self.chosen(ticket)
-        if ticket.held and verdict.library not in (None, verdict.winner):
-            ticket.verdict = verdict = without_choice(verdict)
+        alone = self.chosen(ticket)
+        verdict = of_graph(alone, held=ticket.held)
+        if verdict is not alone:
+            ticket.verdict = verdict
         return verdict
 
     def chosen(self, ticket: TuningTicket) -> Verdict:
@@ -378,7 +381,7 @@ class Selection:
             if merged_row is not None and self._preferred(ticket, offer, merged_row):
                 ticket.measured[offer.candidate_id] = merged_row
         ticket.verdict = None
-        self.decide(ticket)
+        self.chosen(ticket)  # not `decide`: ranks publish it for all graphs
 
     def _preferred(self, ticket: TuningTicket, offer: CandidateOffer, merged: Measured) -> bool:
         """Return True if the record's measurement of a candidate replaces that of this process.

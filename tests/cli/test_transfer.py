@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache.transfer.draft import exclusive
 from inductor_plugin.cli import main
 from inductor_plugin.tuning.pins.document import read_file
 from tests.support.cache.records import ENVIRONMENT, decision, measured, put_library, record
@@ -165,6 +167,18 @@ def test_merge_writes_a_pin_file_of_caches_and_pin_files(
     assert main(["merge", str(tmp_path / "cache"), str(first)]) == 2
     assert "a pin file does not have" in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()
+
+
+def test_merges_into_a_pin_file_wait_for_each_other(store: Store, tmp_path: Path):
+    first, both = tmp_path / "a.json", tmp_path / "both.json"
+    run(store, "pin", first)
+    merges = threading.Thread(target=main, args=(["merge", str(both), str(first)],))
+    with exclusive(both):
+        merges.start()
+        merges.join(0.3)
+        assert not both.exists()
+    merges.join(10.0)
+    assert read_file(both) == read_file(first)
 
 
 def test_diff_compares_caches_and_pin_files(

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from inductor_plugin.tuning.decision import Verdict, decide, gain_of, guarded, without_choice
+from inductor_plugin.tuning.decision import Verdict, decide, gain_of, guarded, of_graph
 from inductor_plugin.tuning.race import sample_stats
 
 
@@ -55,10 +55,16 @@ def test_a_library_kernel_never_has_the_speedup_of_a_rejected_candidate() -> Non
     assert (stays.speedup, stays.rejected_speedup) == (1.0, 2.21)
     won = decide({"library": 1.5, "a": 1.0}, ["library"], 1.02)
     assert (won.speedup, won.rejected_speedup) == (1.5, None)
-    held = without_choice(won)
+    held = of_graph(won, held=True)
     assert (held.winner, held.given_up) == ("library", "a")
     assert (held.speedup, held.rejected_speedup) == (1.0, 1.5)
-    assert without_choice(decide({"a": 1.0}, ["library"], 1.02)).speedup is None
+    assert of_graph(decide({"a": 1.0}, ["library"], 1.02), held=True).speedup is None
+
+
+def test_a_decision_applies_in_a_graph_unless_that_is_slower_with_it() -> None:
+    won, alone = decide({"library": 1.5, "a": 1.0}, ["library"], 1.02), decide({"a": 1.0}, [], 1.02)
+    assert of_graph(won, held=False) is won
+    assert of_graph(alone, held=True) is alone  # there is no library kernel
 
 
 def test_without_a_library_kernel_the_fastest_runs() -> None:

@@ -277,6 +277,10 @@ def test_nothing_is_compiled_for_a_gpu_that_another_process_has_for_itself(
     assert all(scarce in text and reason in text for text in said)
     context.renew()  # the next compile
     assert not context.pipeline.absence
+    later = task([entry("library", library=True)], digest="later")
+    later.measured = measured
+    context.start(cast("Any", SimpleNamespace(task=later)))  # as the thread of ranks does
+    assert [fake_worker.tried for fake_worker in workers] == [tried]
 
 
 def test_closing_ends_pipelines_before_the_workers_they_use(

@@ -250,3 +250,16 @@ def test_a_failure_seen_here_is_not_replaced_by_a_record(tmp_path: Path, ahead_s
             race(ticket, {"library": 1.0}, {"a": "wrong"})
         assert rig(tmp_path).selection.decide(ticket).winner == "library"
         assert ticket.measured["a"].status == "wrong"
+
+
+def test_what_one_graph_gives_up_is_the_winner_in_others(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a"))
+    ticket.held = True
+    race(ticket, {"library": 2.0, "a": 1.0})
+    decision = bench.selection.record_of(ticket).decision  # what ranks publish
+    assert decision is not None
+    assert (decision.winner, bench.selection.chosen(ticket).winner) == ("a", "a")
+    verdict = bench.selection.decide(ticket)
+    assert (verdict.winner, verdict.given_up) == ("library", "a")
+    assert ticket.verdict == verdict

@@ -2,19 +2,29 @@
 
 GROUP/claim/PROBLEM         the rank that tunes it: who has set the key first
 GROUP/decision/PROBLEM      what the job has decided: who has set the key first; it never changes
-GROUP/refused/PROBLEM/CANDIDATE     a rank on which the candidate has failed
+GROUP/refused/PROBLEM       the candidates that have failed, each with a rank on which it has
 GROUP/tuners                counts those that measure, or did
 GROUP/absent                counts ranks whose device measures nothing now
 GROUP/decided               counts decisions, so that who waits asks for one number
+GROUP/log/NUMBER            the problem of each decision, by that number, so that who waits reads what is new
 GROUP/beat/RANK             the rank's latest sign of life, while it tunes
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Mapping, Sequence
+
+from inductor_plugin.cache.document import is_object
 from inductor_plugin.tuning.ranks.agreed import Agreed, dump, load
 from inductor_plugin.tuning.ranks.claim import FREE, Claim, parse
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.store import StoreLostError
+
+_HOLE_S = 2.0
+"""Seconds in which a rank that has counted a decision writes its problem into the log, unless it is dead or stopped."""
+_MOST_NEW = 200
+"""Entries of the log that are read at once: whoever reads thousands gives no sign of life meanwhile."""
 
 
 class Board:
@@ -26,6 +36,7 @@ class Board:
         self._group = group
         self._rank = job.rank
         self._own = Claim(job.rank, job.token)
+        self._hole = 0, 0.0
 
     def decision(self, problem: str) -> str | None:
         """Return what the job has decided, None if nothing yet."""
@@ -35,12 +46,36 @@ class Board:
         """Return what the job decides: ``text``, unless it has decided before."""
         stored = self._store.put_once(self._key("decision", problem), text)
         if stored == text:
-            self._store.count(self._key("decided"), 1)
+            number = self._store.count(self._key("decided"), 1)
+            self._store.put(self._key("log", str(number)), problem)
         return stored
 
     def decided(self) -> int:
         """Return a number that grows with each decision."""
         return self._store.count(self._key("decided"))
+
+    def decided_since(self, seen: int, now: float) -> tuple[Sequence[str], int]:
+        """Return problems that were decided, and how many decisions are read then.
+
+        An entry that a rank did not live to write is left out after a while: who waits for that problem has to ask for it.
+
+        Args:
+            seen: How many decisions have been read.
+            now: The time.
+        """
+        last, names = min(self.decided(), seen + _MOST_NEW), list[str]()
+        while seen < last:
+            name = self._store.get(self._key("log", str(seen + 1)))
+            if name is None and not self._is_old_hole(seen + 1, now):
+                break  # its writer is between count and entry
+            seen += 1
+            names += [] if name is None else [name]
+        return names, seen
+
+    def _is_old_hole(self, number: int, now: float) -> bool:
+        if self._hole[0] != number:
+            self._hole = number, now
+        return now - self._hole[1] > _HOLE_S
 
     def claim(self, problem: str) -> bool:
         """Claim a problem; return whether this process tunes it.
@@ -71,13 +106,21 @@ class Board:
         """Return how many ranks can measure nothing now; 1 counts this one in, -1 out."""
         return self._store.count(self._key("absent"), change)
 
-    def refuse(self, problem: str, candidate: str) -> None:
-        """Say that a candidate has failed on this rank."""
-        self._store.put(self._key("refused", problem, candidate), str(self._rank))
+    def refuse(self, problem: str, candidates: Collection[str]) -> None:
+        """Say that candidates have failed on this rank."""
+        key = self._key("refused", problem)
+        stored = self._store.get(key) or ""
+        while not {*candidates} <= _refusals(stored).keys():
+            all_known = {**dict.fromkeys(candidates, self._rank), **_refusals(stored)}
+            text = json.dumps(all_known, sort_keys=True, separators=(",", ":"))
+            after = self._store.exchange(key, stored, text)
+            if after == text:
+                return
+            stored = after
 
-    def refusal(self, problem: str, candidate: str) -> str | None:
+    def refusal(self, problem: str, candidate: str) -> int | None:
         """Return a rank on which a candidate has failed, None if there is none."""
-        return self._store.get(self._key("refused", problem, candidate))
+        return _refusals(self._store.get(self._key("refused", problem)) or "").get(candidate)
 
     def beat(self, text: str) -> None:
         """Give a sign of life."""
@@ -89,6 +132,17 @@ class Board:
 
     def _key(self, kind: str, *names: str) -> str:
         return "/".join((self._group, kind, *names))
+
+
+def _refusals(stored: str) -> Mapping[str, int]:
+    """Return the candidates that a value names, each with its rank; none where it is damaged."""
+    try:
+        fields: object = json.loads(stored)
+    except ValueError:
+        return {}
+    if not is_object(fields):
+        return {}
+    return {name: rank for name, rank in fields.items() if isinstance(rank, int)}
 
 
 def publish(job: Job, group: str, problem: str, own: Agreed) -> Agreed | None:

@@ -16,7 +16,7 @@ from inductor_plugin.config import Config, launched_rank
 from inductor_plugin.tuning.ranks.roll import Roll
 from inductor_plugin.tuning.ranks.store import C10dStore, JobStore
 
-_PREFIX = "inductor_plugin/1"
+_PREFIX = "inductor_plugin/2"
 """Of all keys, with the number of the protocol: ranks with another one do not read each other. The number of ranks follows."""
 _ANSWER_S = 30.0
 """Seconds in which a store answers, at most; a server in Python's process needs none of its threads."""

@@ -15,8 +15,12 @@ from inductor_plugin.tuning.ticket import TuningTicket
 class Tuner(Protocol):
     """What measures the problems that this rank has claimed."""
 
-    def submit(self, ticket: TuningTicket) -> None:
-        """Start to tune; ``ticket.task.done`` is set when it has ended."""
+    def examine(self, ticket: TuningTicket) -> None:
+        """Find out whether anything can be measured here, which may take minutes; once a compile."""
+        ...
+
+    def start(self, ticket: TuningTicket) -> None:
+        """Start to tune; returns within a second. ``ticket.task.done`` is set when it has ended."""
         ...
 
     def wait(self, ticket: TuningTicket, limit_s: float) -> None:
@@ -50,8 +54,8 @@ class SharedProblem:
         agreed: The decision, once there is one.
         ready: Set then.
         awaited: How many threads wait for it.
-        announced: Whether refusals of this rank are in the store.
-        looked_up: Whether the store has been asked for a decision.
+        announced: Whether refusals of this rank, by all these tickets, are in the store.
+        looked_up: Whether the store has been asked for a decision since others may decide it.
         left: Whether this process waits for a rank that can measure it, and decides nothing itself.
         left_at: When a rank had it last; None if it was never left.
     """

@@ -12,7 +12,9 @@ from inductor_plugin.cache.document import is_object
 BEAT_S = 1.0
 """Seconds between two signs of life."""
 _GAP_S = 5.0
-"""Seconds without a look, by which a silence begins anew: nobody has waited for that rank, or this process was stopped."""
+"""Seconds between two looks that count as silence, at most: in more, nobody has waited for that rank, or this process was stopped.
+
+Not none: where the store is slow, looks are that far apart, and a dead rank is to be given up there, too."""
 
 
 def beat(number: int, progress: Mapping[str, int]) -> str:
@@ -42,7 +44,7 @@ class RankWatch:
     """What this process has seen of another rank, by its own clock.
 
     Attributes:
-        since: When the last new sign of life was seen, or the watch began.
+        since: When the last new sign of life was seen, or the watch began; later by the time in which nobody looked.
         given_up: Whether that rank was silent for too long, and has given no sign of life since: it is not waited for again.
     """
 
@@ -59,8 +61,8 @@ class RankWatch:
             text: The latest sign of life; None if there is none.
             now: The time.
         """
-        if now - self._looked_at > _GAP_S and not self.given_up:
-            self.since = now
+        if not self.given_up:
+            self.since += max(0.0, now - self._looked_at - _GAP_S)
         self._looked_at = now
         if text is None or text == self._seen:
             return False
@@ -71,5 +73,5 @@ class RankWatch:
         return bool(moved)
 
     def silent_s(self, now: float) -> float:
-        """Return the seconds without a new sign of life."""
+        """Return the seconds without a new sign of life, those apart in which nobody looked."""
         return now - self.since

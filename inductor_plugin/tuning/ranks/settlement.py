@@ -14,6 +14,7 @@ from inductor_plugin.tuning.ranks.board import Board
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.part import SharedProblem, Tuner
 from inductor_plugin.tuning.ranks.store import StoreLostError
+from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,21 @@ class Settlement:
         """
         text = decisions.dump(own)
         return self._agreed_on(problem, lambda name: self._board.decide(name, text)) or own
+
+    def _take_over(self, ticket: TuningTicket, limit_s: float) -> None:
+        """Keep the measurements of another rank, and build the kernel that it has built."""
+        agreed = ticket.agreed
+        if agreed is None or ticket.taken_over:
+            return
+        if agreed.rank == self._job.rank and not _is_build(ticket.task):
+            return
+        ticket.taken_over = True
+        ticket.selection.keep(ticket)
+        task = ticket.selection.build_of(ticket)
+        if task is not None:
+            ticket.task = task
+            self._tuner.start(ticket)
+            self._tuner.wait(ticket, limit_s)
 
     def _undecided(self) -> list[SharedProblem]:
         return [part for part in self._parts.values() if part.agreed is None]
@@ -155,3 +171,8 @@ class Settlement:
             part = self._parts.setdefault(name, SharedProblem(name))
         self._settle_by(part, stored)
         return part.agreed
+
+
+def _is_build(task: Task | None) -> bool:
+    """Return whether a task builds a kernel that is decided; the decision came before it was done."""
+    return task is not None and not task.measured

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
@@ -17,22 +17,22 @@ from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.ranks import agreed as decisions
 from inductor_plugin.tuning.ranks.claim import capacity, order
 from inductor_plugin.tuning.ranks.job import Job
+from inductor_plugin.tuning.ranks.pace import Pace
 from inductor_plugin.tuning.ranks.part import SharedProblem, Tuner, name_of
 from inductor_plugin.tuning.ranks.pulse import BEAT_S, RankWatch, beat
 from inductor_plugin.tuning.ranks.settlement import Settlement
 from inductor_plugin.tuning.ranks.store import StoreLostError
 from inductor_plugin.tuning.ranks.terms import Terms, introduce
-from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket
 
 logger = logging.getLogger(__name__)
 
 _POLL_S, _LONGEST_POLL_S = 0.02, 0.5
-"""Seconds between two looks at the store while it changes, and while it does not: 1,000 ranks ask 2,000 times a second."""
+"""Seconds between two looks at the problems of this process while they change, and while they do not."""
 _TUNING_POLL_S = 0.1
 """Seconds after which a rank sees, at the latest, that a problem it tunes is tuned."""
 _CLAIMS = 4
-"""Problems claimed in a row, at most: to submit one takes up to a second, in which there is no sign of life."""
+"""Problems claimed in a row, at most: to start one takes up to a second, in which there is no sign of life."""
 
 
 class RankShare(Settlement):
@@ -69,15 +69,20 @@ class RankShare(Settlement):
         self._introduced, self._is_patient = False, True
         self._absent = False
         self._watches: dict[int, RankWatch] = {}
-        self._decided = -1
+        self._pace = Pace(job.rank, job.world)
+        self._seen = 0
+        self._asked: set[str] = set()
         self._beats = 0
         self._beat_at = self._looked_at = self._watched_at = self._moved_at = -math.inf
         self._has_thread = has_thread
         self._thread: threading.Thread | None = None
 
     def submit(self, ticket: TuningTicket) -> None:
-        """Let the job decide a ticket; returns immediately."""
+        """Let the job decide a ticket; returns immediately, except where the device may not be had."""
         name = name_of(ticket)
+        if self._may_tune(name):
+            # Here, not where it is claimed: that thread gives the signs of life, and this may take minutes.
+            self._tuner.examine(ticket)
         with self._wake:
             part = self._parts.get(name)
             if part is None:
@@ -86,10 +91,17 @@ class RankShare(Settlement):
                 self._adopt(part, ticket)
                 return
             part.tickets.append(ticket)
+            part.announced = False  # it may know of other failures
             if self._lost:
                 self._settle(part, decisions.library_for(self._lost, self._job.rank))
             else:
                 self._start()
+
+    def _may_tune(self, name: str) -> bool:
+        """Return whether this rank may come to tune a problem: nothing is decided about it."""
+        with self._wake:
+            part = self._parts.get(name)
+            return not self._lost and (part is None or part.agreed is None)
 
     def wait(self, ticket: TuningTicket, limit_s: float) -> None:
         """Wait until a ticket is decided.
@@ -118,21 +130,6 @@ class RankShare(Settlement):
                 part.awaited -= 1
         self._take_over(ticket, limit_s)
 
-    def _take_over(self, ticket: TuningTicket, limit_s: float) -> None:
-        """Keep the measurements of another rank, and build the kernel that it has built."""
-        agreed = ticket.agreed
-        if agreed is None or ticket.taken_over:
-            return
-        if agreed.rank == self._job.rank and not _is_build(ticket.task):
-            return
-        ticket.taken_over = True
-        ticket.selection.keep(ticket)
-        task = ticket.selection.build_of(ticket)
-        if task is not None:
-            ticket.task = task
-            self._tuner.submit(ticket)
-            self._tuner.wait(ticket, limit_s)
-
     def release(self, tickets: Iterable[TuningTicket]) -> None:
         """Give back the problems that nobody waits for any more: their graph is compiled, or failed to."""
         with self._wake:
@@ -151,7 +148,7 @@ class RankShare(Settlement):
                         self._given_back.append(part)
                         self._start()
                 elif part.state == "mine" and tuned is ticket:
-                    part.state = "open"
+                    part.state, part.looked_up = "open", False
 
     def close(self) -> None:
         """Give back everything that is undecided."""
@@ -211,7 +208,7 @@ class RankShare(Settlement):
             self._board.absent(-1)
         for part in given_back:
             self._board.give_back(part.name)
-        changed = [self._announce(), self._publish(now), self._read(now), self._claim_more()]
+        changed = [self._announce(), self._publish(now), self._read(now), self._claim_more(now)]
         self._send_beat(now)
         self._watch(now)
         return any(changed)
@@ -232,9 +229,12 @@ class RankShare(Settlement):
         """Say which candidates have failed here, before another rank decides for one."""
         parts = self._listed(lambda part: not part.announced)
         for part in parts:
-            part.announced = True
-            for candidate in {name for t in [*part.tickets] for name in decisions.refused(t)}:
-                self._board.refuse(part.name, candidate)
+            part.announced = (
+                True  # before its tickets are read: one that is added meanwhile clears it
+            )
+            failed = {name for t in [*part.tickets] for name in decisions.refused(t)}
+            if failed:
+                self._board.refuse(part.name, failed)
         return bool(parts)
 
     def _publish(self, now: float) -> bool:
@@ -244,6 +244,7 @@ class RankShare(Settlement):
         for part, ticket in ended:
             if part.left_at is None and self._cannot_decide(part, ticket):
                 part.left, part.left_at, part.state = True, now, "theirs"
+                part.looked_up = False
                 continue
             tuned = part.state == "mine" or ticket.task is None or not ticket.task.measured
             agreed = self._own(part, ticket) if tuned else self._given_up(part, ticket)
@@ -277,19 +278,32 @@ class RankShare(Settlement):
 
     def _read(self, now: float) -> bool:
         """Take decisions of others: those that are new, and each second the one that is waited for."""
+        self._asked = set()
         waiting = self._listed(lambda part: part.state != "mine")
         if not waiting:
             return False
-        count, due = self._board.decided(), now - self._looked_at >= BEAT_S
-        new = count != self._decided
-        self._decided = count
+        new, due = self._new(waiting, now), now - self._looked_at >= BEAT_S
         if due:
             self._looked_at = now
-        # A rank may have died between a decision and its count.
-        parts = [p for p in waiting if new or not p.looked_up or (due and p.awaited)]
+        # A rank may have died between a decision and its entry in the log.
+        parts = [p for p in waiting if p.name in new or not p.looked_up or (due and p.awaited)]
+        self._asked = {part.name for part in parts}
         return any([self._take(part) for part in parts])  # noqa: C419  all are to be read
 
-    def _claim_more(self) -> bool:
+    def _new(self, waiting: Iterable[SharedProblem], now: float) -> Collection[str]:
+        """Return problems that were decided since this rank has asked; none where it is not time to ask."""
+        if not any(part.looked_up for part in waiting):
+            self._seen = (
+                self._board.decided()
+            )  # all of them are looked up now: what is older is no news
+            return ()
+        if not self._pace.due(now):
+            return ()
+        names, self._seen = self._board.decided_since(self._seen, now)
+        self._pace.ask(now, changed=bool(names))
+        return names
+
+    def _claim_more(self, now: float) -> bool:
         """Claim problems up to this rank's share, and tune them."""
         undecided = self._listed()
         held = sum(part.state == "mine" for part in undecided)
@@ -299,11 +313,11 @@ class RankShare(Settlement):
         for name in order(candidates, self._job.rank):
             if held >= min(most, before + _CLAIMS):
                 break
-            held += self._claimed(candidates[name])
+            held += self._claimed(candidates[name], now)
         return held > before
 
-    def _claimed(self, part: SharedProblem) -> bool:
-        if self._take(part):
+    def _claimed(self, part: SharedProblem, now: float) -> bool:
+        if part.name not in self._asked and self._take(part):
             return False
         mine = self._board.claim(part.name)
         with self._wake:
@@ -313,7 +327,8 @@ class RankShare(Settlement):
                 return False
             part.state = "mine" if mine else "theirs"
         if mine:
-            self._tuner.submit(ticket)
+            self._send_beat(now)  # a claim without one is that of a dead rank
+            self._tuner.start(ticket)
         return mine
 
     def _send_beat(self, now: float) -> None:
@@ -364,11 +379,6 @@ class RankShare(Settlement):
             if part.owner in silent and not self._take(part):
                 why = f"no sign of life for {self._watches[part.owner].silent_s(now):.0f} s"
                 self._put(part, self._without(part, why))
-
-
-def _is_build(task: Task | None) -> bool:
-    """Return whether a task builds a kernel that is decided; the decision came before it was done."""
-    return task is not None and not task.measured
 
 
 def share_of(job: Job, terms: Terms, tuner: Tuner, counters: Counters, config: Config) -> RankShare:

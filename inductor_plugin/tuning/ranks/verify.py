@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -14,11 +14,13 @@ from inductor_plugin.errors import RankError
 from inductor_plugin.tuning.ranks.code import first_difference
 from inductor_plugin.tuning.ranks.job import Job, joined
 from inductor_plugin.tuning.ranks.ledger import LEDGER, Ledger, RankGraph, Statement
+from inductor_plugin.tuning.ranks.pace import Pace
 from inductor_plugin.tuning.ranks.packing import packed, unpacked
 from inductor_plugin.tuning.ranks.store import StoreLostError
 from inductor_plugin.tuning.ranks.terms import device_of, differing, is_same_device
 
 _POLL_S = 0.05
+"""Seconds between the first two looks at the store; see `Pace` for the later ones."""
 _MEETINGS = "verify/meetings"
 """Counts how often rank 0 has called: a rank that has missed a call comes to the next one, not to an old one."""
 _Fact = tuple[str, ...]
@@ -255,20 +257,29 @@ def _collected(job: Job, prefix: str, deadline: float) -> RankReport:
 
 def _opened(job: Job, deadline: float) -> int | None:
     """Return the number of a comparison that rank 0 has begun and not ended; None if there is none in time."""
-    while True:
+    for _ in _looks(job, deadline):
         meeting = job.store.count(_MEETINGS)
         if meeting and job.store.get(f"verify/{meeting}/report") is None:
             return meeting
-        if time.monotonic() >= deadline:
-            return None
-        time.sleep(_POLL_S)
+    return None
 
 
 def _awaited(job: Job, key: str, deadline: float) -> str | None:
     """Return a key's value as soon as it has one; None if that is not in time."""
-    while (stored := job.store.get(key)) is None and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-    return stored
+    for _ in _looks(job, deadline):
+        stored = job.store.get(key)
+        if stored is not None:
+            return stored
+    return None
+
+
+def _looks(job: Job, deadline: float) -> Iterator[None]:
+    """Yield when it is time to look at the store: at once, less and less often then, and at the deadline for the last time."""
+    pace = Pace(job.rank, job.world, _POLL_S)
+    yield
+    while (left_s := deadline - time.monotonic()) > 0:
+        time.sleep(min(left_s, pace.ask(0.0, changed=False)))
+        yield
 
 
 def _statement(job: Job, digest: str) -> Statement:

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import threading
 import zipfile
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from inductor_plugin.cache import open_store
+from inductor_plugin.cache.lock import HeldLock
 from inductor_plugin.cache.transfer import tape
 from inductor_plugin.cache.transfer.archive import export_archive
-from inductor_plugin.cache.transfer.draft import draft_of
+from inductor_plugin.cache.transfer.draft import draft_of, exclusive
 from inductor_plugin.cache.transfer.wheel import write_wheel
-from inductor_plugin.errors import ArchiveError
+from inductor_plugin.errors import ArchiveError, CacheError
 from tests.support.cache.packs import pack_file
 from tests.support.cache.records import kernel_key
 
@@ -102,3 +106,45 @@ def test_a_device_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="no plain file"):
         export_archive(store, tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_one_at_a_time_replaces_a_file_and_no_lock_file_is_left(tmp_path: Path) -> None:
+    file, refused = tmp_path / "x", list[str]()
+
+    def replace() -> None:
+        try:
+            with exclusive(file, 0.0):
+                refused.append("")
+        except CacheError as error:
+            refused.append(str(error))
+
+    with exclusive(file):
+        other = threading.Thread(target=replace)
+        other.start()
+        other.join(10.0)
+        assert f"{file} was being written" in refused.pop()
+    replace()
+    assert refused == [""]
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "error", [NotImplementedError("flock"), OSError(errno.ENOLCK, "no locks available")]
+)
+def test_a_file_system_without_locks_is_written_to_after_a_warning(
+    error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "x"
+    with patch.object(HeldLock, "__enter__", side_effect=error), exclusive(file):
+        file.touch()
+    assert f"inductor-plugin: {file} cannot be locked" in caplog.text
+
+
+def test_a_folder_that_may_not_be_written_to_is_an_error(tmp_path: Path) -> None:
+    error = PermissionError(errno.EACCES, "permission denied")
+    with (
+        patch.object(HeldLock, "__enter__", side_effect=error),
+        pytest.raises(PermissionError),
+        exclusive(tmp_path / "x"),
+    ):
+        pass

@@ -23,7 +23,7 @@ from tests.support.ranks.simulated import MemoryStore, job_of, measured
 
 untyped: Any = stored
 DIGEST = "ab" * 32
-KEYS = (f"decision/mm/{DIGEST}", "decided")
+KEYS = (f"decision/mm/{DIGEST}", "decided", "log/1")
 
 
 def remember() -> None:

@@ -93,15 +93,15 @@ class Products(nn.Module):
 
 def at_second_problem(signal_number: int) -> None:
     """Send a signal to this process when it begins to tune its second problem."""
-    submit, count = DeviceContext.submit, [0]
+    start, count = DeviceContext.start, [0]
 
-    def submitted(context: DeviceContext, ticket: Any) -> None:
-        submit(context, ticket)
+    def started(context: DeviceContext, ticket: Any) -> None:
+        start(context, ticket)
         count[0] += 1
         if count[0] == 2:
             os.kill(os.getpid(), signal_number)
 
-    DeviceContext.submit = submitted  # type: ignore[method-assign]
+    DeviceContext.start = started  # type: ignore[method-assign]
 
 
 def run_products(order: Order, rank: int, world: int, options: dict[str, Any]) -> float:

@@ -111,18 +111,23 @@ class FakeTuner:
     """Tunes when it is told to.
 
     Attributes:
+        examined: Problems before whose tuning it was to look at its device.
         running: Tickets that were submitted and have not ended, by problem.
         tuned: Problems that were tuned, in order.
         progress: How often another rank has made progress.
         absence: Why nothing can be measured; empty while something can be.
     """
 
+    examined: list[str] = field(default_factory=list[str])
     running: dict[str, TuningTicket] = field(default_factory=dict[str, TuningTicket])
     tuned: list[str] = field(default_factory=list[str])
     progress: int = 0
     absence: str = ""
 
-    def submit(self, ticket: TuningTicket) -> None:
+    def examine(self, ticket: TuningTicket) -> None:
+        self.examined.append(ticket.digest)
+
+    def start(self, ticket: TuningTicket) -> None:
         self.running[ticket.digest] = ticket
         if self.absence and ticket.task is not None:
             self.end(ticket.task, self.absence)

@@ -48,3 +48,63 @@ def test_the_first_decision_stays() -> None:
     assert first.decide("problem", "a") == "a"
     assert other.decide("problem", "b") == "a"
     assert other.decided() == 1
+
+
+def test_what_is_decided_is_read_once() -> None:
+    first, other = boards(0, 1)
+    assert other.decided_since(0, 0.0) == ([], 0)
+    first.decide("a", "text")
+    first.decide("b", "text")
+    assert other.decided_since(0, 0.0) == (["a", "b"], 2)
+    assert other.decided_since(2, 0.0) == ([], 2)
+
+
+def test_many_decisions_are_read_in_parts() -> None:
+    first, other = boards(0, 1)
+    for number in range(300):
+        first.decide(str(number), "text")
+    names, seen = other.decided_since(0, 0.0)
+    assert (len(names), seen) == (200, 200)
+    assert len(other.decided_since(seen, 0.0)[0]) == 100
+
+
+def test_an_entry_of_the_log_that_its_rank_did_not_live_to_write_is_left_out_later() -> None:
+    store = MemoryStore()
+    first, other = (Board(Job(rank, 2, store), "group") for rank in range(2))
+    first.decide("a", "text")
+    del store.values["group/log/1"]
+    first.decide("b", "text")
+    assert other.decided_since(0, 10.0) == ([], 0)
+    assert other.decided_since(0, 11.0) == ([], 0)
+    assert other.decided_since(0, 12.5) == (["b"], 2)
+
+
+def test_failures_of_all_ranks_are_kept() -> None:
+    first, other = boards(0, 1)
+    first.refuse("problem", ["a", "b"])
+    other.refuse("problem", ["b", "c"])
+    first.refuse("problem", ["c"])
+    assert [first.refusal("problem", name) for name in "abcd"] == [0, 0, 1, None]
+
+
+def test_failures_that_two_ranks_announce_at_once_are_kept() -> None:
+    store = MemoryStore()
+    first, other = (Board(Job(rank, 2, store), "group") for rank in range(2))
+    exchange = store.exchange
+
+    def meanwhile(key: str, before: str, value: str) -> str:
+        store.exchange = exchange  # type: ignore[method-assign]
+        other.refuse("problem", ["b"])
+        return exchange(key, before, value)
+
+    store.exchange = meanwhile  # type: ignore[method-assign]
+    first.refuse("problem", ["a"])
+    assert [first.refusal("problem", name) for name in "ab"] == [0, 1]
+
+
+def test_a_damaged_list_of_failures_names_none() -> None:
+    store = MemoryStore({"group/refused/problem": "[1"})
+    board = Board(Job(0, 2, store), "group")
+    assert board.refusal("problem", "a") is None
+    board.refuse("problem", ["a"])
+    assert board.refusal("problem", "a") == 0

@@ -23,11 +23,18 @@ def test_a_rank_without_any_sign_is_silent_from_the_first_look() -> None:
     assert watch.silent_s(13.0) == 3.0
 
 
-def test_time_in_which_nobody_looked_is_no_silence() -> None:
+def test_time_in_which_nobody_looked_is_little_silence() -> None:
     watch = RankWatch(since=0.0)
     watch.see(beat(1, {}), 0.0)
     watch.see(beat(1, {}), 300.0)  # this process was stopped, or waited for nothing
-    assert watch.silent_s(301.0) == 1.0
+    assert watch.silent_s(301.0) == 6.0
+
+
+def test_a_dead_rank_is_silent_where_looks_are_far_apart() -> None:
+    watch = RankWatch(since=0.0)
+    for look in range(13):  # the store takes seconds
+        watch.see(beat(1, {}), 6.0 * look)
+    assert watch.silent_s(72.0) == 60.0
 
 
 def test_a_rank_that_was_given_up_is_silent_until_it_gives_a_sign_of_life() -> None:

@@ -205,6 +205,46 @@ def test_claims_are_made_a_few_at_a_time_so_that_signs_of_life_go_on() -> None:
         assert len(ranks[0].tuner.running) == min(4 * step, 20)
 
 
+def test_a_rank_that_looks_at_its_device_for_minutes_gives_signs_of_life() -> None:
+    ranks, store = job_of(2)
+    ranks[0].submit("first")
+    ranks[0].step(0.0)
+    looks, ends = threading.Event(), threading.Event()
+
+    def examine(_ticket: TuningTicket) -> None:
+        looks.set()
+        assert ends.wait(10.0)
+
+    ranks[0].tuner.examine = examine  # type: ignore[method-assign]
+    submits = threading.Thread(target=submitted, args=(ranks[0], "second"), daemon=True)
+    submits.start()
+    assert looks.wait(10.0)
+    before = store.values["g/beat/0"]
+    ranks[0].step(5.0)  # it takes no lock that the other thread holds
+    assert store.values["g/beat/0"] != before
+    ends.set()
+    submits.join(10.0)
+    ranks[0].step(6.0)
+    assert ranks[0].state("second") == "mine"
+
+
+def test_nothing_is_examined_for_what_is_decided() -> None:
+    ranks, _ = job_of(2)
+    ranks[0].submit("problem")
+    drive(ranks[:1])
+    ranks[0].submit("problem")
+    assert ranks[0].tuner.examined == ["problem"]
+
+
+def test_a_rank_gives_a_sign_of_life_before_it_starts_what_it_has_claimed() -> None:
+    ranks, store = job_of(2)
+    beats: list[bool] = []
+    ranks[0].tuner.start = lambda _: beats.append("g/beat/0" in store.values)  # type: ignore[method-assign]
+    ranks[0].submit("problem")
+    ranks[0].step(0.0)
+    assert beats == [True]
+
+
 def test_a_tuning_goes_on_when_another_graph_with_the_problem_ends() -> None:
     ranks, _ = job_of(2)
     submitted(ranks[0], "problem")

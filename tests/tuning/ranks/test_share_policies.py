@@ -40,8 +40,8 @@ def test_what_a_rank_may_not_measure_it_never_claims() -> None:
     _, cached, store = mixed()
     unknown(cached, "problem")
     untyped: Any = cached.share
-    assert (
-        not untyped._claim_more()
+    assert not untyped._claim_more(
+        0.0
     )  # submitted since the thread has looked for what can be published
     assert claims(store) == []
     assert cached.state("problem") == "open"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from inductor_plugin.errors import RankError
 from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.ranks import verify as verify_module
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.ledger import Ledger
 from inductor_plugin.tuning.ranks.terms import Terms
@@ -240,3 +242,20 @@ def test_a_rank_that_has_missed_a_comparison_comes_to_the_next_one() -> None:
         for thread in threads:
             thread.join(30.0)
         assert gathered == dict.fromkeys(range(2), RankReport(2))
+
+
+@pytest.mark.parametrize(("world", "most"), [(2, 150), (10_000, 30)])
+def test_a_rank_that_waits_for_a_comparison_asks_seldom(
+    world: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, clock = MemoryStore(), [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    fake = SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)
+    monkeypatch.setattr(verify_module, "time", fake)
+    report = compare(Job(1, world, store), Ledger(), 60.0)
+    assert report.missing == (0,)
+    assert clock[0] == 60.0
+    assert store.calls.total() < most

@@ -1,0 +1,122 @@
+"""Ranks that record to the same pin file."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+
+import inductor_plugin
+from inductor_plugin import activation
+from inductor_plugin.tuning.pins.document import dump, read_file
+from inductor_plugin.tuning.pins.pin import Pin, PinFile
+from inductor_plugin.tuning.ranks import job as job_module
+from inductor_plugin.tuning.ranks import recorded as recorded_module
+from inductor_plugin.tuning.ranks.job import Job
+from inductor_plugin.tuning.ranks.recorded import write_recorded
+from tests.support.ranks.simulated import MemoryStore
+
+
+def pins(*digests: str) -> PinFile:
+    rows = [Pin("e", "mm", digest, f"mm({digest})", "winner") for digest in digests]
+    return PinFile({pin.place: pin for pin in rows})
+
+
+def digests(file: Path) -> set[str]:
+    return {pin.digest for pin in read_file(file).pins.values()}
+
+
+def write(file: Path, job: Job, *names: str) -> None:
+    write_recorded(file, pins(*names), job, job.rank)
+
+
+def jobs() -> list[Job]:
+    """Return both ranks of a job."""
+    store = MemoryStore()
+    return [Job(rank, 2, store) for rank in range(2)]
+
+
+def test_ranks_that_record_to_one_file_write_it_together(tmp_path: Path) -> None:
+    file, ranks = tmp_path / "pins.json", jobs()
+    file.write_text(dump(pins("of an earlier job")))
+    write(file, ranks[0], "stage 0", "both")
+    assert digests(file) == {"stage 0", "both"}
+    write(file, ranks[1], "stage 1", "both")
+    assert digests(file) == {"stage 0", "stage 1", "both"}
+    assert [path.name for path in tmp_path.iterdir()] == ["pins.json"]
+
+
+def test_record_writes_the_file_of_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pins.json"
+    for job in jobs():
+        kept = SimpleNamespace(graphs=1, file=functools.partial(pins, f"{job.rank}"))
+        hooks = SimpleNamespace(recorded=functools.partial(nullcontext, kept))
+        monkeypatch.setattr(activation, "_hooks", Mock(return_value=hooks))
+        monkeypatch.setattr(job_module, "joined", Mock(return_value=job))
+        with inductor_plugin.record(file):
+            pass
+    assert digests(file) == {"0", "1"}
+
+
+def test_a_second_recording_of_ranks_replaces_the_first(tmp_path: Path) -> None:
+    file, ranks = tmp_path / "pins.json", jobs()
+    for name in ("first", "second"):
+        for job in ranks:
+            write(file, job, f"{name} {job.rank}")
+    assert digests(file) == {"second 0", "second 1"}
+
+
+def test_ranks_with_a_disk_of_their_own_replace_what_is_there(tmp_path: Path) -> None:
+    for job in jobs():
+        file = tmp_path / f"node{job.rank}.json"
+        file.write_bytes(b"\xff" if job.rank else b"{}")
+        write(file, job, f"{job.rank}")
+        assert digests(file) == {f"{job.rank}"}
+
+
+def test_ranks_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a lock both read what was there before, and the later one writes its own alone."""
+    file = tmp_path / "pins.json"
+    both, replace = threading.Barrier(2), recorded_module._replace  # pyright: ignore[reportPrivateUsage]
+
+    def late(path: Path, text: str) -> None:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # for the other one, which has read by then: never, under the lock
+        replace(path, text)
+
+    monkeypatch.setattr(recorded_module, "_replace", late)
+    threads = [threading.Thread(target=write, args=(file, job, f"{job.rank}")) for job in jobs()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10.0)
+    assert digests(file) == {"0", "1"}
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["its store is lost", "no process group"])
+def test_a_rank_that_cannot_add_to_the_file_says_so(
+    lost: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, store = tmp_path / "pins.json", MemoryStore(lost="it is gone")
+    write_recorded(file, pins("own"), Job(0, 2, store) if lost else None, 0)
+    assert digests(file) == {"own"}
+    assert "inductor-plugin: " in caplog.text
+    assert "has the decisions of this rank alone" in caplog.text
+    assert ("it is gone" in caplog.text) == lost
+
+
+def test_a_process_without_ranks_replaces_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "pins.json"
+    for name in ("first", "second"):
+        write_recorded(file, pins(name), None, None)
+    assert digests(file) == {"second"}
+    assert not caplog.records
