@@ -18,15 +18,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from statistics import median
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from inductor_plugin.errors import WorkerError, warn_once
 from inductor_plugin.worker.compile_pool import CompilePool, Done, kernel_keys, warn_of_skipped
 from inductor_plugin.worker.farm.cluster import Cluster
-from inductor_plugin.worker.farm.parcel import Delivery, Parcel, parcel_of, unpacked
+from inductor_plugin.worker.farm.flight import Flight, Nodes, skipped
+from inductor_plugin.worker.farm.parcel import Delivery, parcel_of, unpacked
 from inductor_plugin.worker.jobs import OUT_OF_TIME, CallJob, Compiled, CompileJob, WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -43,76 +43,7 @@ _AHEAD = 8
 """One task in so many more than there are CPUs waits at the cluster, so that no CPU waits for the next one."""
 
 
-class Nodes(Protocol):
-    """What a pool needs of a cluster; see `Cluster`. Where it is gone, its methods raise."""
-
-    @property
-    def alive(self) -> bool:
-        """False once nothing that was started is answered any more."""
-        ...
-
-    @property
-    def cpus(self) -> int:
-        """CPUs of all nodes."""
-        ...
-
-    def put(self, parcel: Parcel) -> Any:
-        """Send a job, and return a reference to it."""
-        ...
-
-    def start(
-        self, parcel: Any, limit_s: float, memory_bytes: int, without: Collection[str]
-    ) -> Any:
-        """Start a task on a node that is none of these."""
-        ...
-
-    def when_done(self, task: Any, answer: Callable[[Delivery | str], None]) -> None:
-        """Call with a task's result."""
-        ...
-
-    def cancel(self, task: Any) -> None:
-        """Give a task up."""
-        ...
-
-    def close(self) -> None:
-        """Disconnect."""
-        ...
-
-
-@dataclass(eq=False)
-class _Flight:
-    """A job on its way.
-
-    Attributes:
-        job: The job.
-        done: What it was submitted with.
-        memory_bytes: Memory it needs.
-        rank: As of `CompilePool.submit`.
-        until: The same.
-        ends: ``time.monotonic()`` at which it is ended.
-        needs: As of `Parcel`.
-        parcel: Reference to what was sent.
-        refused: Nodes that have refused it.
-        tasks: References to its tasks: one, or two of a straggler.
-        started: When the first began to wait at the cluster.
-        over: True once it has been answered.
-    """
-
-    job: CompileJob
-    done: Done
-    memory_bytes: int
-    rank: float
-    until: Callable[[], float] | None
-    ends: float = math.inf
-    needs: tuple[object, ...] = ()
-    parcel: Any = None
-    refused: set[str] = field(default_factory=set[str])
-    tasks: list[Any] = field(default_factory=list[Any])
-    started: float = 0.0
-    over: bool = False
-
-
-_Message: TypeAlias = tuple[_Flight, Any, "Delivery | str"]
+_Message: TypeAlias = tuple[Flight, Any, "Delivery | str"]
 """A job, one of its tasks, and what that has brought, or why it has brought nothing."""
 
 
@@ -131,9 +62,9 @@ class FarmPool:
         self._local = local
         self._memory_bytes = memory_bytes_per_job
         self._guard = threading.Lock()
-        self._waiting: list[tuple[float, int, _Flight]] = []
+        self._waiting: list[tuple[float, int, Flight]] = []
         self._numbers = itertools.count()
-        self._flying: set[_Flight] = set()
+        self._flying: set[Flight] = set()
         self._answers: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
         self._refused: dict[tuple[object, ...], set[str]] = {}
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
@@ -155,7 +86,7 @@ class FarmPool:
         until: Callable[[], float] | None = None,
     ) -> None:
         """Queue a job; see `CompilePool.submit`."""
-        flight = _Flight(job, done, memory_bytes or self._memory_bytes, rank, until)
+        flight = Flight(job, done, memory_bytes or self._memory_bytes, rank, until)
         with self._guard:
             if self._closed:
                 raise WorkerError("the compile pool is closed")
@@ -185,9 +116,9 @@ class FarmPool:
     def _serve(self) -> None:
         """Start tasks and answer jobs, until the pool is closed."""
         while not self._closed:
-            quiet = False
-            try:
-                message = self._answers.get(timeout=_LOOK_S)
+            quiet, busy = False, bool(self._flying or self._waiting)
+            try:  # an idle pool asks the cluster nothing
+                message = self._answers.get(timeout=_LOOK_S if busy else None)
             except queue.Empty:
                 message, quiet = None, True
             try:
@@ -221,7 +152,7 @@ class FarmPool:
 
     def _start(self) -> None:
         """Start tasks as long as the cluster takes more."""
-        while True:
+        while self._waiting:
             workers = self.workers  # without the lock: a cluster that is lost answers late
             with self._guard:
                 most = workers + max(1, workers // _AHEAD)
@@ -240,9 +171,9 @@ class FarmPool:
                 self._compile_here(flight, f"{type(error).__name__}: {error}")
             else:
                 if is_late:
-                    self._answer(flight, _skipped(flight.job, OUT_OF_TIME))
+                    self._answer(flight, skipped(flight.job, OUT_OF_TIME))
 
-    def _fly(self, flight: _Flight) -> None:
+    def _fly(self, flight: Flight) -> None:
         """Start a task of a job, where nobody has refused such a job."""
         limit_s, without = flight.ends - time.monotonic(), self._refused.get(flight.needs, ())
         task = self._nodes.start(flight.parcel, limit_s, flight.memory_bytes, without)
@@ -254,7 +185,7 @@ class FarmPool:
         flight.started = flight.started or time.monotonic()
         flight.tasks.append(task)
 
-    def _answered(self, flight: _Flight, task: Any, answer: Delivery | str) -> None:
+    def _answered(self, flight: Flight, task: Any, answer: Delivery | str) -> None:
         """Take what a task has brought, if it is the first of its job."""
         if flight.over or task not in flight.tasks:
             return
@@ -273,11 +204,11 @@ class FarmPool:
         try:
             compiled = unpacked(flight.job, answer)
         except Exception as error:  # noqa: BLE001  whatever a node has sent, somebody waits for the job
-            compiled = _skipped(flight.job, f"what {answer.host} sent is not kept: {error}")
+            compiled = skipped(flight.job, f"what {answer.host} sent is not kept: {error}")
         warn_of_skipped(compiled)
         self._answer(flight, compiled)
 
-    def _try_others(self, flight: _Flight, answer: Delivery) -> None:
+    def _try_others(self, flight: Flight, answer: Delivery) -> None:
         """Start a job again where it has not been refused, unless it runs somewhere; compile it here if there is no such node."""
         logger.debug("%s refuses a job: %s", answer.host, answer.refusal)
         is_again = not answer.node or answer.node in flight.refused
@@ -296,7 +227,7 @@ class FarmPool:
             logger.debug("a job that was refused is not started again: %s", error)
             self._compile_here(flight, reason)
 
-    def _compile_here(self, flight: _Flight, reason: str) -> None:
+    def _compile_here(self, flight: Flight, reason: str) -> None:
         """Hand a job to the local pool, since no node can compile it."""
         warn_once(
             logger, f"not all is compiled by the farm, the rest is compiled here: {reason}", "farm"
@@ -304,17 +235,17 @@ class FarmPool:
         for task in flight.tasks:
             self._nodes.cancel(task)
         if self._closed:
-            self._answer(flight, _skipped(flight.job, "the compile pool is closed"))
+            self._answer(flight, skipped(flight.job, "the compile pool is closed"))
             return
         until = (lambda: flight.ends) if flight.until is not None else None
         try:
             self._local.submit(flight.job, flight.done, flight.memory_bytes, flight.rank, until)
         except WorkerError as error:  # it is closed
-            self._answer(flight, _skipped(flight.job, str(error)))
+            self._answer(flight, skipped(flight.job, str(error)))
         else:
             self._land(flight)
 
-    def _answer(self, flight: _Flight, compiled: list[Compiled]) -> None:
+    def _answer(self, flight: Flight, compiled: list[Compiled]) -> None:
         flight.over = True
         try:
             flight.done(compiled)
@@ -322,7 +253,7 @@ class FarmPool:
             threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), None)))
         self._land(flight)
 
-    def _land(self, flight: _Flight) -> None:
+    def _land(self, flight: Flight) -> None:
         flight.over = True
         with self._guard:
             self._flying.discard(flight)
@@ -330,6 +261,8 @@ class FarmPool:
 
     def _double(self) -> None:
         """Start a second task of each straggler, while CPUs have nothing else to do."""
+        if not self._flying:
+            return
         workers = self.workers
         with self._guard:
             idle = 0 if self._waiting else workers - len(self._flying)
@@ -356,7 +289,7 @@ class FarmPool:
         for flight in (*flying, *waiting):
             for task in flight.tasks:
                 self._nodes.cancel(task)
-            self._answer(flight, _skipped(flight.job, "the compile pool is closed"))
+            self._answer(flight, skipped(flight.job, "the compile pool is closed"))
 
 
 Pool: TypeAlias = "CompilePool | FarmPool"
@@ -386,7 +319,3 @@ def is_straggler(waited_s: float, kernels: int, each_s: deque[float]) -> bool:
         each_s: Seconds of each kernel in the jobs that have ended.
     """
     return bool(each_s) and waited_s > max(_STRAGGLER_S, _SLOWER * kernels * median(each_s))
-
-
-def _skipped(job: CompileJob, reason: str) -> list[Compiled]:
-    return [Compiled(key, "skipped", reason) for key in kernel_keys(job)]

@@ -24,7 +24,7 @@ class FakeNodes:
     def __init__(self, cpus: int) -> None:
         self.names = ["x"]
         self.without: list[set[str]] = []
-        self.cpus = cpus
+        self._cpus, self.asked = cpus, 0
         self.running: dict[int, tuple[Parcel, Callable[[Delivery | str], None]]] = {}
         self.started: list[str] = []
         self.cancelled: list[int] = []
@@ -33,6 +33,16 @@ class FakeNodes:
         self.tried = 0
         self.error: Exception | None = None
         self.deaf: Exception | None = None
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of all nodes; ``asked`` counts how often somebody wants to know."""
+        self.asked += 1
+        return self._cpus
+
+    @cpus.setter
+    def cpus(self, cpus: int) -> None:
+        self._cpus = cpus
 
     def put(self, parcel: Parcel) -> Parcel:
         return parcel

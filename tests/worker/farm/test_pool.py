@@ -171,6 +171,19 @@ def test_a_turn_that_fails_does_not_stop_the_farm(
     until(lambda: rig.nodes.started == ["a"])
 
 
+def test_an_idle_pool_asks_the_cluster_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question is a request to the head, and a thread."""
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    rig.submit("a")
+    until(lambda: rig.nodes.started == ["a"])
+    rig.nodes.end(1)
+    until(lambda: unfinished(rig.pool) == 0)
+    time.sleep(0.05)  # a turn that has begun ends
+    asked = rig.nodes.asked
+    time.sleep(0.1)
+    assert rig.nodes.asked == asked
+
+
 def test_who_is_a_straggler() -> None:
     others = deque([2.0, 2.0, 10.0])
     assert not is_straggler(100.0, 1, deque())  # nothing to compare with

@@ -1,0 +1,86 @@
+"""A compile job on its way to a cluster and back, and what a pool needs of the cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from inductor_plugin.worker.compile_pool import Done, kernel_keys
+from inductor_plugin.worker.farm.parcel import Delivery, Parcel
+from inductor_plugin.worker.jobs import Compiled, CompileJob
+
+
+class Nodes(Protocol):
+    """What a pool needs of a cluster; see `Cluster`. Where it is gone, its methods raise."""
+
+    @property
+    def alive(self) -> bool:
+        """False once nothing that was started is answered any more."""
+        ...
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of all nodes."""
+        ...
+
+    def put(self, parcel: Parcel) -> Any:
+        """Send a job, and return a reference to it."""
+        ...
+
+    def start(
+        self, parcel: Any, limit_s: float, memory_bytes: int, without: Collection[str]
+    ) -> Any:
+        """Start a task on a node that is none of these."""
+        ...
+
+    def when_done(self, task: Any, answer: Callable[[Delivery | str], None]) -> None:
+        """Call with a task's result."""
+        ...
+
+    def cancel(self, task: Any) -> None:
+        """Give a task up."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
+@dataclass(eq=False)
+class Flight:
+    """A job on its way.
+
+    Attributes:
+        job: The job.
+        done: What it was submitted with.
+        memory_bytes: Memory it needs.
+        rank: As of `CompilePool.submit`.
+        until: The same.
+        ends: ``time.monotonic()`` at which it is ended.
+        needs: As of `Parcel`.
+        parcel: Reference to what was sent.
+        refused: Nodes that have refused it.
+        tasks: References to its tasks: one, or two of a straggler.
+        started: When the first began to wait at the cluster.
+        over: True once it has been answered.
+    """
+
+    job: CompileJob
+    done: Done
+    memory_bytes: int
+    rank: float
+    until: Callable[[], float] | None
+    ends: float = math.inf
+    needs: tuple[object, ...] = ()
+    parcel: Any = None
+    refused: set[str] = field(default_factory=set[str])
+    tasks: list[Any] = field(default_factory=list[Any])
+    started: float = 0.0
+    over: bool = False
+
+
+def skipped(job: CompileJob, reason: str) -> list[Compiled]:
+    """Return the outcomes of a job whose kernels are not compiled."""
+    return [Compiled(key, "skipped", reason) for key in kernel_keys(job)]
