@@ -40,6 +40,7 @@ class SimulatedNodes:
     """A cluster that all processes share, with the interface that `FarmPool` has of `Cluster`."""
 
     alive = True
+    names = ()
 
     def __init__(self, world: World, cpus: int) -> None:
         """Have so many CPUs; the workers on them start with their first job."""
@@ -51,6 +52,10 @@ class SimulatedNodes:
     def put(self, parcel: Parcel) -> Parcel:
         """Send a job."""
         return parcel
+
+    def has_other(self, without: Collection[str]) -> bool:
+        """Return whether there is a node that is none of these: none refuses a job."""
+        return not without
 
     def start(
         self, parcel: Parcel, limit_s: float, memory_bytes: int, without: Collection[str] = ()

@@ -25,6 +25,15 @@ class Nodes(Protocol):
         """CPUs of all nodes."""
         ...
 
+    @property
+    def names(self) -> Collection[str]:
+        """The nodes; empty if they are not known."""
+        ...
+
+    def has_other(self, without: Collection[str]) -> bool:
+        """Return whether there is a node that is none of these."""
+        ...
+
     def put(self, parcel: Parcel) -> Any:
         """Send a job, and return a reference to it."""
         ...
@@ -62,7 +71,9 @@ class Flight:
         needs: As of `Parcel`.
         parcel: Reference to what was sent.
         refused: Nodes that have refused it.
-        tasks: References to its tasks: one, or two of a straggler.
+        tasks: Its tasks: one, or two of a straggler.
+        pinned: Whether the last one may run on one node only, as Ray starts no such task anywhere else.
+        lost: Whether such a task was lost.
         started: When the first began to wait at the cluster.
         over: True once it has been answered.
     """
@@ -77,6 +88,8 @@ class Flight:
     parcel: Any = None
     refused: set[str] = field(default_factory=set[str])
     tasks: list[Any] = field(default_factory=list[Any])
+    pinned: bool = False
+    lost: bool = False
     started: float = 0.0
     over: bool = False
 

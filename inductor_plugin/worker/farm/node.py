@@ -46,9 +46,11 @@ def compile_parcel(parcel: Parcel, settings: WorkerSettings, limit_s: float) -> 
     if settings not in _PROCESSES:
         _PROCESSES[settings] = WorkerProcess(settings_here(settings), "compile worker")
     process = _PROCESSES[settings]
-    reason = refusal(parcel) or _obstacle(process)
+    reason, passing = refusal(parcel), False
+    if not reason:
+        reason, passing = _obstacle(process), True
     if reason:
-        return Delivery((), {}, platform.node(), reason, node=node_here())
+        return Delivery((), {}, platform.node(), reason, node=node_here(), passing=passing)
     with tempfile.TemporaryDirectory(dir=_own_folder()) as name:
         folder = Path(name) / "job"
         folder.mkdir()

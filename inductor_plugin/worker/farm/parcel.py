@@ -63,6 +63,7 @@ class Delivery:
         files: The files that were made, by their paths in the job's folder.
         host: The machine.
         refusal: Why nothing was compiled there; empty if it was.
+        passing: Whether the reason may pass, as memory that others use.
         elapsed_s: Seconds it took there.
         node: What the cluster calls the machine; empty where that is not known.
     """
@@ -73,6 +74,7 @@ class Delivery:
     refusal: str = ""
     elapsed_s: float = 0.0
     node: str = ""
+    passing: bool = False
 
 
 def parcel_of(job: CompileJob) -> Parcel:

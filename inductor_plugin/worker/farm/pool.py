@@ -24,9 +24,10 @@ from typing import Any, TypeAlias
 
 from inductor_plugin.errors import WorkerError, warn_once
 from inductor_plugin.worker.compile_pool import CompilePool, Done, kernel_keys, warn_of_skipped
-from inductor_plugin.worker.farm.cluster import Cluster
+from inductor_plugin.worker.farm.cluster import REFUSED, Cluster
 from inductor_plugin.worker.farm.flight import Flight, Nodes, skipped
 from inductor_plugin.worker.farm.parcel import Delivery, parcel_of, unpacked
+from inductor_plugin.worker.farm.refusals import Refusals
 from inductor_plugin.worker.jobs import OUT_OF_TIME, CallJob, Compiled, CompileJob, WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class FarmPool:
         self._numbers = itertools.count()
         self._flying: set[Flight] = set()
         self._answers: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
-        self._refused: dict[tuple[object, ...], set[str]] = {}
+        self._refusals = Refusals()
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._thread: threading.Thread | None = None
         self._active = 0
@@ -165,7 +166,11 @@ class FarmPool:
                 is_late = flight.ends <= time.monotonic()
                 if not is_late:
                     parcel = parcel_of(flight.job)
-                    flight.needs, flight.parcel = parcel.needs, self._nodes.put(parcel)
+                    flight.needs = parcel.needs
+                    without = self._without(flight)
+                    if without and not self._nodes.has_other(without):
+                        raise WorkerError(REFUSED)  # noqa: TRY301  before its sources are sent
+                    flight.parcel = self._nodes.put(parcel)
                     self._fly(flight)
             except Exception as error:  # noqa: BLE001  whatever Ray raises where its cluster is gone
                 self._compile_here(flight, f"{type(error).__name__}: {error}")
@@ -175,7 +180,7 @@ class FarmPool:
 
     def _fly(self, flight: Flight) -> None:
         """Start a task of a job, where nobody has refused such a job."""
-        limit_s, without = flight.ends - time.monotonic(), self._refused.get(flight.needs, ())
+        limit_s, without = flight.ends - time.monotonic(), self._without(flight)
         task = self._nodes.start(flight.parcel, limit_s, flight.memory_bytes, without)
         try:
             self._nodes.when_done(task, lambda answer: self._answers.put((flight, task, answer)))
@@ -183,7 +188,12 @@ class FarmPool:
             self._nodes.cancel(task)
             raise
         flight.started = flight.started or time.monotonic()
+        flight.pinned = bool(without)
         flight.tasks.append(task)
+
+    def _without(self, flight: Flight) -> set[str]:
+        """Return the nodes that a job is not sent to."""
+        return self._refusals.of(flight.needs, time.monotonic()) | (flight.refused - {""})
 
     def _answered(self, flight: Flight, task: Any, answer: Delivery | str) -> None:
         """Take what a task has brought, if it is the first of its job."""
@@ -192,7 +202,7 @@ class FarmPool:
         flight.tasks.remove(task)
         if isinstance(answer, str):
             if not flight.tasks:
-                self._compile_here(flight, answer)
+                self._lost(flight, answer)
             return
         if answer.refusal:
             self._try_others(flight, answer)
@@ -214,17 +224,31 @@ class FarmPool:
         is_again = not answer.node or answer.node in flight.refused
         flight.refused.add(answer.node)
         if answer.node:
-            self._refused.setdefault(flight.needs, set()).add(answer.node)
+            now = time.monotonic()
+            self._refusals.add(flight.needs, answer.node, now, passing=answer.passing)
+            if names := self._nodes.names:
+                self._refusals.keep({*names, answer.node})
         if flight.tasks:
             return
         reason = f"{answer.host}: {answer.refusal}"
         if is_again:
             self._compile_here(flight, reason)
             return
+        self._fly_again(flight, reason)
+
+    def _lost(self, flight: Flight, reason: str) -> None:
+        """Start a job again whose node is lost, where Ray does not; compile it here if that has happened before."""
+        if not flight.pinned or flight.lost:
+            self._compile_here(flight, reason)
+            return
+        flight.lost = True
+        self._fly_again(flight, reason)
+
+    def _fly_again(self, flight: Flight, reason: str) -> None:
         try:
             self._fly(flight)
         except Exception as error:  # noqa: BLE001  there is no other node, or whatever Ray raises
-            logger.debug("a job that was refused is not started again: %s", error)
+            logger.debug("a job is not started again: %s", error)
             self._compile_here(flight, reason)
 
     def _compile_here(self, flight: Flight, reason: str) -> None:

@@ -29,6 +29,7 @@ class FakeNodes:
         self.started: list[str] = []
         self.cancelled: list[int] = []
         self.closed = False
+        self.sent = 0
         self.alive = True
         self.tried = 0
         self.error: Exception | None = None
@@ -45,13 +46,17 @@ class FakeNodes:
         self._cpus = cpus
 
     def put(self, parcel: Parcel) -> Parcel:
+        self.sent += 1
         return parcel
+
+    def has_other(self, without: Collection[str]) -> bool:
+        return not set(self.names) <= set(without)
 
     def start(
         self, parcel: Parcel, limit_s: float, memory_bytes: int, without: Collection[str]
     ) -> tuple[int, Parcel]:
         self.tried += 1
-        if set(self.names) <= set(without):
+        if not self.has_other(without):
             raise WorkerError("every node of the farm has refused such a job")
         self.without.append(set(without))
         if self.error is not None:
@@ -112,8 +117,8 @@ def name_of(parcel: Parcel) -> str:
     return parcel.job.sources[0].key
 
 
-def refused_by(node: str) -> Delivery:
-    return Delivery((), {}, f"host of {node}", "torch is older there", node=node)
+def refused_by(node: str, *, passing: bool = False) -> Delivery:
+    return Delivery((), {}, f"host of {node}", "torch is older there", node=node, passing=passing)
 
 
 def delivery(parcel: Parcel, content: str, name: str = "unit.so") -> Delivery:

@@ -17,6 +17,7 @@ from inductor_plugin.errors import WorkerError
 from inductor_plugin.inductor.facts.toolchain import cpp_toolchain
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm import cluster as cluster_module
 from inductor_plugin.worker.farm import pool as pool_module
 from inductor_plugin.worker.farm.cluster import Cluster, next_of
 from inductor_plugin.worker.farm.connection import Connection
@@ -170,12 +171,12 @@ def test_no_task_is_started_once_the_users_program_has_disconnected(
     monkeypatch.setitem(sys.modules, "ray", ray)
     cluster = Cluster("ray:auto", SETTINGS)
     assert cluster.cpus == 2
-    cluster.start("parcel", 1.0, 0)
+    task = cluster.start("parcel", 1.0, 0)
     ray.shutdown()
     assert not cluster.alive
     with pytest.raises(WorkerError, match="has ended"):
         cluster.start("parcel", 1.0, 0)
-    cluster.cancel("task")
+    cluster.cancel(task)
     assert len(ray.started) == 1
     assert not ray.is_initialized()
 
@@ -209,4 +210,35 @@ def test_a_job_is_not_sent_to_nodes_that_refuse_it(monkeypatch: pytest.MonkeyPat
     with pytest.raises(WorkerError, match="every node of the farm has refused"):
         cluster.start("parcel", 1.0, 0, {"a"})
     assert placed == ["a"]
+    cluster.close()
+
+
+def test_a_node_that_joins_gets_as_many_jobs_for_each_cpu_as_others_have_in_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not all, until it has had as many as they have had altogether."""
+    ray, placed = FakeRay(), list[str]()
+    nodes = [{"NodeID": "a", "Alive": True, "Resources": {"CPU": 2.0}}]
+
+    def only_on(_: Connection, node: str) -> None:
+        placed.append(node)
+
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(cluster_module, "_LOOK_S", -1.0)
+    monkeypatch.setattr(Connection, "only_on", only_on)
+    cluster = Cluster("ray:auto", SETTINGS)
+    answers: list[Any] = []
+    for _ in range(5):
+        cluster.when_done(cluster.start("parcel", 1.0, 0, {"old"}), answers.append)
+    for future in ray.futures[:3]:
+        future.set_result("done")
+    cluster.cancel(cluster.start("parcel", 1.0, 0, {"old"}))
+    nodes.append({**nodes[0], "NodeID": "b"})
+    for _ in range(4):
+        cluster.start("parcel", 1.0, 0, {"old"})
+    assert answers == ["done"] * 3
+    assert Counter(placed[6:]) == {"a": 1, "b": 3}  # two were in progress
+    assert cluster.has_other({"a"})
+    assert not cluster.has_other({"a", "b"})
     cluster.close()
