@@ -161,7 +161,11 @@ class Builder:
                 budget.start()
         with self._changed:
             self._running += len(works)
-        self._queue.add(works)
+            try:
+                self._queue.add(works)
+            except RuntimeError:  # no thread can be started
+                self._running -= len(works)
+                raise
 
     def _run(self, items: Sequence[BuildItem], work: Callable[[], None]) -> None:
         """Run one build; each of its items has an outcome at the end, whatever happens."""
