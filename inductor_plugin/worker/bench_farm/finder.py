@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.bench_farm.fit import NodeFacts
+from inductor_plugin.worker.farm.resource import start_command
 from inductor_plugin.worker.jobs import WorkerSettings
 from inductor_plugin.worker.process import START_S
 
@@ -203,8 +204,7 @@ class NodeFinder:
         raise WorkerError(
             f"no node of the farm measures: {listed}"
             if listed
-            else f"no node of the farm has the resource {resource!r}; start one with "
-            f"""`ray start --address=HEAD:PORT --resources='{{"{resource}": 1}}'`"""
+            else f"no node of the farm has the resource {resource!r}; start one with `{start_command(resource)}`"
         )
 
     def _obstacle(self, node: HeldNode) -> str:

@@ -23,6 +23,7 @@ from inductor_plugin.worker.bench_farm import bench as bench_module
 from inductor_plugin.worker.bench_farm.bench import TRIES, FarmBench, not_here, on_nodes
 from inductor_plugin.worker.bench_farm.finder import NodeLostError
 from inductor_plugin.worker.bench_farm.node import BenchNode, NodeAnswer
+from inductor_plugin.worker.farm.resource import start_command
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     CallJob,
@@ -34,7 +35,13 @@ from inductor_plugin.worker.jobs import (
     WorkerSettings,
 )
 from tests.support.candidates.operands import tensor
-from tests.support.fakes.nodes import FakeBenchCluster, StubNode, bench_on, environment_here
+from tests.support.fakes.nodes import (
+    RESOURCE,
+    FakeBenchCluster,
+    StubNode,
+    bench_on,
+    environment_here,
+)
 from tests.support.fakes.waiting import until
 from tests.support.repository import REPOSITORY
 
@@ -181,7 +188,7 @@ def test_without_a_node_that_has_the_gpu_nothing_is_measured() -> None:
     bench = Rig().bench
     with pytest.raises(WorkerError, match="no node of the farm has the resource"):
         bench.screen(job())
-    assert "ray start --address" in bench.obstacle()
+    assert start_command(RESOURCE) in bench.obstacle()
     bench.close()
 
 
