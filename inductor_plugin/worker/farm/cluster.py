@@ -164,6 +164,14 @@ class Cluster:
         except Exception as error:  # noqa: BLE001  it has ended, or the cluster has
             logger.debug("a task of the farm is not cancelled: %s", error)
 
+    def has_begun(self, key: str) -> bool:
+        """Return whether the job of a parcel runs on a node; True if the cluster does not say."""
+        try:
+            return self._connection.is_marked(key)
+        except Exception as error:  # noqa: BLE001  whatever Ray raises: it is waited for, as before
+            logger.debug("whether a job has begun is not known: %s", error)
+            return True
+
     @property
     def alive(self) -> bool:
         """False once the connection has ended: nothing that was started is answered any more."""

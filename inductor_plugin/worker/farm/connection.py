@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +23,7 @@ Result = TypeVar("Result")
 ANSWER_S = 60.0
 """Limit of a call that a cluster answers at once. Ray's client takes up to 30 s to connect again, and waits 600 s for a head
 that says nothing."""
+_MARK = "inductor-plugin job "
 _CONNECTING = threading.Lock()
 """A process has one connection; what compiles and what measures may ask for it at the same time."""
 
@@ -164,6 +167,15 @@ class Connection:
         nodes = self.within(ANSWER_S, lambda: self.ray.nodes())
         return [node for node in nodes if node["Alive"]]
 
+    def is_marked(self, key: str) -> bool:
+        """Return whether a job runs on a node; see `marked`.
+
+        Raises:
+            WorkerError: As of `within`.
+            Exception: What Ray raises.
+        """
+        return self.within(ANSWER_S, lambda: bool(_keys()._internal_kv_exists(_MARK + key)))
+
     def only_on(self, node: str) -> Any:
         """Return the scheduling strategy of what runs on one node, or not at all."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415  optional, as Ray
@@ -194,6 +206,37 @@ class Connection:
         except Exception as error:  # noqa: BLE001  whatever Ray raises where its cluster is gone
             logger.debug("the connection to the farm is lost: %s", reason_of(error))
             return False
+
+
+@contextmanager
+def marked(key: str) -> Generator[None]:
+    """Let the sender of a job see that it runs, while the block does; on a node. See `Connection.is_marked`.
+
+    A process that is killed leaves its mark: some bytes in the head's memory.
+    """
+    if not key:
+        yield
+        return
+    try:
+        _keys()._internal_kv_put(_MARK + key, b"1")
+    except Exception as error:  # noqa: BLE001  the head does not answer: its sender may compile it, too
+        logger.debug("a job is not marked: %s", reason_of(error))
+    try:
+        yield
+    finally:
+        _unmark(key)
+
+
+def _keys() -> Any:
+    """Return Ray's functions for the table of keys that the head has."""
+    return importlib.import_module("ray.experimental.internal_kv")
+
+
+def _unmark(key: str) -> None:
+    try:
+        _keys()._internal_kv_del(_MARK + key)
+    except Exception as error:  # noqa: BLE001  as of `marked`
+        logger.debug("the mark of a job stays: %s", reason_of(error))
 
 
 def node_here() -> str:

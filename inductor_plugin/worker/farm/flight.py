@@ -48,6 +48,10 @@ class Nodes(Protocol):
         """Call with a task's result."""
         ...
 
+    def has_begun(self, key: str) -> bool:
+        """Return whether the job of a parcel runs on a node; True where that is not known."""
+        ...
+
     def cancel(self, task: Any) -> None:
         """Give a task up."""
         ...
@@ -70,11 +74,14 @@ class Flight:
         ends: ``time.monotonic()`` at which it is ended.
         needs: As of `Parcel`.
         parcel: Reference to what was sent.
+        key: As of `Parcel`.
         refused: Nodes that have refused it.
         tasks: Its tasks: one, or two of a straggler.
         pinned: Whether the last one may run on one node only, as Ray starts no such task anywhere else.
         lost: Whether such a task was lost.
         started: When the first began to wait at the cluster.
+        waits: When the last one did.
+        begun: Whether one is known to run.
         over: True once it has been answered.
     """
 
@@ -86,11 +93,14 @@ class Flight:
     ends: float = math.inf
     needs: tuple[object, ...] = ()
     parcel: Any = None
+    key: str = ""
     refused: set[str] = field(default_factory=set[str])
     tasks: list[Any] = field(default_factory=list[Any])
     pinned: bool = False
     lost: bool = False
     started: float = 0.0
+    waits: float = 0.0
+    begun: bool = False
     over: bool = False
 
 

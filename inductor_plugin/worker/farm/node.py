@@ -12,7 +12,7 @@ from pathlib import Path
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.compile_pool import compile_all
 from inductor_plugin.worker.failure import one_line
-from inductor_plugin.worker.farm.connection import node_here
+from inductor_plugin.worker.farm.connection import marked, node_here
 from inductor_plugin.worker.farm.folder import NodeFolder
 from inductor_plugin.worker.farm.parcel import (
     Delivery,
@@ -51,7 +51,7 @@ def compile_parcel(parcel: Parcel, settings: WorkerSettings, limit_s: float) -> 
         reason, passing = _obstacle(process), True
     if reason:
         return Delivery((), {}, platform.node(), reason, node=node_here(), passing=passing)
-    with tempfile.TemporaryDirectory(dir=_own_folder()) as name:
+    with marked(parcel.key), tempfile.TemporaryDirectory(dir=_own_folder()) as name:
         folder = Path(name) / "job"
         folder.mkdir()
         job = addressed(parcel.job, folder)

@@ -17,8 +17,10 @@ import queue
 import sys
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -38,6 +40,10 @@ _SLOWER = 3.0
 """A job is a straggler if it takes so many times the median of those that have ended, for each kernel."""
 _STRAGGLER_S = 20.0
 """Least seconds of a straggler: three times the median of short jobs is still short."""
+_BEGIN_S = 60.0
+"""A job that no node has begun by then is compiled here, if a core is free."""
+_ON_THE_WAY_S = 5.0
+"""For so long the answer of a job whose time is over may come, with the kernels that were in time."""
 _REMEMBERED = 200
 _GONE = "the connection to the cluster has ended, or it does not answer"
 _AHEAD = 8
@@ -141,6 +147,7 @@ class FarmPool:
         if not self._nodes.alive:
             self._rescue()
         elif quiet:
+            self._end_late()
             self._double()
         self._start()
 
@@ -165,8 +172,8 @@ class FarmPool:
                 flight.ends = flight.until() if flight.until is not None else math.inf
                 is_late = flight.ends <= time.monotonic()
                 if not is_late:
-                    parcel = parcel_of(flight.job)
-                    flight.needs = parcel.needs
+                    parcel = replace(parcel_of(flight.job), key=uuid.uuid4().hex)
+                    flight.needs, flight.key = parcel.needs, parcel.key
                     without = self._without(flight)
                     if without and not self._nodes.has_other(without):
                         raise WorkerError(REFUSED)  # noqa: TRY301  before its sources are sent
@@ -187,7 +194,8 @@ class FarmPool:
         except Exception:  # of Ray's: the task would never be answered
             self._nodes.cancel(task)
             raise
-        flight.started = flight.started or time.monotonic()
+        flight.waits = time.monotonic()
+        flight.started = flight.started or flight.waits
         flight.pinned = bool(without)
         flight.tasks.append(task)
 
@@ -282,6 +290,20 @@ class FarmPool:
         with self._guard:
             self._flying.discard(flight)
             self._active -= 1
+
+    def _end_late(self) -> None:
+        """Answer jobs whose time is over, and compile here what the cluster has no CPU for, where this machine has."""
+        now, idle = time.monotonic(), self._local.idle
+        for flight in sorted(self._flying, key=lambda flight: flight.waits):
+            if now > flight.ends + _ON_THE_WAY_S:
+                for task in flight.tasks:
+                    self._nodes.cancel(task)
+                self._answer(flight, skipped(flight.job, OUT_OF_TIME))
+            elif idle > 0 and not flight.begun and now - flight.waits > _BEGIN_S:
+                flight.begun = self._nodes.has_begun(flight.key)
+                if not flight.begun:
+                    idle -= 1
+                    self._compile_here(flight, f"no CPU was free for a job in {_BEGIN_S:.0f} s")
 
     def _double(self) -> None:
         """Start a second task of each straggler, while CPUs have nothing else to do."""

@@ -32,6 +32,7 @@ class FakeNodes:
         self.sent = 0
         self.alive = True
         self.tried = 0
+        self.begun = set[str]()
         self.error: Exception | None = None
         self.deaf: Exception | None = None
 
@@ -64,6 +65,9 @@ class FakeNodes:
         self.started.append(name_of(parcel))
         return len(self.started), parcel
 
+    def has_begun(self, key: str) -> bool:
+        return key in self.begun
+
     def when_done(self, task: tuple[int, Parcel], answer: Callable[[Delivery | str], None]) -> None:
         if self.deaf is not None:
             raise self.deaf
@@ -87,7 +91,7 @@ class Local(FakePool):
 
     closed = False
 
-    _active = 0
+    _active, idle = 0, 1
 
     def close(self) -> None:
         self.closed = True

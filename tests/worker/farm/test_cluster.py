@@ -85,8 +85,12 @@ def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster
     assert pool.workers == 3
     answers = submit(pool, tmp_path)
     until(lambda: len(compiling_processes(ray_cluster.address)) == 3, LIMIT_S)
+    seen: Any = pool
+    keys = [flight.key for flight in seen._flying]
+    until(lambda: sum(map(seen._nodes.has_begun, keys)) == 3, LIMIT_S)  # four were sent
     assert wait_idle(pool, LIMIT_S)
     assert are_right(answers)
+    assert not any(map(seen._nodes.has_begun, keys))
 
 
 @pytest.mark.slow

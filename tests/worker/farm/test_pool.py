@@ -199,6 +199,44 @@ def test_a_job_whose_time_is_over_is_not_sent(rig: Rig) -> None:
     assert rig.nodes.started == []
 
 
+def test_a_job_that_no_node_begins_in_time_is_skipped(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its limit is one of the task, which counts from when that runs."""
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(pool_module, "_ON_THE_WAY_S", 0.0)
+    ends = time.monotonic() + 0.2
+    rig.submit("a", ends=lambda: ends)
+    until(lambda: rig.nodes.started == ["a"])
+    until(lambda: rig.status() == {"a": ("skipped", OUT_OF_TIME)})
+    assert time.monotonic() >= ends
+    assert rig.nodes.cancelled == [1]
+    assert unfinished(rig.pool) == 0
+
+
+def test_jobs_that_no_node_begins_are_compiled_by_the_cores_that_are_idle_here(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All CPUs of the cluster are somebody else's."""
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    for name in "abc":
+        rig.submit(name)
+    until(lambda: len(rig.nodes.running) == 3)
+    rig.nodes.begun.add(rig.nodes.running[1][0].key)
+    monkeypatch.setattr(rig.local, "idle", 0)
+    monkeypatch.setattr(pool_module, "_BEGIN_S", 0.05)
+    time.sleep(0.1)
+    assert rig.nodes.cancelled == []
+    monkeypatch.setattr(rig.local, "idle", 2)
+    until(lambda: len(rig.answers) == 2)
+    assert sorted(rig.nodes.cancelled) == [2, 3]
+    assert {status for status, _ in rig.status().values()} == {"ok"}
+    assert "no CPU was free for a job in 0 s" in caplog.text
+    rig.nodes.end(1)
+    until(lambda: len(rig.answers) == 3)
+    assert len(rig.local.jobs) == 2
+
+
 def test_closing_answers_every_job_and_disconnects(rig: Rig) -> None:
     for name in "abcd":
         rig.submit(name)
