@@ -73,6 +73,7 @@ class FarmBench:
         self._packer = Packer(cached)
         self._lock = threading.RLock()
         self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self._stored_at = 0
         self._sent: tuple[HeldNode | None, set[str]] = None, set()
         self._used_at = time.monotonic()
         self._idle: threading.Timer | None = None
@@ -202,6 +203,9 @@ class FarmBench:
         """Send what a node lacks of a job's contents; each is in the object store once."""
         if self._sent[0] is not node:
             self._sent = node, set()
+        if self._stored_at != self._finder.connections:
+            self._stored_at = self._finder.connections
+            self._stored.clear()
         sent = self._sent[1]
         for digest in parcel.digests():
             if digest not in sent:

@@ -80,6 +80,11 @@ class BenchNodes(Protocol):
         """
         ...
 
+    @property
+    def alive(self) -> bool:
+        """False once the connection has ended."""
+        ...
+
     def close(self) -> None:
         """Disconnect."""
         ...
@@ -89,6 +94,9 @@ class NodeFinder:
     """Finds and holds one fitting node for a device.
 
     Safe to use from several threads: those that need the node wait while it is searched for.
+
+    Attributes:
+        connections: How often it has connected; what is in the object store of a former connection is lost.
     """
 
     def __init__(
@@ -115,7 +123,7 @@ class NodeFinder:
         self._held: HeldNode | None = None
         self._searched: HeldNode | None = None
         self._name, self._lost = "", set[str]()
-        self._closed = False
+        self._closed, self.connections = False, 0
 
     @property
     def held(self) -> HeldNode | None:
@@ -175,8 +183,12 @@ class NodeFinder:
     def _cluster(self) -> BenchNodes:
         with self._lock:
             self._check()
+            if self._nodes is not None and not self._nodes.alive:
+                lost, self._nodes = self._nodes, None
+                lost.close()
             if self._nodes is None:
                 self._nodes = self._connect()
+                self.connections += 1
             return self._nodes
 
     def _search(self) -> HeldNode:

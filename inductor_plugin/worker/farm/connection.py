@@ -37,12 +37,14 @@ class _SharedConnection:
         identity: Of Ray: with another one the user's program has connected since.
         number: How many were made before; what belongs to an earlier one is lost.
         users: How many use it.
+        ending: What ends the last one, which said nothing any more; None if none is to be ended so.
     """
 
     farm: str = ""
     identity: str = ""
     number: int = 0
     users: int = 0
+    ending: threading.Thread | None = None
 
 
 _SHARED = _SharedConnection()
@@ -81,9 +83,11 @@ class Connection:
         """Connect, or use the connection that there is; return whether it is one that options have made.
 
         Raises:
-            WorkerError: It is one to another cluster.
+            WorkerError: It is one to another cluster, or one that was lost has not ended.
             Exception: What Ray raises.
         """
+        if _SHARED.ending is not None and _SHARED.ending.is_alive():
+            raise WorkerError(f"the lost connection to {self._farm} has not ended yet")
         self._number = _SHARED.number
         if not self.ray.is_initialized():
             if _SHARED.farm:  # Ray's client refuses another connection before a lost one is ended
@@ -192,7 +196,9 @@ class Connection:
             self._own = False
             _SHARED.users -= 1
             if self._silent:  # it may wait for the head, too; nobody waits for that
-                threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True).start()
+                end = threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True)
+                _SHARED.ending = end
+                end.start()
             elif _SHARED.users > 0:
                 return
             else:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Protocol
 
 from inductor_plugin.worker.compile_pool import Done, kernel_keys
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel
 from inductor_plugin.worker.jobs import Compiled, CompileJob
+
+_SLOWER = 3.0
+"""A job is a straggler if it takes so many times the median of those that have ended, for each kernel."""
+_STRAGGLER_S = 20.0
+"""Least seconds of a straggler: three times the median of short jobs is still short."""
 
 
 class Nodes(Protocol):
@@ -107,3 +114,14 @@ class Flight:
 def skipped(job: CompileJob, reason: str) -> list[Compiled]:
     """Return the outcomes of a job whose kernels are not compiled."""
     return [Compiled(key, "skipped", reason) for key in kernel_keys(job)]
+
+
+def is_straggler(waited_s: float, kernels: int, each_s: deque[float]) -> bool:
+    """Return whether a job takes so much longer than others that a second copy may end first. Pure.
+
+    Args:
+        waited_s: Seconds since it was started.
+        kernels: Its kernels.
+        each_s: Seconds of each kernel in the jobs that have ended.
+    """
+    return bool(each_s) and waited_s > max(_STRAGGLER_S, _SLOWER * kernels * median(each_s))

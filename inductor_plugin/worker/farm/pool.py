@@ -21,31 +21,27 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from statistics import median
 from typing import Any, TypeAlias
 
 from inductor_plugin.errors import WorkerError, warn_once
 from inductor_plugin.worker.compile_pool import CompilePool, Done, kernel_keys, warn_of_skipped
 from inductor_plugin.worker.farm.cluster import REFUSED, Cluster
-from inductor_plugin.worker.farm.flight import Flight, Nodes, skipped
+from inductor_plugin.worker.farm.flight import Flight, Nodes, is_straggler, skipped
 from inductor_plugin.worker.farm.parcel import Delivery, parcel_of, unpacked
 from inductor_plugin.worker.farm.refusals import Refusals
+from inductor_plugin.worker.farm.rejoining import Rejoining
 from inductor_plugin.worker.jobs import OUT_OF_TIME, CallJob, Compiled, CompileJob, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 """Seconds between two looks for stragglers."""
-_SLOWER = 3.0
-"""A job is a straggler if it takes so many times the median of those that have ended, for each kernel."""
-_STRAGGLER_S = 20.0
-"""Least seconds of a straggler: three times the median of short jobs is still short."""
+_GONE = "the connection to the cluster has ended, or it does not answer"
 _BEGIN_S = 60.0
 """A job that no node has begun by then is compiled here, if a core is free."""
 _ON_THE_WAY_S = 5.0
 """For so long the answer of a job whose time is over may come, with the kernels that were in time."""
 _REMEMBERED = 200
-_GONE = "the connection to the cluster has ended, or it does not answer"
 _AHEAD = 8
 """One task in so many more than there are CPUs waits at the cluster, so that no CPU waits for the next one."""
 
@@ -57,15 +53,22 @@ _Message: TypeAlias = tuple[Flight, Any, "Delivery | str"]
 class FarmPool:
     """Compiles jobs on a cluster, and calls ``done`` of each job once."""
 
-    def __init__(self, nodes: Nodes, local: CompilePool, memory_bytes_per_job: int) -> None:
+    def __init__(
+        self,
+        nodes: Nodes | None,
+        local: CompilePool,
+        memory_bytes_per_job: int,
+        connect: Callable[[], Nodes] | None = None,
+    ) -> None:
         """Compile on ``nodes``.
 
         Args:
-            nodes: The cluster.
+            nodes: The cluster; None if it cannot be reached for now.
             local: Compiles what no node can: its software differs, or the cluster is gone.
             memory_bytes_per_job: Memory of a job on its node, if it states none.
+            connect: Connects to the cluster again once it is gone; None if that is not tried.
         """
-        self._nodes = nodes
+        self._cluster = nodes
         self._local = local
         self._memory_bytes = memory_bytes_per_job
         self._guard = threading.Lock()
@@ -73,6 +76,7 @@ class FarmPool:
         self._numbers = itertools.count()
         self._flying: set[Flight] = set()
         self._answers: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
+        self._rejoining = Rejoining(connect, lambda: self._answers.put(None))
         self._refusals = Refusals()
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._thread: threading.Thread | None = None
@@ -81,8 +85,18 @@ class FarmPool:
 
     @property
     def workers(self) -> int:
-        """How many jobs are compiled at once: the cluster's CPUs at the moment."""
-        return self._nodes.cpus
+        """How many jobs are compiled at once: the cluster's CPUs at the moment, this machine's where it is gone."""
+        return self._nodes.cpus if self._alive else self._local.workers
+
+    @property
+    def _nodes(self) -> Nodes:
+        if self._cluster is None:
+            raise WorkerError(_GONE)
+        return self._cluster
+
+    @property
+    def _alive(self) -> bool:
+        return self._cluster is not None and self._cluster.alive
 
     def submit(
         self,
@@ -107,7 +121,9 @@ class FarmPool:
         self._answers.put(None)
 
     def prewarm(self, job: CallJob) -> None:
-        """Do nothing: a node keeps its workers between jobs (`worker/farm/node.py`)."""
+        """Do nothing, unless the cluster is gone: a node keeps its workers between jobs (`worker/farm/node.py`)."""
+        if not self._alive:
+            self._local.prewarm(job)
 
     def close(self) -> None:
         """Give all up. Jobs that are queued or running end as ``skipped``."""
@@ -118,7 +134,9 @@ class FarmPool:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self._local.close()
-        self._nodes.close()
+        self._rejoining.close()
+        if self._cluster is not None:
+            self._cluster.close()
 
     def _serve(self) -> None:
         """Start tasks and answer jobs, until the pool is closed."""
@@ -144,8 +162,9 @@ class FarmPool:
         """
         if message is not None:
             self._answered(*message)
-        if not self._nodes.alive:
+        if not self._alive:
             self._rescue()
+            self._rejoin()
         elif quiet:
             self._end_late()
             self._double()
@@ -157,6 +176,15 @@ class FarmPool:
             flying = sorted(self._flying, key=lambda flight: flight.started)
         for flight in flying:
             self._compile_here(flight, _GONE)
+
+    def _rejoin(self) -> None:
+        """Take the connection that was made again; have one made, if there is something to compile."""
+        joined = self._rejoining.taken()
+        if joined is not None:
+            logger.info("the farm is there again")
+            self._cluster = joined
+        elif self._waiting:
+            self._rejoining.start(self._cluster)
 
     def _start(self) -> None:
         """Start tasks as long as the cluster takes more."""
@@ -171,6 +199,8 @@ class FarmPool:
             try:
                 flight.ends = flight.until() if flight.until is not None else math.inf
                 is_late = flight.ends <= time.monotonic()
+                if not is_late and not self._alive:
+                    raise WorkerError(_GONE)  # noqa: TRY301  as whatever the cluster raises
                 if not is_late:
                     parcel = replace(parcel_of(flight.job), key=uuid.uuid4().hex)
                     flight.needs, flight.key = parcel.needs, parcel.key
@@ -343,25 +373,19 @@ Pool: TypeAlias = "CompilePool | FarmPool"
 
 def on_farm(
     farm: str, settings: WorkerSettings, local: CompilePool, memory_bytes_per_job: int
-) -> Pool:
-    """Return a pool on the cluster of an option ``compile_farm``; the local one, with a warning, if it cannot be reached.
+) -> FarmPool:
+    """Return a pool on the cluster of an option ``compile_farm``; with a warning, if it cannot be reached for now.
 
     Raises:
         OptionError: Ray is not installed.
     """
+
+    def connect() -> Nodes:
+        return Cluster(farm, settings)
+
     try:
-        return FarmPool(Cluster(farm, settings), local, memory_bytes_per_job)
+        nodes = connect()
     except WorkerError as error:
         warn_once(logger, f"{error}; everything is compiled here", "farm")
-        return local
-
-
-def is_straggler(waited_s: float, kernels: int, each_s: deque[float]) -> bool:
-    """Return whether a job takes so much longer than others that a second copy may end first. Pure.
-
-    Args:
-        waited_s: Seconds since it was started.
-        kernels: Its kernels.
-        each_s: Seconds of each kernel in the jobs that have ended.
-    """
-    return bool(each_s) and waited_s > max(_STRAGGLER_S, _SLOWER * kernels * median(each_s))
+        nodes = None
+    return FarmPool(nodes, local, memory_bytes_per_job, connect)

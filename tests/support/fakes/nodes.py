@@ -67,6 +67,7 @@ class FakeBenchCluster:
         nodes: All that have been held, in order.
         put_contents: What was put into the object store.
         closed: True once it was disconnected.
+        alive: False once its connection is lost.
         make: Makes what runs on a node.
         error: Raised where a node is to be held.
     """
@@ -75,7 +76,7 @@ class FakeBenchCluster:
         self.names = list(names)
         self.nodes: list[FakeNode] = []
         self.put_contents: list[bytes] = []
-        self.closed = False
+        self.closed, self.alive = False, True
         self.make = make
         self.error: Exception | None = None
 
@@ -90,6 +91,7 @@ class FakeBenchCluster:
         return self.nodes[-1]
 
     def put(self, content: bytes) -> bytes:
+        assert self.alive
         self.put_contents.append(content)
         return content
 
@@ -141,7 +143,7 @@ class StubNode:
 
 
 def bench_on(
-    cluster: FakeBenchCluster,
+    cluster: FakeBenchCluster | Callable[[], FakeBenchCluster],
     settings: WorkerSettings,
     wanted: Mapping[str, Any] | None = None,
     **more: Any,
@@ -149,7 +151,7 @@ def bench_on(
     """Return the worker of a farm whose nodes are fakes.
 
     Args:
-        cluster: The nodes.
+        cluster: The nodes, or what connects to them.
         settings: Of the worker.
         wanted: The environment that a node must have; None takes any node.
         more: Other arguments of `FarmBench`.
@@ -158,7 +160,10 @@ def bench_on(
     def judged(node: Any) -> str:
         return "" if wanted is None else why_not(wanted, node, __version__)
 
-    return FarmBench(settings, NodeFinder(lambda: cluster, (RESOURCE,), settings, judged), **more)
+    def connect() -> FakeBenchCluster:
+        return cluster if isinstance(cluster, FakeBenchCluster) else cluster()
+
+    return FarmBench(settings, NodeFinder(connect, (RESOURCE,), settings, judged), **more)
 
 
 def environment_here(threads: int) -> dict[str, Any]:

@@ -184,6 +184,24 @@ def test_a_node_that_was_lost_measures_again_if_no_other_does(rig: Rig) -> None:
     assert [node.host for node in rig.cluster.nodes] == ["first", "first"]
 
 
+def test_a_cluster_that_was_lost_is_connected_again(tmp_path: Path) -> None:
+    weight = tmp_path / "weight.bin"
+    weight.write_bytes(b"values")
+
+    def made(settings: WorkerSettings) -> StubNode:
+        return StubNode(settings, measured)
+
+    lost, again = FakeBenchCluster("node", make=made), FakeBenchCluster("node", make=made)
+    clusters = [again, lost]
+    bench = bench_on(clusters.pop, SETTINGS)
+    assert bench.screen(job("a", str(weight))).status == "ok"
+    lost.alive, lost.nodes[0].lost = False, True
+    assert bench.screen(job("b", str(weight))).status == "ok"
+    assert lost.closed
+    assert again.put_contents == [b"values"]  # what was in the other's object store is gone
+    bench.close()
+
+
 def test_without_a_node_that_has_the_gpu_nothing_is_measured() -> None:
     bench = Rig().bench
     with pytest.raises(WorkerError, match="no node of the farm has the resource"):

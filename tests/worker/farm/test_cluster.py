@@ -18,6 +18,7 @@ from inductor_plugin.inductor.facts.toolchain import cpp_toolchain
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.farm import cluster as cluster_module
+from inductor_plugin.worker.farm import flight as flight_module
 from inductor_plugin.worker.farm import pool as pool_module
 from inductor_plugin.worker.farm.cluster import Cluster, next_of
 from inductor_plugin.worker.farm.connection import Connection
@@ -87,7 +88,7 @@ def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster
     until(lambda: len(compiling_processes(ray_cluster.address)) == 3, LIMIT_S)
     seen: Any = pool
     keys = [flight.key for flight in seen._flying]
-    until(lambda: sum(map(seen._nodes.has_begun, keys)) == 3, LIMIT_S)  # four were sent
+    until(lambda: any(map(seen._nodes.has_begun, keys)), LIMIT_S)
     assert wait_idle(pool, LIMIT_S)
     assert are_right(answers)
     assert not any(map(seen._nodes.has_begun, keys))
@@ -101,7 +102,7 @@ def test_a_process_that_is_killed_and_a_node_that_comes_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(pool_module, "_STRAGGLER_S", LIMIT_S)  # on a busy machine all are slow
+    monkeypatch.setattr(flight_module, "_STRAGGLER_S", LIMIT_S)  # on a busy machine all are slow
     answers = submit(pool, tmp_path, seconds=4)
     until(lambda: len(begun(tmp_path)) >= 3, LIMIT_S)
     number, pid = begun(tmp_path)[-1]

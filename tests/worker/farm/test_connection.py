@@ -138,14 +138,20 @@ def test_an_error_of_ray_reaches_who_calls(ray: FakeRay) -> None:
     assert connection.within(10.0, lambda: 3) == 3
 
 
-def test_a_cluster_that_says_nothing_is_given_up(ray: FakeRay) -> None:
+def test_a_cluster_that_says_nothing_is_given_up(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection, answer = Connection("ray:auto", "bench_farm"), threading.Event()
     with pytest.raises(WorkerError, match="has not answered for 0 s"):
         connection.within(0.05, lambda: answer.wait(10.0))
     assert not connection.alive
     with pytest.raises(WorkerError, match="does not answer any more"):
         connection.nodes()
+    shut = ray.shutdown
+    monkeypatch.setattr(ray, "shutdown", lambda: (answer.wait(10.0), shut()))
     connection.close()
+    with pytest.raises(WorkerError, match="has not ended yet"):  # Ray has one at a time
+        Connection("ray:auto", "bench_farm")
     answer.set()
     until(lambda: not ray.is_initialized())
 

@@ -12,16 +12,19 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin import errors
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm import flight as flight_module
 from inductor_plugin.worker.farm import pool as pool_module
+from inductor_plugin.worker.farm import rejoining as rejoining_module
+from inductor_plugin.worker.farm.flight import is_straggler
 from inductor_plugin.worker.farm.parcel import Delivery
-from inductor_plugin.worker.farm.pool import is_straggler, on_farm
+from inductor_plugin.worker.farm.pool import on_farm
+from inductor_plugin.worker.farm.rejoining import Rejoining
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CppCompileJob, WorkerSettings
-from tests.support.fakes.farm import Rig, a_rig, delivery
-from tests.support.fakes.waiting import unfinished, until, wait_idle
+from tests.support.fakes.farm import FakeNodes, Rig, a_rig, delivery
+from tests.support.fakes.waiting import unfinished, until
 
 __all__ = ["a_rig"]  # the fixture
 
@@ -95,7 +98,7 @@ def test_a_cluster_that_is_gone_costs_nothing_but_time(rig: Rig) -> None:
 def test_a_straggler_is_started_again_and_the_first_to_end_counts(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "_STRAGGLER_S", 0.2)
+    monkeypatch.setattr(flight_module, "_STRAGGLER_S", 0.2)
     monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
     rig.submit("quick")
     until(lambda: rig.nodes.started == ["quick"])
@@ -114,7 +117,7 @@ def test_a_straggler_is_started_again_and_the_first_to_end_counts(
 def test_a_cluster_that_is_lost_while_a_straggler_is_started_again_stops_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "_STRAGGLER_S", 0.2)
+    monkeypatch.setattr(flight_module, "_STRAGGLER_S", 0.2)
     monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
     rig.submit("quick")
     until(lambda: rig.nodes.started == ["quick"])
@@ -276,15 +279,67 @@ def test_without_ray_the_option_says_what_to_install(monkeypatch: pytest.MonkeyP
         on_farm("ray:auto", SETTINGS, local, 0)
 
 
-def test_a_farm_that_cannot_be_reached_leaves_the_local_pool(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_farm_that_cannot_be_reached_is_tried_again_and_the_local_pool_compiles_meanwhile(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def unreachable(farm: str, _settings: WorkerSettings) -> None:
-        raise WorkerError(f"the farm {farm} cannot be reached: no route")
+    there: list[FakeNodes] = []
 
-    monkeypatch.setattr(errors, "_SAID", set[str]())
-    monkeypatch.setattr(pool_module, "Cluster", unreachable)
-    local = CompilePool(1, SETTINGS, 0)
-    assert on_farm("ray://nowhere:10001", SETTINGS, local, 0) is local
+    def cluster(farm: str, _settings: WorkerSettings) -> FakeNodes:
+        if not there:
+            raise WorkerError(f"the farm {farm} cannot be reached: no route")
+        return there[0]
+
+    local: Any = rig.local
+    monkeypatch.setattr(pool_module, "Cluster", cluster)
+    pool = on_farm("ray://nowhere:10001", SETTINGS, local, 0)
     assert "no route; everything is compiled here" in caplog.text
-    assert wait_idle(local, 1.0)
+    assert pool.workers == rig.local.workers
+    monkeypatch.setattr(rig, "pool", pool)
+    rig.submit("here")
+    until(lambda: rig.status() == {"here": ("ok", "")})
+    there.append(FakeNodes(5))
+    monkeypatch.setattr(rejoining_module, "_AGAIN_S", 0.0)
+    rig.submit("starts an attempt")
+    until(lambda: pool.workers == 5)
+    rig.submit("there")
+    until(lambda: there[0].started == ["there"])
+    pool.close()
+    assert there[0].closed
+
+
+def test_a_cluster_that_was_lost_compiles_again_once_it_is_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back = FakeNodes(5)
+    rig.submit("a")
+    until(lambda: rig.nodes.started == ["a"])
+    rig.nodes.alive = False
+    rig.submit("b")
+    until(lambda: len(rig.answers) == 2)  # here
+    assert not rig.nodes.closed  # it has just been connected
+    monkeypatch.setattr(rejoining_module, "_AGAIN_S", 0.0)
+    rig.again.append(back)
+    rig.submit("c")
+    until(lambda: rig.pool.workers == 5)
+    assert rig.nodes.closed
+    rig.submit("d")
+    until(lambda: back.started == ["d"])
+    assert len(rig.local.jobs) == 3
+
+
+def test_a_connection_that_comes_too_late_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    late, gate, done = FakeNodes(1), threading.Event(), threading.Event()
+
+    def connect() -> FakeNodes:
+        gate.wait(10)
+        return late
+
+    monkeypatch.setattr(rejoining_module, "_AGAIN_S", -1.0)
+    rejoining = Rejoining(connect, done.set)
+    rejoining.start(None)
+    rejoining.start(None)  # one is on its way
+    rejoining.close()
+    gate.set()
+    assert done.wait(10)
+    assert late.closed
+    assert rejoining.taken() is None

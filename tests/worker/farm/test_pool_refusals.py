@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.worker.farm import flight as flight_module
 from inductor_plugin.worker.farm import pool as pool_module
 from inductor_plugin.worker.farm import refusals as refusals_module
 from inductor_plugin.worker.jobs import CppCompileJob
@@ -79,7 +80,7 @@ def test_a_node_that_refuses_a_job_twice_is_not_asked_for_ever(rig: Rig) -> None
 def test_a_second_copy_that_is_refused_leaves_the_first(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "_STRAGGLER_S", 0.2)
+    monkeypatch.setattr(flight_module, "_STRAGGLER_S", 0.2)
     monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
     rig.submit("quick")
     until(lambda: rig.nodes.started == ["quick"])
