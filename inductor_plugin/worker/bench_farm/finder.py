@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -18,6 +19,10 @@ logger = logging.getLogger(__name__)
 FACTS_S = 2 * START_S
 """Limit of a node's first answer, for which its worker starts."""
 RELEASE_S = 15.0
+_SEARCH_S = 120.0
+"""After so long no further node is asked: somebody waits for the search."""
+_LEAST_S = 20.0
+"""A node has an equal share of the rest to reserve a device and to start a process, but no less than this."""
 
 
 class NodeLostError(WorkerError):
@@ -64,11 +69,13 @@ class BenchNodes(Protocol):
         """
         ...
 
-    def hold(self, node: str, resources: Sequence[str], settings: WorkerSettings) -> HeldNode:
-        """Reserve a device of a node, and start a `BenchNode` there.
+    def hold(
+        self, node: str, resources: Sequence[str], settings: WorkerSettings, limit_s: float
+    ) -> HeldNode:
+        """Reserve a device of a node, and start a `BenchNode` there within a limit.
 
         Raises:
-            NodeLostError: The node has gone.
+            NodeLostError: The node has gone, or others have its devices.
         """
         ...
 
@@ -122,7 +129,7 @@ class NodeFinder:
         self._nodes: BenchNodes | None = None
         self._held: HeldNode | None = None
         self._searched: HeldNode | None = None
-        self._name, self._lost = "", set[str]()
+        self._name, self._last = "", set[str]()
         self._closed, self.connections = False, 0
 
     @property
@@ -155,7 +162,7 @@ class NodeFinder:
         with self._lock:
             if self._held is node:
                 self._held = None
-                self._lost.add(self._name)
+                self._last.add(self._name)
         node.end()
 
     def release(self) -> None:
@@ -193,12 +200,20 @@ class NodeFinder:
 
     def _search(self) -> HeldNode:
         reasons: list[str] = []
-        nodes = self._cluster()
+        nodes, ends = self._cluster(), time.monotonic() + _SEARCH_S
         # A cluster knows late that a node has gone; one whose process alone was lost may be the only one.
-        for name in sorted(nodes.known_by(self._resources), key=lambda name: name in self._lost):
+        names = sorted(nodes.known_by(self._resources), key=lambda name: name in self._last)
+        for number, name in enumerate(names):
             self._check()
+            rest_s = ends - time.monotonic()
+            if rest_s <= 0:  # the next search begins with the others
+                self._last = set(names[:number])
+                reasons.append(f"{len(names) - number} others were not asked in {_SEARCH_S:.0f} s")
+                break
+            limit_s = max(_LEAST_S, rest_s / (len(names) - number))
             try:
-                node = self._searched = nodes.hold(name, self._resources, self._settings)
+                node = nodes.hold(name, self._resources, self._settings, limit_s)
+                self._searched = node
             except NodeLostError as error:
                 reasons.append(f"{name}: {error}")
                 continue

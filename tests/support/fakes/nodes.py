@@ -65,6 +65,8 @@ class FakeBenchCluster:
     Attributes:
         names: The nodes that have the device.
         nodes: All that have been held, in order.
+        limits: The nodes that were to be held, each with the limit of that.
+        busy: Called with that limit first.
         put_contents: What was put into the object store.
         closed: True once it was disconnected.
         alive: False once its connection is lost.
@@ -76,6 +78,8 @@ class FakeBenchCluster:
         self.names = list(names)
         self.nodes: list[FakeNode] = []
         self.put_contents: list[bytes] = []
+        self.limits: list[tuple[str, float]] = []
+        self.busy: Callable[[float], None] = lambda _: None
         self.closed, self.alive = False, True
         self.make = make
         self.error: Exception | None = None
@@ -84,7 +88,11 @@ class FakeBenchCluster:
         assert resources
         return list(self.names)
 
-    def hold(self, node: str, resources: Sequence[str], settings: WorkerSettings) -> HeldNode:
+    def hold(
+        self, node: str, resources: Sequence[str], settings: WorkerSettings, limit_s: float
+    ) -> HeldNode:
+        self.limits.append((node, limit_s))
+        self.busy(limit_s)
         if self.error is not None:
             raise self.error
         self.nodes.append(FakeNode(node, self.make(settings)))
