@@ -20,11 +20,11 @@ from typing import Any, TypeAlias
 from inductor_plugin.cache import KernelEntry
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.version import __version__
-from inductor_plugin.worker.bench_farm.bench_parcel import BenchParcel, Packer
 from inductor_plugin.worker.bench_farm.cluster import BenchCluster
 from inductor_plugin.worker.bench_farm.finder import HeldNode, NodeFinder, NodeLostError
 from inductor_plugin.worker.bench_farm.fit import NodeFacts, why_not
 from inductor_plugin.worker.bench_farm.node import NodeAnswer
+from inductor_plugin.worker.bench_farm.parcel import BenchParcel, Packer
 from inductor_plugin.worker.bench_worker import SETUP_S, BenchWorker
 from inductor_plugin.worker.farm.resource import resources_of
 from inductor_plugin.worker.jobs import (
