@@ -171,6 +171,17 @@ def test_what_was_longest_unused_leaves_the_object_store(
     assert rig.cluster.put_contents == [b"first", b"other", b"first"]
 
 
+def test_a_node_that_was_sent_much_is_given_back_with_its_files(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_module, "_NODE_BYTES", 8)
+    for name in ("first", "other", "third"):
+        (tmp_path / name).write_bytes(name.encode())
+        assert rig.bench.screen(job(name, str(tmp_path / name))).status == "ok"
+    assert [(len(node.kept), node.ended) for node in rig.cluster.nodes] == [(2, True), (1, False)]
+    assert rig.cluster.nodes[0].asked[-1] == "close"
+
+
 def test_a_file_that_is_gone_skips_its_candidate(rig: Rig, tmp_path: Path) -> None:
     outcome = rig.bench.screen(job("a", str(tmp_path / "gone")))
     assert outcome.status == "skipped"
