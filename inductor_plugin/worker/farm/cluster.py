@@ -31,7 +31,7 @@ _LOOK_S = 1.0
 
 
 @dataclass(eq=False)
-class _NodeTask:
+class _PlacedTask:
     """A task that was started.
 
     Attributes:
@@ -117,7 +117,7 @@ class Cluster:
         if name:
             with self._counting:
                 self._placed[name] += 1
-        return _NodeTask(reference, name)
+        return _PlacedTask(reference, name)
 
     def has_other(self, without: Collection[str]) -> bool:
         """Return whether there is a node that is none of these."""
@@ -128,7 +128,7 @@ class Cluster:
         with self._counting:
             return next_of(self._nodes, without, self._placed)
 
-    def _ended(self, task: _NodeTask) -> None:
+    def _ended(self, task: _PlacedTask) -> None:
         """Count a task no more; again, nothing happens."""
         with self._counting:
             node, task.node = task.node, ""
@@ -136,7 +136,7 @@ class Cluster:
                 self._placed[node] -= 1
                 self._placed += Counter[str]()  # without zeros: nodes come and go
 
-    def when_done(self, task: _NodeTask, answer: Callable[[Delivery | str], None]) -> None:
+    def when_done(self, task: _PlacedTask, answer: Callable[[Delivery | str], None]) -> None:
         """Call ``answer`` with a task's result, or with why it has none, from a thread of Ray's.
 
         Raises:
@@ -154,7 +154,7 @@ class Cluster:
         # A client waits here for the number of the task.
         self._connection.within(ANSWER_S, lambda: task.reference.future().add_done_callback(done))
 
-    def cancel(self, task: _NodeTask) -> None:
+    def cancel(self, task: _PlacedTask) -> None:
         """Give a task up; its worker process ends."""
         self._ended(task)
         if not self._connection.alive:

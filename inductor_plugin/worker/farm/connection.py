@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from inductor_plugin.config.variables import default_variable
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.failure import one_line
@@ -24,6 +24,8 @@ ANSWER_S = 60.0
 """Limit of a call that a cluster answers at once. Ray's client takes up to 30 s to connect again, and waits 600 s for a head
 that says nothing."""
 _MARK = "inductor-plugin job "
+_PATIENCE, _PATIENCE_S = "RAY_gcs_rpc_server_reconnect_timeout_s", str(30 * 24 * 3600)
+"""Seconds without a head after which Ray ends a process that has joined its cluster, whatever that process does; 60 by default."""
 _CONNECTING = threading.Lock()
 """A process has one connection; what compiles and what measures may ask for it at the same time."""
 
@@ -92,7 +94,8 @@ class Connection:
         if not self.ray.is_initialized():
             if _SHARED.farm:  # Ray's client refuses another connection before a lost one is ended
                 self.ray.shutdown()
-            self.ray.init(**_arguments(self._farm))
+            with _patient(self._farm):
+                self.ray.init(**_arguments(self._farm))
             self._number = _SHARED.number = _SHARED.number + 1
             _SHARED.farm, _SHARED.users = self._farm, 0
             _SHARED.identity = self._identity()
@@ -235,7 +238,9 @@ def marked(key: str) -> Generator[None]:
 
 def _keys() -> Any:
     """Return Ray's functions for the table of keys that the head has."""
-    return importlib.import_module("ray.experimental.internal_kv")
+    from ray.experimental import internal_kv  # noqa: PLC0415  optional, as Ray
+
+    return internal_kv
 
 
 def _unmark(key: str) -> None:
@@ -259,12 +264,21 @@ def reason_of(error: BaseException) -> str:
 
 def _imported(farm: str, option: str) -> Any:
     try:
-        import ray  # noqa: PLC0415  optional, 240 MB, and takes a second
+        with _patient(farm):
+            import ray  # noqa: PLC0415  optional, 240 MB, and takes a second
     except ImportError as error:
         raise OptionError(
             f"option {option} is {farm!r}, and Ray is not installed; run: pip install 'inductor-plugin[ray]'"
         ) from error
     return ray
+
+
+def _patient(farm: str) -> AbstractContextManager[None]:
+    """Return a block in which Ray reads, once, that it shall not end a process that joins a cluster whose head is lost later."""
+    # A client is not ended, and what is started on this machine is to end with it.
+    if farm.startswith("ray://") or farm == "ray:local":
+        return nullcontext()
+    return default_variable(_PATIENCE, _PATIENCE_S)
 
 
 def _arguments(farm: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from inductor_plugin.worker.compile_pool import CompilePool, Done, kernel_keys, 
 from inductor_plugin.worker.farm.cluster import REFUSED, Cluster
 from inductor_plugin.worker.farm.flight import Flight, Nodes, is_straggler, skipped
 from inductor_plugin.worker.farm.parcel import Delivery, parcel_of, unpacked
-from inductor_plugin.worker.farm.refusals import Refusals
+from inductor_plugin.worker.farm.refusals import NodeRefusals
 from inductor_plugin.worker.farm.rejoining import Rejoining
 from inductor_plugin.worker.jobs import OUT_OF_TIME, CallJob, Compiled, CompileJob, WorkerSettings
 
@@ -77,7 +77,7 @@ class FarmPool:
         self._flying: set[Flight] = set()
         self._answers: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
         self._rejoining = Rejoining(connect, lambda: self._answers.put(None))
-        self._refusals = Refusals()
+        self._refusals = NodeRefusals()
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._thread: threading.Thread | None = None
         self._active = 0

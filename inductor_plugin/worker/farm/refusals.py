@@ -11,7 +11,7 @@ _PAUSE_S, _LONGEST_S = 60.0, 900.0
 
 
 @dataclass(frozen=True)
-class Refusal:
+class NodeRefusal:
     """What a node has said to jobs that need the same.
 
     Attributes:
@@ -23,12 +23,12 @@ class Refusal:
     times: int
 
 
-class Refusals:
+class NodeRefusals:
     """The refusals of a cluster's nodes. Not safe to use from several threads."""
 
     def __init__(self) -> None:
         """Know of none."""
-        self._of: dict[tuple[object, ...], dict[str, Refusal]] = {}
+        self._of: dict[tuple[object, ...], dict[str, NodeRefusal]] = {}
 
     def add(self, needs: tuple[object, ...], node: str, now: float, *, passing: bool) -> None:
         """Keep a refusal.
@@ -52,7 +52,7 @@ class Refusals:
             self._of[needs] = {node: each for node, each in known.items() if node in nodes}
 
 
-def refused_again(before: Refusal | None, now: float, *, passing: bool) -> Refusal:
+def refused_again(before: NodeRefusal | None, now: float, *, passing: bool) -> NodeRefusal:
     """Return what is kept of a refusal. Pure.
 
     Args:
@@ -63,4 +63,4 @@ def refused_again(before: Refusal | None, now: float, *, passing: bool) -> Refus
     times = before.times if before is not None else 0
     pause_s = min(_PAUSE_S * 2.0**times, _LONGEST_S) if passing else math.inf
     until = max(now + pause_s, before.until if before is not None else now)
-    return Refusal(until, min(times + 1, 10))
+    return NodeRefusal(until, min(times + 1, 10))
