@@ -121,12 +121,11 @@ class KernelEntry:
         return self.folder / name
 
     def holds(self, name: str, file: Path) -> bool:
-        """Return whether one of the files has the bytes of another file.
-
-        Raises:
-            OSError: One of them cannot be read.
-        """
-        return filecmp.cmp(file, self.path(name), shallow=False)
+        """Return whether one of the files has the bytes of another file; False if one cannot be read, as after an eviction."""
+        try:
+            return filecmp.cmp(file, self.path(name), shallow=False)
+        except OSError:
+            return False
 
 
 def make_entry(

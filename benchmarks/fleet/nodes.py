@@ -40,6 +40,7 @@ class SimulatedNodes:
     """A cluster that all processes share, with the interface that `FarmPool` has of `Cluster`."""
 
     alive = True
+    names = ()
 
     def __init__(self, world: World, cpus: int) -> None:
         """Have so many CPUs; the workers on them start with their first job."""
@@ -51,6 +52,10 @@ class SimulatedNodes:
     def put(self, parcel: Parcel) -> Parcel:
         """Send a job."""
         return parcel
+
+    def has_other(self, without: Collection[str]) -> bool:
+        """Return whether there is a node that is none of these: none refuses a job."""
+        return not without
 
     def start(
         self, parcel: Parcel, limit_s: float, memory_bytes: int, without: Collection[str] = ()
@@ -64,6 +69,10 @@ class SimulatedNodes:
     def when_done(self, task: NodeTask, answer: Callable[[Delivery | str], None]) -> None:
         """Call with a task's result; no thread of a node has run since it was started."""
         task.answer = answer
+
+    def has_begun(self, key: str) -> bool:
+        """Return True: all processes compile on these nodes alone."""
+        return bool(key)
 
     def cancel(self, task: NodeTask) -> None:
         """Give a task up."""

@@ -28,7 +28,7 @@ def farm(compile_farm: str, bench_farm: str) -> Finding:
         return Finding(
             name,
             "ok",
-            f"{chosen}: a process joins the cluster, and Ray ends it a minute after the head is lost",
+            f"{chosen}: a process joins the cluster; if it has imported Ray before, Ray ends it a minute after the head is lost",
             "name the head's client port where a process has to survive that: ray://HEAD:10001",
         )
     return _client(chosen)

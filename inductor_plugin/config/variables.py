@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from inductor_plugin.config.value import switch, unknown_names
@@ -97,6 +98,19 @@ def set_environment(variables: Mapping[str, str]) -> None:
     for name in [variable for variable in os.environ if variable not in variables]:
         del os.environ[name]
     os.environ.update(variables)
+
+
+@contextmanager
+def default_variable(name: str, value: str) -> Generator[None]:
+    """Set a variable that is not set while the block runs: for a library that reads it there."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def unknown(options: Iterable[str], environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

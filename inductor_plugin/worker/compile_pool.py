@@ -94,6 +94,11 @@ class CompilePool:
         self._room_bytes = 0
         self._closed = False
 
+    @property
+    def idle(self) -> int:
+        """How many further jobs would begin at once."""
+        return max(0, self.workers - self._active)
+
     def submit(
         self,
         job: CompileJob,

@@ -169,3 +169,12 @@ def test_a_file_that_grew_is_not_read_to_its_end(cache_dir: Path):
     with path.open("r+b") as file:
         file.truncate(1 << 42)
     assert "larger than its kernel" in str(damage_of_folder(path.parent))
+
+
+def test_a_kernel_that_was_evicted_meanwhile_holds_nothing(cache_dir: Path, tmp_path: Path):
+    entry = put_library(open_store(cache_dir))
+    copy = tmp_path / "copy.so"
+    copy.write_bytes(entry.path("kernel.so").read_bytes())
+    assert entry.holds("kernel.so", copy)
+    entry.path("kernel.so").unlink()
+    assert not entry.holds("kernel.so", copy)

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -161,7 +161,11 @@ class Builder:
                 budget.start()
         with self._changed:
             self._running += len(works)
-        self._queue.add(works)
+            try:
+                self._queue.add(works)
+            except RuntimeError:  # no thread can be started
+                self._running -= len(works)
+                raise
 
     def _run(self, items: Sequence[BuildItem], work: Callable[[], None]) -> None:
         """Run one build; each of its items has an outcome at the end, whatever happens."""
@@ -390,10 +394,7 @@ class Builder:
             },
             compiled.resources,
         )
-        # Evicted meanwhile: the next kernel is stored from the compiler's file, too.
-        with suppress(OSError):
-            library = Path(compiled.library)
-            if compiled.library not in published and kernel.holds("kernel.so", library):
-                published[compiled.library] = kernel.path("kernel.so")
+        if kernel.holds("kernel.so", Path(compiled.library)):
+            published.setdefault(compiled.library, kernel.path("kernel.so"))
         self._journal.count(item.task, compiled=1)
         return kernel

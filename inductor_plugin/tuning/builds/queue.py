@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 LEAD, SPARE = 2, 16
 """Builds in progress: twice as many as compile at once, so that no worker waits for the next one, and some that wait for
 kernels of other processes."""
+MOST = 1024
+"""Builds in progress at most, however many CPUs a cluster has: each is a thread, and containers limit their number."""
 
 Work: TypeAlias = "tuple[Sequence[BuildItem], Callable[[], None]]"
 """Kernels that are built together, and what builds them."""
@@ -40,15 +42,34 @@ class BuildQueue:
         self._threads = 0
 
     def add(self, works: Sequence[Work]) -> None:
-        """Queue builds; returns immediately."""
+        """Queue builds; returns immediately.
+
+        Raises:
+            RuntimeError: No thread can be started, and none runs: nothing is queued.
+        """
         with self._lock:
             for work in works:
                 heapq.heappush(self._waiting, (-urgency(work[0])[0], next(self._numbers), work))
-            free = LEAD * self._pool.workers + SPARE - self._threads
-            hired = max(0, min(len(self._waiting), free))
-            self._threads += hired
-        for _ in range(hired):
-            threading.Thread(target=self._serve, name="inductor-plugin-build", daemon=True).start()
+            self._hire()
+
+    def _hire(self) -> None:
+        """Start threads for what is queued; the lock is held.
+
+        Raises:
+            RuntimeError: As of `add`.
+        """
+        most = min(LEAD * self._pool.workers + SPARE, MOST)
+        for _ in range(min(len(self._waiting), most - self._threads)):
+            try:
+                threading.Thread(
+                    target=self._serve, name="inductor-plugin-build", daemon=True
+                ).start()
+            except RuntimeError:  # the system's limit: those that run take all, one after the other
+                if self._threads == 0:
+                    self._waiting.clear()
+                    raise
+                return
+            self._threads += 1
 
     def _serve(self) -> None:
         """Run builds until none is queued."""

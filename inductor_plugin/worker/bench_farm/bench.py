@@ -20,11 +20,11 @@ from typing import Any, TypeAlias
 from inductor_plugin.cache import KernelEntry
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.version import __version__
-from inductor_plugin.worker.bench_farm.bench_parcel import BenchParcel, Packer
 from inductor_plugin.worker.bench_farm.cluster import BenchCluster
 from inductor_plugin.worker.bench_farm.finder import HeldNode, NodeFinder, NodeLostError
 from inductor_plugin.worker.bench_farm.fit import NodeFacts, why_not
 from inductor_plugin.worker.bench_farm.node import NodeAnswer
+from inductor_plugin.worker.bench_farm.parcel import BenchParcel, Packer
 from inductor_plugin.worker.bench_worker import SETUP_S, BenchWorker
 from inductor_plugin.worker.farm.resource import resources_of
 from inductor_plugin.worker.jobs import (
@@ -46,6 +46,9 @@ TRIES = 3
 """How often a job is done whose node is lost: it may be the job that ends nodes."""
 _STORED_BYTES = 2 << 30
 """Contents that are kept in the object store for further nodes; those longest unused go first."""
+_NODE_BYTES = 8 << 30
+"""Contents that a node gets, after which it is given back with what lies on its disk: they take longer to send than its worker to
+start again."""
 _ASK_S = 30.0
 
 
@@ -73,6 +76,7 @@ class FarmBench:
         self._packer = Packer(cached)
         self._lock = threading.RLock()
         self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self._stored_at = self._sent_bytes = 0
         self._sent: tuple[HeldNode | None, set[str]] = None, set()
         self._used_at = time.monotonic()
         self._idle: threading.Timer | None = None
@@ -163,6 +167,9 @@ class FarmBench:
                 parcel = self._packer.pack(job)
             except OSError as error:
                 return f"a file of the job cannot be sent: {error}"
+            if self._sent_bytes > _NODE_BYTES:
+                self._unsend()
+                self._finder.release()
 
             def measure(node: HeldNode) -> NodeAnswer:
                 self._send(node, parcel)
@@ -201,12 +208,20 @@ class FarmBench:
     def _send(self, node: HeldNode, parcel: BenchParcel) -> None:
         """Send what a node lacks of a job's contents; each is in the object store once."""
         if self._sent[0] is not node:
-            self._sent = node, set()
+            self._unsend(node)
+        if self._stored_at != self._finder.connections:
+            self._stored_at = self._finder.connections
+            self._stored.clear()
         sent = self._sent[1]
         for digest in parcel.digests():
             if digest not in sent:
                 node.keep(digest, self._reference(digest))
                 sent.add(digest)
+                self._sent_bytes += self._stored[digest][1]
+
+    def _unsend(self, node: HeldNode | None = None) -> None:
+        """Take a node, if there is one, for one that has been sent nothing."""
+        self._sent, self._sent_bytes = (node, set()), 0
 
     def _reference(self, digest: str) -> Any:
         if digest in self._stored:
@@ -263,7 +278,7 @@ class FarmBench:
                 self._forget()
 
     def _forget(self) -> None:
-        self._sent = None, set()
+        self._unsend()
         self._stored.clear()
 
 

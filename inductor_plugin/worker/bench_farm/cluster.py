@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import platform
 import time
+import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.bench_farm.finder import HeldNode, NodeLostError
@@ -14,10 +17,10 @@ from inductor_plugin.worker.farm.connection import ANSWER_S, Connection, Result,
 from inductor_plugin.worker.farm.resource import GPU, reserved
 from inductor_plugin.worker.jobs import WorkerSettings
 
+Entry = TypeVar("Entry")
+
 logger = logging.getLogger(__name__)
 
-_RESERVE_S = 120.0
-"""Limit of reserving a device and starting the actor's process; a device that others have is not waited for longer."""
 _LOOK_S = 1.0
 _KEEP_S = 300.0
 """Limit of sending one content: 10 GB at 0.3 Gbit/s."""
@@ -48,6 +51,8 @@ class BenchCluster:
     def known_by(self, resources: Sequence[str]) -> list[str]:
         """Return the nodes that have one of these resources, those that have the first of them first.
 
+        Each process begins with another one, so that they do not all ask for the same devices.
+
         Raises:
             WorkerError: The cluster cannot be asked.
         """
@@ -57,10 +62,12 @@ class BenchCluster:
         rest = [
             n for n, all_ in known if n not in exact and any(all_.get(r, 0) > 0 for r in resources)
         ]
-        return [node["NodeID"] for node in (*exact, *rest)]
+        return [node["NodeID"] for group in (exact, rest) for node in rotated(group, _own_number())]
 
-    def hold(self, node: str, resources: Sequence[str], settings: WorkerSettings) -> HeldNode:
-        """Reserve a device of a node, and start a `BenchNode` there.
+    def hold(
+        self, node: str, resources: Sequence[str], settings: WorkerSettings, limit_s: float
+    ) -> HeldNode:
+        """Reserve a device of a node, and start a `BenchNode` there within a limit.
 
         Raises:
             NodeLostError: The node has gone, or others have its devices.
@@ -84,7 +91,7 @@ class BenchCluster:
             raise NodeLostError(reason_of(error)) from error
         held = RayNode(self, actor, str(facts["NodeManagerHostname"]))
         try:
-            held.ask("pid", limit_s=_RESERVE_S)
+            held.ask("pid", limit_s=limit_s)
         except NodeLostError as error:
             held.end()
             raise NodeLostError(f"no process starts there, or others measure ({error})") from error
@@ -127,6 +134,17 @@ class BenchCluster:
             return self._connection.nodes()
         except Exception as error:  # as of connecting
             raise self._connection.failed(error) from error
+
+
+def rotated(nodes: Sequence[Entry], number: int) -> list[Entry]:
+    """Return nodes in the order of a process, which has this number. Pure."""
+    start = number % max(1, len(nodes))
+    return [*nodes[start:], *nodes[:start]]
+
+
+def _own_number() -> int:
+    """Return a number of this process that others, of this machine and others, hardly have."""
+    return zlib.crc32(f"{platform.node()} {os.getpid()}".encode())
 
 
 class RayNode:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.bench_farm.fit import NodeFacts
+from inductor_plugin.worker.farm.resource import start_command
 from inductor_plugin.worker.jobs import WorkerSettings
 from inductor_plugin.worker.process import START_S
 
@@ -17,6 +19,10 @@ logger = logging.getLogger(__name__)
 FACTS_S = 2 * START_S
 """Limit of a node's first answer, for which its worker starts."""
 RELEASE_S = 15.0
+_SEARCH_S = 120.0
+"""After so long no further node is asked: somebody waits for the search."""
+_LEAST_S = 20.0
+"""A node has an equal share of the rest to reserve a device and to start a process, but no less than this."""
 
 
 class NodeLostError(WorkerError):
@@ -63,11 +69,13 @@ class BenchNodes(Protocol):
         """
         ...
 
-    def hold(self, node: str, resources: Sequence[str], settings: WorkerSettings) -> HeldNode:
-        """Reserve a device of a node, and start a `BenchNode` there.
+    def hold(
+        self, node: str, resources: Sequence[str], settings: WorkerSettings, limit_s: float
+    ) -> HeldNode:
+        """Reserve a device of a node, and start a `BenchNode` there within a limit.
 
         Raises:
-            NodeLostError: The node has gone.
+            NodeLostError: The node has gone, or others have its devices.
         """
         ...
 
@@ -79,6 +87,11 @@ class BenchNodes(Protocol):
         """
         ...
 
+    @property
+    def alive(self) -> bool:
+        """False once the connection has ended."""
+        ...
+
     def close(self) -> None:
         """Disconnect."""
         ...
@@ -88,6 +101,9 @@ class NodeFinder:
     """Finds and holds one fitting node for a device.
 
     Safe to use from several threads: those that need the node wait while it is searched for.
+
+    Attributes:
+        connections: How often it has connected; what is in the object store of a former connection is lost.
     """
 
     def __init__(
@@ -113,8 +129,8 @@ class NodeFinder:
         self._nodes: BenchNodes | None = None
         self._held: HeldNode | None = None
         self._searched: HeldNode | None = None
-        self._name, self._lost = "", set[str]()
-        self._closed = False
+        self._name, self._last = "", set[str]()
+        self._closed, self.connections = False, 0
 
     @property
     def held(self) -> HeldNode | None:
@@ -146,7 +162,7 @@ class NodeFinder:
         with self._lock:
             if self._held is node:
                 self._held = None
-                self._lost.add(self._name)
+                self._last.add(self._name)
         node.end()
 
     def release(self) -> None:
@@ -174,18 +190,30 @@ class NodeFinder:
     def _cluster(self) -> BenchNodes:
         with self._lock:
             self._check()
+            if self._nodes is not None and not self._nodes.alive:
+                lost, self._nodes = self._nodes, None
+                lost.close()
             if self._nodes is None:
                 self._nodes = self._connect()
+                self.connections += 1
             return self._nodes
 
     def _search(self) -> HeldNode:
         reasons: list[str] = []
-        nodes = self._cluster()
+        nodes, ends = self._cluster(), time.monotonic() + _SEARCH_S
         # A cluster knows late that a node has gone; one whose process alone was lost may be the only one.
-        for name in sorted(nodes.known_by(self._resources), key=lambda name: name in self._lost):
+        names = sorted(nodes.known_by(self._resources), key=lambda name: name in self._last)
+        for number, name in enumerate(names):
             self._check()
+            rest_s = ends - time.monotonic()
+            if rest_s <= 0:  # the next search begins with the others
+                self._last = set(names[:number])
+                reasons.append(f"{len(names) - number} others were not asked in {_SEARCH_S:.0f} s")
+                break
+            limit_s = max(_LEAST_S, rest_s / (len(names) - number))
             try:
-                node = self._searched = nodes.hold(name, self._resources, self._settings)
+                node = nodes.hold(name, self._resources, self._settings, limit_s)
+                self._searched = node
             except NodeLostError as error:
                 reasons.append(f"{name}: {error}")
                 continue
@@ -203,8 +231,7 @@ class NodeFinder:
         raise WorkerError(
             f"no node of the farm measures: {listed}"
             if listed
-            else f"no node of the farm has the resource {resource!r}; start one with "
-            f"""`ray start --address=HEAD:PORT --resources='{{"{resource}": 1}}'`"""
+            else f"no node of the farm has the resource {resource!r}; start one with `{start_command(resource)}`"
         )
 
     def _obstacle(self, node: HeldNode) -> str:

@@ -17,8 +17,8 @@ from typing import Any
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.kernels import triton_files
 from inductor_plugin.version import __version__
-from inductor_plugin.worker.bench_farm.bench_parcel import BenchParcel, addressed, place_of
 from inductor_plugin.worker.bench_farm.fit import NodeFacts
+from inductor_plugin.worker.bench_farm.parcel import BenchParcel, addressed, place_of
 from inductor_plugin.worker.bench_worker import SETUP_S, BenchWorker
 from inductor_plugin.worker.failure import one_line
 from inductor_plugin.worker.farm.folder import NodeFolder

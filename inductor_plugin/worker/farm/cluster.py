@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from inductor_plugin.errors import WorkerError
@@ -23,8 +25,22 @@ logger = logging.getLogger(__name__)
 
 RETRIES = 3
 """How often Ray runs a job again whose worker or node is lost."""
+REFUSED = "every node of the farm has refused such a job"
 _LOOK_S = 1.0
 """Seconds between two looks at the nodes, which come and go."""
+
+
+@dataclass(eq=False)
+class _PlacedTask:
+    """A task that was started.
+
+    Attributes:
+        reference: Ray's.
+        node: The only node that it may run on, until it has ended; empty if it may run on any.
+    """
+
+    reference: Any
+    node: str
 
 
 class Cluster:
@@ -45,7 +61,7 @@ class Cluster:
         self._ray = self._connection.ray
         self._looked_at, self._cpus, self._largest_bytes = -math.inf, 1, 0
         self._nodes: list[dict[str, Any]] = []
-        self._placed = Counter[str]()
+        self._placed, self._counting = Counter[str](), threading.Lock()
         try:
             self._settings = self._connection.within(ANSWER_S, lambda: self._ray.put(settings))
             self._task = self._ray.remote(compile_parcel)
@@ -68,7 +84,7 @@ class Cluster:
         memory_bytes: int,
         without: Collection[str] = (),
     ) -> Any:
-        """Start a task, and return its reference.
+        """Start a task, and return it.
 
         Args:
             parcel: Reference to the job.
@@ -79,15 +95,14 @@ class Cluster:
         Raises:
             WorkerError: The connection has ended, or there is no other node.
         """
-        largest_bytes, options = self._largest_bytes, dict[str, Any]()
+        largest_bytes, options, name = self._largest_bytes, dict[str, Any](), ""
         if without:
-            self._look()
-            node = next_of(self._nodes, without, self._placed)
+            node = self._next(without)
             if node is None:
-                raise WorkerError("every node of the farm has refused such a job")
-            self._placed[node["NodeID"]] += 1
+                raise WorkerError(REFUSED)
+            name = str(node["NodeID"])
             largest_bytes = int(node["Resources"].get("memory", 0))
-            options["scheduling_strategy"] = self._connection.only_on(node["NodeID"])
+            options["scheduling_strategy"] = self._connection.only_on(name)
         task = self._task.options(
             num_cpus=1,
             memory=min(memory_bytes, largest_bytes) or None,  # more would wait for ever
@@ -96,11 +111,32 @@ class Cluster:
             **options,
         )
         # Without a connection Ray would start a cluster on this machine: `within` checks that there is one.
-        return self._connection.within(
+        reference = self._connection.within(
             ANSWER_S, lambda: task.remote(parcel, self._settings, limit_s)
         )
+        if name:
+            with self._counting:
+                self._placed[name] += 1
+        return _PlacedTask(reference, name)
 
-    def when_done(self, task: Any, answer: Callable[[Delivery | str], None]) -> None:
+    def has_other(self, without: Collection[str]) -> bool:
+        """Return whether there is a node that is none of these."""
+        return self._next(without) is not None
+
+    def _next(self, without: Collection[str]) -> dict[str, Any] | None:
+        self._look()
+        with self._counting:
+            return next_of(self._nodes, without, self._placed)
+
+    def _ended(self, task: _PlacedTask) -> None:
+        """Count a task no more; again, nothing happens."""
+        with self._counting:
+            node, task.node = task.node, ""
+            if node:
+                self._placed[node] -= 1
+                self._placed += Counter[str]()  # without zeros: nodes come and go
+
+    def when_done(self, task: _PlacedTask, answer: Callable[[Delivery | str], None]) -> None:
         """Call ``answer`` with a task's result, or with why it has none, from a thread of Ray's.
 
         Raises:
@@ -108,22 +144,33 @@ class Cluster:
         """
 
         def done(future: Any) -> None:
+            self._ended(task)
             try:
                 answer(future.result())
             except Exception as error:  # noqa: BLE001  whatever Ray raises, somebody waits for the job
+                self._looked_at = -math.inf  # its node may have gone
                 answer(reason_of(error))
 
         # A client waits here for the number of the task.
-        self._connection.within(ANSWER_S, lambda: task.future().add_done_callback(done))
+        self._connection.within(ANSWER_S, lambda: task.reference.future().add_done_callback(done))
 
-    def cancel(self, task: Any) -> None:
+    def cancel(self, task: _PlacedTask) -> None:
         """Give a task up; its worker process ends."""
+        self._ended(task)
         if not self._connection.alive:
             return
         try:
-            self._connection.within(ANSWER_S, lambda: self._ray.cancel(task, force=True))
+            self._connection.within(ANSWER_S, lambda: self._ray.cancel(task.reference, force=True))
         except Exception as error:  # noqa: BLE001  it has ended, or the cluster has
             logger.debug("a task of the farm is not cancelled: %s", error)
+
+    def has_begun(self, key: str) -> bool:
+        """Return whether the job of a parcel runs on a node; True if the cluster does not say."""
+        try:
+            return self._connection.is_marked(key)
+        except Exception as error:  # noqa: BLE001  whatever Ray raises: it is waited for, as before
+            logger.debug("whether a job has begun is not known: %s", error)
+            return True
 
     @property
     def alive(self) -> bool:
@@ -135,6 +182,11 @@ class Cluster:
         """CPUs of all nodes that are there now, at least one."""
         self._look()
         return self._cpus
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes that were there when it was last looked; empty if they are not known."""
+        return [str(node["NodeID"]) for node in self._nodes]
 
     def _look(self) -> None:
         """Look which nodes are there, unless that has just been done."""
@@ -164,7 +216,7 @@ def next_of(
     Args:
         nodes: The nodes, as Ray describes them.
         without: Nodes that will not do.
-        placed: How many tasks have been placed on each: each gets as many as it has CPUs.
+        placed: How many tasks each has that may run nowhere else: each gets as many as it has CPUs.
     """
     will_do = [
         node

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from inductor_plugin.config.variables import default_variable
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.failure import one_line
@@ -21,6 +23,9 @@ Result = TypeVar("Result")
 ANSWER_S = 60.0
 """Limit of a call that a cluster answers at once. Ray's client takes up to 30 s to connect again, and waits 600 s for a head
 that says nothing."""
+_MARK = "inductor-plugin job "
+_PATIENCE, _PATIENCE_S = "RAY_gcs_rpc_server_reconnect_timeout_s", str(30 * 24 * 3600)
+"""Seconds without a head after which Ray ends a process that has joined its cluster, whatever that process does; 60 by default."""
 _CONNECTING = threading.Lock()
 """A process has one connection; what compiles and what measures may ask for it at the same time."""
 
@@ -34,12 +39,14 @@ class _SharedConnection:
         identity: Of Ray: with another one the user's program has connected since.
         number: How many were made before; what belongs to an earlier one is lost.
         users: How many use it.
+        ending: What ends the last one, which said nothing any more; None if none is to be ended so.
     """
 
     farm: str = ""
     identity: str = ""
     number: int = 0
     users: int = 0
+    ending: threading.Thread | None = None
 
 
 _SHARED = _SharedConnection()
@@ -78,14 +85,17 @@ class Connection:
         """Connect, or use the connection that there is; return whether it is one that options have made.
 
         Raises:
-            WorkerError: It is one to another cluster.
+            WorkerError: It is one to another cluster, or one that was lost has not ended.
             Exception: What Ray raises.
         """
+        if _SHARED.ending is not None and _SHARED.ending.is_alive():
+            raise WorkerError(f"the lost connection to {self._farm} has not ended yet")
         self._number = _SHARED.number
         if not self.ray.is_initialized():
             if _SHARED.farm:  # Ray's client refuses another connection before a lost one is ended
                 self.ray.shutdown()
-            self.ray.init(**_arguments(self._farm))
+            with _patient(self._farm):
+                self.ray.init(**_arguments(self._farm))
             self._number = _SHARED.number = _SHARED.number + 1
             _SHARED.farm, _SHARED.users = self._farm, 0
             _SHARED.identity = self._identity()
@@ -164,6 +174,15 @@ class Connection:
         nodes = self.within(ANSWER_S, lambda: self.ray.nodes())
         return [node for node in nodes if node["Alive"]]
 
+    def is_marked(self, key: str) -> bool:
+        """Return whether a job runs on a node; see `marked`.
+
+        Raises:
+            WorkerError: As of `within`.
+            Exception: What Ray raises.
+        """
+        return self.within(ANSWER_S, lambda: bool(_keys()._internal_kv_exists(_MARK + key)))
+
     def only_on(self, node: str) -> Any:
         """Return the scheduling strategy of what runs on one node, or not at all."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415  optional, as Ray
@@ -180,7 +199,9 @@ class Connection:
             self._own = False
             _SHARED.users -= 1
             if self._silent:  # it may wait for the head, too; nobody waits for that
-                threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True).start()
+                end = threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True)
+                _SHARED.ending = end
+                end.start()
             elif _SHARED.users > 0:
                 return
             else:
@@ -194,6 +215,39 @@ class Connection:
         except Exception as error:  # noqa: BLE001  whatever Ray raises where its cluster is gone
             logger.debug("the connection to the farm is lost: %s", reason_of(error))
             return False
+
+
+@contextmanager
+def marked(key: str) -> Generator[None]:
+    """Let the sender of a job see that it runs, while the block does; on a node. See `Connection.is_marked`.
+
+    A process that is killed leaves its mark: some bytes in the head's memory.
+    """
+    if not key:
+        yield
+        return
+    try:
+        _keys()._internal_kv_put(_MARK + key, b"1")
+    except Exception as error:  # noqa: BLE001  the head does not answer: its sender may compile it, too
+        logger.debug("a job is not marked: %s", reason_of(error))
+    try:
+        yield
+    finally:
+        _unmark(key)
+
+
+def _keys() -> Any:
+    """Return Ray's functions for the table of keys that the head has."""
+    from ray.experimental import internal_kv  # noqa: PLC0415  optional, as Ray
+
+    return internal_kv
+
+
+def _unmark(key: str) -> None:
+    try:
+        _keys()._internal_kv_del(_MARK + key)
+    except Exception as error:  # noqa: BLE001  as of `marked`
+        logger.debug("the mark of a job stays: %s", reason_of(error))
 
 
 def node_here() -> str:
@@ -210,12 +264,21 @@ def reason_of(error: BaseException) -> str:
 
 def _imported(farm: str, option: str) -> Any:
     try:
-        import ray  # noqa: PLC0415  optional, 240 MB, and takes a second
+        with _patient(farm):
+            import ray  # noqa: PLC0415  optional, 240 MB, and takes a second
     except ImportError as error:
         raise OptionError(
             f"option {option} is {farm!r}, and Ray is not installed; run: pip install 'inductor-plugin[ray]'"
         ) from error
     return ray
+
+
+def _patient(farm: str) -> AbstractContextManager[None]:
+    """Return a block in which Ray reads, once, that it shall not end a process that joins a cluster whose head is lost later."""
+    # A client is not ended, and what is started on this machine is to end with it.
+    if farm.startswith("ray://") or farm == "ray:local":
+        return nullcontext()
+    return default_variable(_PATIENCE, _PATIENCE_S)
 
 
 def _arguments(farm: str) -> dict[str, Any]:

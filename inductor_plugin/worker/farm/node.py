@@ -12,7 +12,7 @@ from pathlib import Path
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.compile_pool import compile_all
 from inductor_plugin.worker.failure import one_line
-from inductor_plugin.worker.farm.connection import node_here
+from inductor_plugin.worker.farm.connection import marked, node_here
 from inductor_plugin.worker.farm.folder import NodeFolder
 from inductor_plugin.worker.farm.parcel import (
     Delivery,
@@ -46,10 +46,12 @@ def compile_parcel(parcel: Parcel, settings: WorkerSettings, limit_s: float) -> 
     if settings not in _PROCESSES:
         _PROCESSES[settings] = WorkerProcess(settings_here(settings), "compile worker")
     process = _PROCESSES[settings]
-    reason = refusal(parcel) or _obstacle(process)
+    reason, passing = refusal(parcel), False
+    if not reason:
+        reason, passing = _obstacle(process), True
     if reason:
-        return Delivery((), {}, platform.node(), reason, node=node_here())
-    with tempfile.TemporaryDirectory(dir=_own_folder()) as name:
+        return Delivery((), {}, platform.node(), reason, node=node_here(), passing=passing)
+    with marked(parcel.key), tempfile.TemporaryDirectory(dir=_own_folder()) as name:
         folder = Path(name) / "job"
         folder.mkdir()
         job = addressed(parcel.job, folder)

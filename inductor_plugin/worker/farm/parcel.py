@@ -40,6 +40,7 @@ class Parcel:
         paths: Absolute paths that it names: the compiler, folders of headers.
         folders: Folders of this machine's packages, by name: what lies in them is looked for in the same package there.
         headers: Precompiled headers in its command, which a machine that lacks them leaves out: sources include the same text.
+        key: By which its sender sees that it has begun; empty where nobody looks.
     """
 
     job: CompileJob
@@ -47,6 +48,7 @@ class Parcel:
     paths: tuple[str, ...] = ()
     folders: Mapping[str, str] = field(default_factory=dict[str, str])
     headers: tuple[str, ...] = ()
+    key: str = ""
 
     @property
     def needs(self) -> tuple[object, ...]:
@@ -63,6 +65,7 @@ class Delivery:
         files: The files that were made, by their paths in the job's folder.
         host: The machine.
         refusal: Why nothing was compiled there; empty if it was.
+        passing: Whether the reason may pass, as memory that others use.
         elapsed_s: Seconds it took there.
         node: What the cluster calls the machine; empty where that is not known.
     """
@@ -73,6 +76,7 @@ class Delivery:
     refusal: str = ""
     elapsed_s: float = 0.0
     node: str = ""
+    passing: bool = False
 
 
 def parcel_of(job: CompileJob) -> Parcel:

@@ -17,125 +17,67 @@ import queue
 import sys
 import threading
 import time
+import uuid
 from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from statistics import median
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from inductor_plugin.errors import WorkerError, warn_once
 from inductor_plugin.worker.compile_pool import CompilePool, Done, kernel_keys, warn_of_skipped
-from inductor_plugin.worker.farm.cluster import Cluster
-from inductor_plugin.worker.farm.parcel import Delivery, Parcel, parcel_of, unpacked
+from inductor_plugin.worker.farm.cluster import REFUSED, Cluster
+from inductor_plugin.worker.farm.flight import Flight, Nodes, is_straggler, skipped
+from inductor_plugin.worker.farm.parcel import Delivery, parcel_of, unpacked
+from inductor_plugin.worker.farm.refusals import NodeRefusals
+from inductor_plugin.worker.farm.rejoining import Rejoining
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CompileJob, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 """Seconds between two looks for stragglers."""
-_SLOWER = 3.0
-"""A job is a straggler if it takes so many times the median of those that have ended, for each kernel."""
-_STRAGGLER_S = 20.0
-"""Least seconds of a straggler: three times the median of short jobs is still short."""
-_REMEMBERED = 200
 _GONE = "the connection to the cluster has ended, or it does not answer"
+_BEGIN_S = 60.0
+"""A job that no node has begun by then is compiled here, if a core is free."""
+_ON_THE_WAY_S = 5.0
+"""For so long the answer of a job whose time is over may come, with the kernels that were in time."""
+_REMEMBERED = 200
 _AHEAD = 8
 """One task in so many more than there are CPUs waits at the cluster, so that no CPU waits for the next one."""
 
 
-class Nodes(Protocol):
-    """What a pool needs of a cluster; see `Cluster`. Where it is gone, its methods raise."""
-
-    @property
-    def alive(self) -> bool:
-        """False once nothing that was started is answered any more."""
-        ...
-
-    @property
-    def cpus(self) -> int:
-        """CPUs of all nodes."""
-        ...
-
-    def put(self, parcel: Parcel) -> Any:
-        """Send a job, and return a reference to it."""
-        ...
-
-    def start(
-        self, parcel: Any, limit_s: float, memory_bytes: int, without: Collection[str]
-    ) -> Any:
-        """Start a task on a node that is none of these."""
-        ...
-
-    def when_done(self, task: Any, answer: Callable[[Delivery | str], None]) -> None:
-        """Call with a task's result."""
-        ...
-
-    def cancel(self, task: Any) -> None:
-        """Give a task up."""
-        ...
-
-    def close(self) -> None:
-        """Disconnect."""
-        ...
-
-
-@dataclass(eq=False)
-class _Flight:
-    """A job on its way.
-
-    Attributes:
-        job: The job.
-        done: What it was submitted with.
-        memory_bytes: Memory it needs.
-        rank: As of `CompilePool.submit`.
-        until: The same.
-        ends: ``time.monotonic()`` at which it is ended.
-        needs: As of `Parcel`.
-        parcel: Reference to what was sent.
-        refused: Nodes that have refused it.
-        tasks: References to its tasks: one, or two of a straggler.
-        started: When the first began to wait at the cluster.
-        over: True once it has been answered.
-    """
-
-    job: CompileJob
-    done: Done
-    memory_bytes: int
-    rank: float
-    until: Callable[[], float] | None
-    ends: float = math.inf
-    needs: tuple[object, ...] = ()
-    parcel: Any = None
-    refused: set[str] = field(default_factory=set[str])
-    tasks: list[Any] = field(default_factory=list[Any])
-    started: float = 0.0
-    over: bool = False
-
-
-_Message: TypeAlias = tuple[_Flight, Any, "Delivery | str"]
+_Message: TypeAlias = tuple[Flight, Any, "Delivery | str"]
 """A job, one of its tasks, and what that has brought, or why it has brought nothing."""
 
 
 class FarmPool:
     """Compiles jobs on a cluster, and calls ``done`` of each job once."""
 
-    def __init__(self, nodes: Nodes, local: CompilePool, memory_bytes_per_job: int) -> None:
+    def __init__(
+        self,
+        nodes: Nodes | None,
+        local: CompilePool,
+        memory_bytes_per_job: int,
+        connect: Callable[[], Nodes] | None = None,
+    ) -> None:
         """Compile on ``nodes``.
 
         Args:
-            nodes: The cluster.
+            nodes: The cluster; None if it cannot be reached for now.
             local: Compiles what no node can: its software differs, or the cluster is gone.
             memory_bytes_per_job: Memory of a job on its node, if it states none.
+            connect: Connects to the cluster again once it is gone; None if that is not tried.
         """
-        self._nodes = nodes
+        self._cluster = nodes
         self._local = local
         self._memory_bytes = memory_bytes_per_job
         self._guard = threading.Lock()
-        self._waiting: list[tuple[float, int, _Flight]] = []
+        self._waiting: list[tuple[float, int, Flight]] = []
         self._numbers = itertools.count()
-        self._flying: set[_Flight] = set()
+        self._flying: set[Flight] = set()
         self._answers: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
-        self._refused: dict[tuple[object, ...], set[str]] = {}
+        self._rejoining = Rejoining(connect, lambda: self._answers.put(None))
+        self._refusals = NodeRefusals()
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._thread: threading.Thread | None = None
         self._active = 0
@@ -143,8 +85,18 @@ class FarmPool:
 
     @property
     def workers(self) -> int:
-        """How many jobs are compiled at once: the cluster's CPUs at the moment."""
-        return self._nodes.cpus
+        """How many jobs are compiled at once: the cluster's CPUs at the moment, this machine's where it is gone."""
+        return self._nodes.cpus if self._alive else self._local.workers
+
+    @property
+    def _nodes(self) -> Nodes:
+        if self._cluster is None:
+            raise WorkerError(_GONE)
+        return self._cluster
+
+    @property
+    def _alive(self) -> bool:
+        return self._cluster is not None and self._cluster.alive
 
     def submit(
         self,
@@ -155,7 +107,7 @@ class FarmPool:
         until: Callable[[], float] | None = None,
     ) -> None:
         """Queue a job; see `CompilePool.submit`."""
-        flight = _Flight(job, done, memory_bytes or self._memory_bytes, rank, until)
+        flight = Flight(job, done, memory_bytes or self._memory_bytes, rank, until)
         with self._guard:
             if self._closed:
                 raise WorkerError("the compile pool is closed")
@@ -177,14 +129,16 @@ class FarmPool:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self._local.close()
-        self._nodes.close()
+        self._rejoining.close()
+        if self._cluster is not None:
+            self._cluster.close()
 
     def _serve(self) -> None:
         """Start tasks and answer jobs, until the pool is closed."""
         while not self._closed:
-            quiet = False
-            try:
-                message = self._answers.get(timeout=_LOOK_S)
+            quiet, busy = False, bool(self._flying or self._waiting)
+            try:  # an idle pool asks the cluster nothing
+                message = self._answers.get(timeout=_LOOK_S if busy else None)
             except queue.Empty:
                 message, quiet = None, True
             try:
@@ -203,9 +157,11 @@ class FarmPool:
         """
         if message is not None:
             self._answered(*message)
-        if not self._nodes.alive:
+        if not self._alive:
             self._rescue()
+            self._rejoin()
         elif quiet:
+            self._end_late()
             self._double()
         self._start()
 
@@ -216,9 +172,18 @@ class FarmPool:
         for flight in flying:
             self._compile_here(flight, _GONE)
 
+    def _rejoin(self) -> None:
+        """Take the connection that was made again; have one made, if there is something to compile."""
+        joined = self._rejoining.taken()
+        if joined is not None:
+            logger.info("the farm is there again")
+            self._cluster = joined
+        elif self._waiting:
+            self._rejoining.start(self._cluster)
+
     def _start(self) -> None:
         """Start tasks as long as the cluster takes more."""
-        while True:
+        while self._waiting:
             workers = self.workers  # without the lock: a cluster that is lost answers late
             with self._guard:
                 most = workers + max(1, workers // _AHEAD)
@@ -229,36 +194,48 @@ class FarmPool:
             try:
                 flight.ends = flight.until() if flight.until is not None else math.inf
                 is_late = flight.ends <= time.monotonic()
+                if not is_late and not self._alive:
+                    raise WorkerError(_GONE)  # noqa: TRY301  as whatever the cluster raises
                 if not is_late:
-                    parcel = parcel_of(flight.job)
-                    flight.needs, flight.parcel = parcel.needs, self._nodes.put(parcel)
+                    parcel = replace(parcel_of(flight.job), key=uuid.uuid4().hex)
+                    flight.needs, flight.key = parcel.needs, parcel.key
+                    without = self._without(flight)
+                    if without and not self._nodes.has_other(without):
+                        raise WorkerError(REFUSED)  # noqa: TRY301  before its sources are sent
+                    flight.parcel = self._nodes.put(parcel)
                     self._fly(flight)
             except Exception as error:  # noqa: BLE001  whatever Ray raises where its cluster is gone
                 self._compile_here(flight, f"{type(error).__name__}: {error}")
             else:
                 if is_late:
-                    self._answer(flight, _skipped(flight.job, OUT_OF_TIME))
+                    self._answer(flight, skipped(flight.job, OUT_OF_TIME))
 
-    def _fly(self, flight: _Flight) -> None:
+    def _fly(self, flight: Flight) -> None:
         """Start a task of a job, where nobody has refused such a job."""
-        limit_s, without = flight.ends - time.monotonic(), self._refused.get(flight.needs, ())
+        limit_s, without = flight.ends - time.monotonic(), self._without(flight)
         task = self._nodes.start(flight.parcel, limit_s, flight.memory_bytes, without)
         try:
             self._nodes.when_done(task, lambda answer: self._answers.put((flight, task, answer)))
         except Exception:  # of Ray's: the task would never be answered
             self._nodes.cancel(task)
             raise
-        flight.started = flight.started or time.monotonic()
+        flight.waits = time.monotonic()
+        flight.started = flight.started or flight.waits
+        flight.pinned = bool(without)
         flight.tasks.append(task)
 
-    def _answered(self, flight: _Flight, task: Any, answer: Delivery | str) -> None:
+    def _without(self, flight: Flight) -> set[str]:
+        """Return the nodes that a job is not sent to."""
+        return self._refusals.of(flight.needs, time.monotonic()) | (flight.refused - {""})
+
+    def _answered(self, flight: Flight, task: Any, answer: Delivery | str) -> None:
         """Take what a task has brought, if it is the first of its job."""
         if flight.over or task not in flight.tasks:
             return
         flight.tasks.remove(task)
         if isinstance(answer, str):
             if not flight.tasks:
-                self._compile_here(flight, answer)
+                self._lost(flight, answer)
             return
         if answer.refusal:
             self._try_others(flight, answer)
@@ -270,30 +247,44 @@ class FarmPool:
         try:
             compiled = unpacked(flight.job, answer)
         except Exception as error:  # noqa: BLE001  whatever a node has sent, somebody waits for the job
-            compiled = _skipped(flight.job, f"what {answer.host} sent is not kept: {error}")
+            compiled = skipped(flight.job, f"what {answer.host} sent is not kept: {error}")
         warn_of_skipped(compiled)
         self._answer(flight, compiled)
 
-    def _try_others(self, flight: _Flight, answer: Delivery) -> None:
+    def _try_others(self, flight: Flight, answer: Delivery) -> None:
         """Start a job again where it has not been refused, unless it runs somewhere; compile it here if there is no such node."""
         logger.debug("%s refuses a job: %s", answer.host, answer.refusal)
         is_again = not answer.node or answer.node in flight.refused
         flight.refused.add(answer.node)
         if answer.node:
-            self._refused.setdefault(flight.needs, set()).add(answer.node)
+            now = time.monotonic()
+            self._refusals.add(flight.needs, answer.node, now, passing=answer.passing)
+            if names := self._nodes.names:
+                self._refusals.keep({*names, answer.node})
         if flight.tasks:
             return
         reason = f"{answer.host}: {answer.refusal}"
         if is_again:
             self._compile_here(flight, reason)
             return
+        self._fly_again(flight, reason)
+
+    def _lost(self, flight: Flight, reason: str) -> None:
+        """Start a job again whose node is lost, where Ray does not; compile it here if that has happened before."""
+        if not flight.pinned or flight.lost:
+            self._compile_here(flight, reason)
+            return
+        flight.lost = True
+        self._fly_again(flight, reason)
+
+    def _fly_again(self, flight: Flight, reason: str) -> None:
         try:
             self._fly(flight)
         except Exception as error:  # noqa: BLE001  there is no other node, or whatever Ray raises
-            logger.debug("a job that was refused is not started again: %s", error)
+            logger.debug("a job is not started again: %s", error)
             self._compile_here(flight, reason)
 
-    def _compile_here(self, flight: _Flight, reason: str) -> None:
+    def _compile_here(self, flight: Flight, reason: str) -> None:
         """Hand a job to the local pool, since no node can compile it."""
         warn_once(
             logger, f"not all is compiled by the farm, the rest is compiled here: {reason}", "farm"
@@ -301,17 +292,17 @@ class FarmPool:
         for task in flight.tasks:
             self._nodes.cancel(task)
         if self._closed:
-            self._answer(flight, _skipped(flight.job, "the compile pool is closed"))
+            self._answer(flight, skipped(flight.job, "the compile pool is closed"))
             return
         until = (lambda: flight.ends) if flight.until is not None else None
         try:
             self._local.submit(flight.job, flight.done, flight.memory_bytes, flight.rank, until)
         except WorkerError as error:  # it is closed
-            self._answer(flight, _skipped(flight.job, str(error)))
+            self._answer(flight, skipped(flight.job, str(error)))
         else:
             self._land(flight)
 
-    def _answer(self, flight: _Flight, compiled: list[Compiled]) -> None:
+    def _answer(self, flight: Flight, compiled: list[Compiled]) -> None:
         flight.over = True
         try:
             flight.done(compiled)
@@ -319,14 +310,30 @@ class FarmPool:
             threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), None)))
         self._land(flight)
 
-    def _land(self, flight: _Flight) -> None:
+    def _land(self, flight: Flight) -> None:
         flight.over = True
         with self._guard:
             self._flying.discard(flight)
             self._active -= 1
 
+    def _end_late(self) -> None:
+        """Answer jobs whose time is over, and compile here what the cluster has no CPU for, where this machine has."""
+        now, idle = time.monotonic(), self._local.idle
+        for flight in sorted(self._flying, key=lambda flight: flight.waits):
+            if now > flight.ends + _ON_THE_WAY_S:
+                for task in flight.tasks:
+                    self._nodes.cancel(task)
+                self._answer(flight, skipped(flight.job, OUT_OF_TIME))
+            elif idle > 0 and not flight.begun and now - flight.waits > _BEGIN_S:
+                flight.begun = self._nodes.has_begun(flight.key)
+                if not flight.begun:
+                    idle -= 1
+                    self._compile_here(flight, f"no CPU was free for a job in {_BEGIN_S:.0f} s")
+
     def _double(self) -> None:
         """Start a second task of each straggler, while CPUs have nothing else to do."""
+        if not self._flying:
+            return
         workers = self.workers
         with self._guard:
             idle = 0 if self._waiting else workers - len(self._flying)
@@ -353,7 +360,7 @@ class FarmPool:
         for flight in (*flying, *waiting):
             for task in flight.tasks:
                 self._nodes.cancel(task)
-            self._answer(flight, _skipped(flight.job, "the compile pool is closed"))
+            self._answer(flight, skipped(flight.job, "the compile pool is closed"))
 
 
 Pool: TypeAlias = "CompilePool | FarmPool"
@@ -361,29 +368,19 @@ Pool: TypeAlias = "CompilePool | FarmPool"
 
 def on_farm(
     farm: str, settings: WorkerSettings, local: CompilePool, memory_bytes_per_job: int
-) -> Pool:
-    """Return a pool on the cluster of an option ``compile_farm``; the local one, with a warning, if it cannot be reached.
+) -> FarmPool:
+    """Return a pool on the cluster of an option ``compile_farm``; with a warning, if it cannot be reached for now.
 
     Raises:
         OptionError: Ray is not installed.
     """
+
+    def connect() -> Nodes:
+        return Cluster(farm, settings)
+
     try:
-        return FarmPool(Cluster(farm, settings), local, memory_bytes_per_job)
+        nodes = connect()
     except WorkerError as error:
         warn_once(logger, f"{error}; everything is compiled here", "farm")
-        return local
-
-
-def is_straggler(waited_s: float, kernels: int, each_s: deque[float]) -> bool:
-    """Return whether a job takes so much longer than others that a second copy may end first. Pure.
-
-    Args:
-        waited_s: Seconds since it was started.
-        kernels: Its kernels.
-        each_s: Seconds of each kernel in the jobs that have ended.
-    """
-    return bool(each_s) and waited_s > max(_STRAGGLER_S, _SLOWER * kernels * median(each_s))
-
-
-def _skipped(job: CompileJob, reason: str) -> list[Compiled]:
-    return [Compiled(key, "skipped", reason) for key in kernel_keys(job)]
+        nodes = None
+    return FarmPool(nodes, local, memory_bytes_per_job, connect)

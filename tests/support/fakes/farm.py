@@ -24,30 +24,49 @@ class FakeNodes:
     def __init__(self, cpus: int) -> None:
         self.names = ["x"]
         self.without: list[set[str]] = []
-        self.cpus = cpus
+        self._cpus, self.asked = cpus, 0
         self.running: dict[int, tuple[Parcel, Callable[[Delivery | str], None]]] = {}
         self.started: list[str] = []
         self.cancelled: list[int] = []
         self.closed = False
+        self.sent = 0
         self.alive = True
         self.tried = 0
+        self.begun = set[str]()
         self.error: Exception | None = None
         self.deaf: Exception | None = None
 
+    @property
+    def cpus(self) -> int:
+        """CPUs of all nodes; ``asked`` counts how often somebody wants to know."""
+        self.asked += 1
+        return self._cpus
+
+    @cpus.setter
+    def cpus(self, cpus: int) -> None:
+        self._cpus = cpus
+
     def put(self, parcel: Parcel) -> Parcel:
+        self.sent += 1
         return parcel
+
+    def has_other(self, without: Collection[str]) -> bool:
+        return not set(self.names) <= set(without)
 
     def start(
         self, parcel: Parcel, limit_s: float, memory_bytes: int, without: Collection[str]
     ) -> tuple[int, Parcel]:
         self.tried += 1
-        if set(self.names) <= set(without):
+        if not self.has_other(without):
             raise WorkerError("every node of the farm has refused such a job")
         self.without.append(set(without))
         if self.error is not None:
             raise self.error
         self.started.append(name_of(parcel))
         return len(self.started), parcel
+
+    def has_begun(self, key: str) -> bool:
+        return key in self.begun
 
     def when_done(self, task: tuple[int, Parcel], answer: Callable[[Delivery | str], None]) -> None:
         if self.deaf is not None:
@@ -72,7 +91,7 @@ class Local(FakePool):
 
     closed = False
 
-    _active = 0
+    _active, idle = 0, 1
 
     def close(self) -> None:
         self.closed = True
@@ -84,8 +103,14 @@ class Rig:
     def __init__(self, folder: Path, cpus: int = 2) -> None:
         self.nodes, self.local, self.folder = FakeNodes(cpus), Local(), folder
         local: Any = self.local
-        self.pool = FarmPool(self.nodes, local, 1 << 30)
+        self.again: list[FakeNodes] = []
+        self.pool = FarmPool(self.nodes, local, 1 << 30, self._connect)
         self.answers: list[Compiled] = []
+
+    def _connect(self) -> FakeNodes:
+        if not self.again:
+            raise WorkerError("no route")
+        return self.again.pop()
 
     def submit(self, name: str, rank: float = 0.0, ends: Callable[[], float] | None = None) -> None:
         folder = self.folder / name
@@ -102,8 +127,8 @@ def name_of(parcel: Parcel) -> str:
     return parcel.job.sources[0].key
 
 
-def refused_by(node: str) -> Delivery:
-    return Delivery((), {}, f"host of {node}", "torch is older there", node=node)
+def refused_by(node: str, *, passing: bool = False) -> Delivery:
+    return Delivery((), {}, f"host of {node}", "torch is older there", node=node, passing=passing)
 
 
 def delivery(parcel: Parcel, content: str, name: str = "unit.so") -> Delivery:

@@ -65,8 +65,11 @@ class FakeBenchCluster:
     Attributes:
         names: The nodes that have the device.
         nodes: All that have been held, in order.
+        limits: The nodes that were to be held, each with the limit of that.
+        busy: Called with that limit first.
         put_contents: What was put into the object store.
         closed: True once it was disconnected.
+        alive: False once its connection is lost.
         make: Makes what runs on a node.
         error: Raised where a node is to be held.
     """
@@ -75,7 +78,9 @@ class FakeBenchCluster:
         self.names = list(names)
         self.nodes: list[FakeNode] = []
         self.put_contents: list[bytes] = []
-        self.closed = False
+        self.limits: list[tuple[str, float]] = []
+        self.busy: Callable[[float], None] = lambda _: None
+        self.closed, self.alive = False, True
         self.make = make
         self.error: Exception | None = None
 
@@ -83,13 +88,18 @@ class FakeBenchCluster:
         assert resources
         return list(self.names)
 
-    def hold(self, node: str, resources: Sequence[str], settings: WorkerSettings) -> HeldNode:
+    def hold(
+        self, node: str, resources: Sequence[str], settings: WorkerSettings, limit_s: float
+    ) -> HeldNode:
+        self.limits.append((node, limit_s))
+        self.busy(limit_s)
         if self.error is not None:
             raise self.error
         self.nodes.append(FakeNode(node, self.make(settings)))
         return self.nodes[-1]
 
     def put(self, content: bytes) -> bytes:
+        assert self.alive
         self.put_contents.append(content)
         return content
 
@@ -141,7 +151,7 @@ class StubNode:
 
 
 def bench_on(
-    cluster: FakeBenchCluster,
+    cluster: FakeBenchCluster | Callable[[], FakeBenchCluster],
     settings: WorkerSettings,
     wanted: Mapping[str, Any] | None = None,
     **more: Any,
@@ -149,7 +159,7 @@ def bench_on(
     """Return the worker of a farm whose nodes are fakes.
 
     Args:
-        cluster: The nodes.
+        cluster: The nodes, or what connects to them.
         settings: Of the worker.
         wanted: The environment that a node must have; None takes any node.
         more: Other arguments of `FarmBench`.
@@ -158,7 +168,10 @@ def bench_on(
     def judged(node: Any) -> str:
         return "" if wanted is None else why_not(wanted, node, __version__)
 
-    return FarmBench(settings, NodeFinder(lambda: cluster, (RESOURCE,), settings, judged), **more)
+    def connect() -> FakeBenchCluster:
+        return cluster if isinstance(cluster, FakeBenchCluster) else cluster()
+
+    return FarmBench(settings, NodeFinder(connect, (RESOURCE,), settings, judged), **more)
 
 
 def environment_here(threads: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ class FakeRay(ModuleType):
         calls: The addresses that it was connected to.
         error: Raised where it is to connect.
         started: Arguments of the tasks that were started.
+        futures: Their results.
     """
 
     def __init__(self) -> None:
@@ -25,6 +27,7 @@ class FakeRay(ModuleType):
         self.calls: list[str] = []
         self.error: Exception | None = None
         self.started: list[tuple[object, ...]] = []
+        self.futures: list[Future[object]] = []
         self._there, self._is_lost, self._job = False, False, 0
 
     def is_initialized(self) -> bool:
@@ -59,7 +62,9 @@ class FakeRay(ModuleType):
         def start(*arguments: object) -> object:
             self.started.append(arguments)
             self._there = True
-            return arguments
+            future = Future[object]()
+            self.futures.append(future)
+            return SimpleNamespace(future=lambda: future)
 
         def options(**_: object) -> SimpleNamespace:
             return SimpleNamespace(remote=start)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import KernelEntry, open_store
+from inductor_plugin.cache import open_store
 from inductor_plugin.errors import CacheError, WorkerError
 from inductor_plugin.tuning import scratch
 from inductor_plugin.tuning.builds import builder as builder_module
@@ -64,21 +64,6 @@ def test_a_kernel_that_was_imported_meanwhile_lends_its_library_to_no_other(tmp_
     kernels = [bench.store.kernel(key.digest) for key in (imported, *others)]
     texts = [kernel.path("kernel.so").read_text() for kernel in kernels if kernel is not None]
     assert texts == ["imported", *[one_text(batch)] * 3]
-
-
-def test_a_kernel_that_is_evicted_while_its_library_is_shared_costs_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def evicted(*_: object) -> bool:
-        raise FileNotFoundError("kernel.so")
-
-    monkeypatch.setattr(KernelEntry, "holds", evicted)
-    bench = rig(tmp_path)
-    bench.pool.together = True
-    entries = cpp_entries(*"abcdefgh")
-    bench.build(entries)
-    assert {status(entry) for entry in entries} == {"ready"}
-    assert all(bench.store.kernel(cpp_build(name).key.digest) for name in "abcdefgh")
 
 
 def one_text(job: CppCompileJob) -> str:

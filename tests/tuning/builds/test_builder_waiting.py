@@ -13,7 +13,7 @@ from inductor_plugin.tuning.budget import SHARE, Budget
 from inductor_plugin.tuning.builds import builder as builder_module
 from inductor_plugin.tuning.task import CppBuild
 from tests.support.fakes.builder import cpp_entries, rig, status
-from tests.support.fakes.tasks import budget, problem, task
+from tests.support.fakes.tasks import budget, entry, problem, task, triton_job
 from tests.support.fakes.waiting import until
 
 
@@ -164,3 +164,18 @@ def test_who_waits_is_told_again_when_nothing_compiles_any_more(tmp_path: Path) 
     bench.builder.flush()
     until(lambda: len(busy) == 2)
     assert busy == [True, False]
+
+
+def test_builds_that_no_thread_runs_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A benchmark that waits until nothing compiles would wait for ever."""
+    bench, (k,) = rig(tmp_path), [entry("k", build=triton_job("k"))]
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="start new thread"):
+        bench.builder.add(task([k]), k, lambda: None)
+    assert not bench.builder.busy()

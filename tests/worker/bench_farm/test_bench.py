@@ -23,6 +23,7 @@ from inductor_plugin.worker.bench_farm import bench as bench_module
 from inductor_plugin.worker.bench_farm.bench import TRIES, FarmBench, not_here, on_nodes
 from inductor_plugin.worker.bench_farm.finder import NodeLostError
 from inductor_plugin.worker.bench_farm.node import BenchNode, NodeAnswer
+from inductor_plugin.worker.farm.resource import start_command
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     CallJob,
@@ -34,7 +35,13 @@ from inductor_plugin.worker.jobs import (
     WorkerSettings,
 )
 from tests.support.candidates.operands import tensor
-from tests.support.fakes.nodes import FakeBenchCluster, StubNode, bench_on, environment_here
+from tests.support.fakes.nodes import (
+    RESOURCE,
+    FakeBenchCluster,
+    StubNode,
+    bench_on,
+    environment_here,
+)
 from tests.support.fakes.waiting import until
 from tests.support.repository import REPOSITORY
 
@@ -164,6 +171,17 @@ def test_what_was_longest_unused_leaves_the_object_store(
     assert rig.cluster.put_contents == [b"first", b"other", b"first"]
 
 
+def test_a_node_that_was_sent_much_is_given_back_with_its_files(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_module, "_NODE_BYTES", 8)
+    for name in ("first", "other", "third"):
+        (tmp_path / name).write_bytes(name.encode())
+        assert rig.bench.screen(job(name, str(tmp_path / name))).status == "ok"
+    assert [(len(node.kept), node.ended) for node in rig.cluster.nodes] == [(2, True), (1, False)]
+    assert rig.cluster.nodes[0].asked[-1] == "close"
+
+
 def test_a_file_that_is_gone_skips_its_candidate(rig: Rig, tmp_path: Path) -> None:
     outcome = rig.bench.screen(job("a", str(tmp_path / "gone")))
     assert outcome.status == "skipped"
@@ -177,11 +195,29 @@ def test_a_node_that_was_lost_measures_again_if_no_other_does(rig: Rig) -> None:
     assert [node.host for node in rig.cluster.nodes] == ["first", "first"]
 
 
+def test_a_cluster_that_was_lost_is_connected_again(tmp_path: Path) -> None:
+    weight = tmp_path / "weight.bin"
+    weight.write_bytes(b"values")
+
+    def made(settings: WorkerSettings) -> StubNode:
+        return StubNode(settings, measured)
+
+    lost, again = FakeBenchCluster("node", make=made), FakeBenchCluster("node", make=made)
+    clusters = [again, lost]
+    bench = bench_on(clusters.pop, SETTINGS)
+    assert bench.screen(job("a", str(weight))).status == "ok"
+    lost.alive, lost.nodes[0].lost = False, True
+    assert bench.screen(job("b", str(weight))).status == "ok"
+    assert lost.closed
+    assert again.put_contents == [b"values"]  # what was in the other's object store is gone
+    bench.close()
+
+
 def test_without_a_node_that_has_the_gpu_nothing_is_measured() -> None:
     bench = Rig().bench
     with pytest.raises(WorkerError, match="no node of the farm has the resource"):
         bench.screen(job())
-    assert "ray start --address" in bench.obstacle()
+    assert start_command(RESOURCE) in bench.obstacle()
     bench.close()
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.kernels.call import ExternKernel
-from inductor_plugin.worker.bench_farm.bench_parcel import BenchParcel
 from inductor_plugin.worker.bench_farm.node import BenchNode
+from inductor_plugin.worker.bench_farm.parcel import BenchParcel
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     CallJob,

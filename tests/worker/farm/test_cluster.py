@@ -17,6 +17,8 @@ from inductor_plugin.errors import WorkerError
 from inductor_plugin.inductor.facts.toolchain import cpp_toolchain
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm import cluster as cluster_module
+from inductor_plugin.worker.farm import flight as flight_module
 from inductor_plugin.worker.farm import pool as pool_module
 from inductor_plugin.worker.farm.cluster import Cluster, next_of
 from inductor_plugin.worker.farm.connection import Connection
@@ -84,8 +86,12 @@ def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster
     assert pool.workers == 3
     answers = submit(pool, tmp_path)
     until(lambda: len(compiling_processes(ray_cluster.address)) == 3, LIMIT_S)
+    seen: Any = pool
+    keys = [flight.key for flight in seen._flying]
+    until(lambda: any(map(seen._nodes.has_begun, keys)), LIMIT_S)
     assert wait_idle(pool, LIMIT_S)
     assert are_right(answers)
+    assert not any(map(seen._nodes.has_begun, keys))
 
 
 @pytest.mark.slow
@@ -96,7 +102,7 @@ def test_a_process_that_is_killed_and_a_node_that_comes_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(pool_module, "_STRAGGLER_S", LIMIT_S)  # on a busy machine all are slow
+    monkeypatch.setattr(flight_module, "_STRAGGLER_S", LIMIT_S)  # on a busy machine all are slow
     answers = submit(pool, tmp_path, seconds=4)
     until(lambda: len(begun(tmp_path)) >= 3, LIMIT_S)
     number, pid = begun(tmp_path)[-1]
@@ -170,12 +176,12 @@ def test_no_task_is_started_once_the_users_program_has_disconnected(
     monkeypatch.setitem(sys.modules, "ray", ray)
     cluster = Cluster("ray:auto", SETTINGS)
     assert cluster.cpus == 2
-    cluster.start("parcel", 1.0, 0)
+    task = cluster.start("parcel", 1.0, 0)
     ray.shutdown()
     assert not cluster.alive
     with pytest.raises(WorkerError, match="has ended"):
         cluster.start("parcel", 1.0, 0)
-    cluster.cancel("task")
+    cluster.cancel(task)
     assert len(ray.started) == 1
     assert not ray.is_initialized()
 
@@ -209,4 +215,35 @@ def test_a_job_is_not_sent_to_nodes_that_refuse_it(monkeypatch: pytest.MonkeyPat
     with pytest.raises(WorkerError, match="every node of the farm has refused"):
         cluster.start("parcel", 1.0, 0, {"a"})
     assert placed == ["a"]
+    cluster.close()
+
+
+def test_a_node_that_joins_gets_as_many_jobs_for_each_cpu_as_others_have_in_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not all, until it has had as many as they have had altogether."""
+    ray, placed = FakeRay(), list[str]()
+    nodes = [{"NodeID": "a", "Alive": True, "Resources": {"CPU": 2.0}}]
+
+    def only_on(_: Connection, node: str) -> None:
+        placed.append(node)
+
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(cluster_module, "_LOOK_S", -1.0)
+    monkeypatch.setattr(Connection, "only_on", only_on)
+    cluster = Cluster("ray:auto", SETTINGS)
+    answers: list[Any] = []
+    for _ in range(5):
+        cluster.when_done(cluster.start("parcel", 1.0, 0, {"old"}), answers.append)
+    for future in ray.futures[:3]:
+        future.set_result("done")
+    cluster.cancel(cluster.start("parcel", 1.0, 0, {"old"}))
+    nodes.append({**nodes[0], "NodeID": "b"})
+    for _ in range(4):
+        cluster.start("parcel", 1.0, 0, {"old"})
+    assert answers == ["done"] * 3
+    assert Counter(placed[6:]) == {"a": 1, "b": 3}  # two were in progress
+    assert cluster.has_other({"a"})
+    assert not cluster.has_other({"a", "b"})
     cluster.close()

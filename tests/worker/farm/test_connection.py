@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 
@@ -37,6 +38,30 @@ def test_an_option_is_an_address_of_ray(ray: FakeRay, farm: str, address: str) -
     assert not connection.alive
     with pytest.raises(WorkerError, match="has ended"):
         connection.check()
+
+
+@pytest.mark.parametrize(
+    ("farm", "seconds"), [("ray:auto", "2592000"), ("ray://head:10001", None), ("ray:local", None)]
+)
+def test_ray_does_not_end_a_process_that_has_joined_a_cluster_whose_head_is_lost(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, farm: str, seconds: str | None
+) -> None:
+    """A client is not ended, and what Ray starts on this machine is to end."""
+    name, seen = "RAY_gcs_rpc_server_reconnect_timeout_s", list[str | None]()
+    init = ray.init
+
+    def seeing(address: str, **more: object) -> None:
+        seen.append(os.environ.get(name))
+        init(address, **more)
+
+    monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ray, "init", seeing)
+    Connection(farm, "compile_farm").close()
+    assert seen == [seconds]
+    assert name not in os.environ  # other processes of the user's have Ray's default
+    monkeypatch.setenv(name, "7")
+    Connection(farm, "compile_farm").close()
+    assert seen == [seconds, "7"]
 
 
 def test_what_compiles_and_what_measures_at_once_are_connected_once(ray: FakeRay) -> None:
@@ -138,14 +163,20 @@ def test_an_error_of_ray_reaches_who_calls(ray: FakeRay) -> None:
     assert connection.within(10.0, lambda: 3) == 3
 
 
-def test_a_cluster_that_says_nothing_is_given_up(ray: FakeRay) -> None:
+def test_a_cluster_that_says_nothing_is_given_up(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection, answer = Connection("ray:auto", "bench_farm"), threading.Event()
     with pytest.raises(WorkerError, match="has not answered for 0 s"):
         connection.within(0.05, lambda: answer.wait(10.0))
     assert not connection.alive
     with pytest.raises(WorkerError, match="does not answer any more"):
         connection.nodes()
+    shut = ray.shutdown
+    monkeypatch.setattr(ray, "shutdown", lambda: (answer.wait(10.0), shut()))
     connection.close()
+    with pytest.raises(WorkerError, match="has not ended yet"):  # Ray has one at a time
+        Connection("ray:auto", "bench_farm")
     answer.set()
     until(lambda: not ray.is_initialized())
 

@@ -65,6 +65,7 @@ def test_what_is_not_here_is_refused_and_by_whom(tmp_path: Path) -> None:
     folder.rmdir()
     delivery = compile_parcel(parcel, SETTINGS, math.inf)
     assert (delivery.refusal, delivery.node) == (f"{folder} does not exist there", "n1")
+    assert not delivery.passing
     assert delivery.compiled == ()
 
 
@@ -79,3 +80,4 @@ def test_a_machine_on_which_no_worker_starts_refuses(
     monkeypatch.setattr(WorkerProcess, "start", start)
     delivery = compile_parcel(parcel_of(job(tmp_path)), SETTINGS, math.inf)
     assert "does not start: ended with exit code 1" in delivery.refusal
+    assert delivery.passing  # as where its memory is in use

@@ -12,16 +12,19 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin import errors
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm import flight as flight_module
 from inductor_plugin.worker.farm import pool as pool_module
+from inductor_plugin.worker.farm import rejoining as rejoining_module
+from inductor_plugin.worker.farm.flight import is_straggler
 from inductor_plugin.worker.farm.parcel import Delivery
-from inductor_plugin.worker.farm.pool import is_straggler, on_farm
+from inductor_plugin.worker.farm.pool import on_farm
+from inductor_plugin.worker.farm.rejoining import Rejoining
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CppCompileJob, WorkerSettings
-from tests.support.fakes.farm import Rig, a_rig, delivery
-from tests.support.fakes.waiting import unfinished, until, wait_idle
+from tests.support.fakes.farm import FakeNodes, Rig, a_rig, delivery
+from tests.support.fakes.waiting import unfinished, until
 
 __all__ = ["a_rig"]  # the fixture
 
@@ -95,7 +98,7 @@ def test_a_cluster_that_is_gone_costs_nothing_but_time(rig: Rig) -> None:
 def test_a_straggler_is_started_again_and_the_first_to_end_counts(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "_STRAGGLER_S", 0.2)
+    monkeypatch.setattr(flight_module, "_STRAGGLER_S", 0.2)
     monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
     rig.submit("quick")
     until(lambda: rig.nodes.started == ["quick"])
@@ -114,7 +117,7 @@ def test_a_straggler_is_started_again_and_the_first_to_end_counts(
 def test_a_cluster_that_is_lost_while_a_straggler_is_started_again_stops_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "_STRAGGLER_S", 0.2)
+    monkeypatch.setattr(flight_module, "_STRAGGLER_S", 0.2)
     monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
     rig.submit("quick")
     until(lambda: rig.nodes.started == ["quick"])
@@ -171,6 +174,19 @@ def test_a_turn_that_fails_does_not_stop_the_farm(
     until(lambda: rig.nodes.started == ["a"])
 
 
+def test_an_idle_pool_asks_the_cluster_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question is a request to the head, and a thread."""
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    rig.submit("a")
+    until(lambda: rig.nodes.started == ["a"])
+    rig.nodes.end(1)
+    until(lambda: unfinished(rig.pool) == 0)
+    time.sleep(0.05)  # a turn that has begun ends
+    asked = rig.nodes.asked
+    time.sleep(0.1)
+    assert rig.nodes.asked == asked
+
+
 def test_who_is_a_straggler() -> None:
     others = deque([2.0, 2.0, 10.0])
     assert not is_straggler(100.0, 1, deque())  # nothing to compare with
@@ -184,6 +200,44 @@ def test_a_job_whose_time_is_over_is_not_sent(rig: Rig) -> None:
     rig.submit("late", ends=lambda: time.monotonic() - 1.0)
     until(lambda: rig.status() == {"late": ("skipped", OUT_OF_TIME)})
     assert rig.nodes.started == []
+
+
+def test_a_job_that_no_node_begins_in_time_is_skipped(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its limit is one of the task, which counts from when that runs."""
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(pool_module, "_ON_THE_WAY_S", 0.0)
+    ends = time.monotonic() + 0.2
+    rig.submit("a", ends=lambda: ends)
+    until(lambda: rig.nodes.started == ["a"])
+    until(lambda: rig.status() == {"a": ("skipped", OUT_OF_TIME)})
+    assert time.monotonic() >= ends
+    assert rig.nodes.cancelled == [1]
+    assert unfinished(rig.pool) == 0
+
+
+def test_jobs_that_no_node_begins_are_compiled_by_the_cores_that_are_idle_here(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All CPUs of the cluster are somebody else's."""
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    for name in "abc":
+        rig.submit(name)
+    until(lambda: len(rig.nodes.running) == 3)
+    rig.nodes.begun.add(rig.nodes.running[1][0].key)
+    monkeypatch.setattr(rig.local, "idle", 0)
+    monkeypatch.setattr(pool_module, "_BEGIN_S", 0.05)
+    time.sleep(0.1)
+    assert rig.nodes.cancelled == []
+    monkeypatch.setattr(rig.local, "idle", 2)
+    until(lambda: len(rig.answers) == 2)
+    assert sorted(rig.nodes.cancelled) == [2, 3]
+    assert {status for status, _ in rig.status().values()} == {"ok"}
+    assert "no CPU was free for a job in 0 s" in caplog.text
+    rig.nodes.end(1)
+    until(lambda: len(rig.answers) == 3)
+    assert len(rig.local.jobs) == 2
 
 
 def test_closing_answers_every_job_and_disconnects(rig: Rig) -> None:
@@ -225,15 +279,67 @@ def test_without_ray_the_option_says_what_to_install(monkeypatch: pytest.MonkeyP
         on_farm("ray:auto", SETTINGS, local, 0)
 
 
-def test_a_farm_that_cannot_be_reached_leaves_the_local_pool(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_farm_that_cannot_be_reached_is_tried_again_and_the_local_pool_compiles_meanwhile(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def unreachable(farm: str, _settings: WorkerSettings) -> None:
-        raise WorkerError(f"the farm {farm} cannot be reached: no route")
+    there: list[FakeNodes] = []
 
-    monkeypatch.setattr(errors, "_SAID", set[str]())
-    monkeypatch.setattr(pool_module, "Cluster", unreachable)
-    local = CompilePool(1, SETTINGS, 0)
-    assert on_farm("ray://nowhere:10001", SETTINGS, local, 0) is local
+    def cluster(farm: str, _settings: WorkerSettings) -> FakeNodes:
+        if not there:
+            raise WorkerError(f"the farm {farm} cannot be reached: no route")
+        return there[0]
+
+    local: Any = rig.local
+    monkeypatch.setattr(pool_module, "Cluster", cluster)
+    pool = on_farm("ray://nowhere:10001", SETTINGS, local, 0)
     assert "no route; everything is compiled here" in caplog.text
-    assert wait_idle(local, 1.0)
+    assert pool.workers == rig.local.workers
+    monkeypatch.setattr(rig, "pool", pool)
+    rig.submit("here")
+    until(lambda: rig.status() == {"here": ("ok", "")})
+    there.append(FakeNodes(5))
+    monkeypatch.setattr(rejoining_module, "_AGAIN_S", 0.0)
+    rig.submit("starts an attempt")
+    until(lambda: pool.workers == 5)
+    rig.submit("there")
+    until(lambda: there[0].started == ["there"])
+    pool.close()
+    assert there[0].closed
+
+
+def test_a_cluster_that_was_lost_compiles_again_once_it_is_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back = FakeNodes(5)
+    rig.submit("a")
+    until(lambda: rig.nodes.started == ["a"])
+    rig.nodes.alive = False
+    rig.submit("b")
+    until(lambda: len(rig.answers) == 2)  # here
+    assert not rig.nodes.closed  # it has just been connected
+    monkeypatch.setattr(rejoining_module, "_AGAIN_S", 0.0)
+    rig.again.append(back)
+    rig.submit("c")
+    until(lambda: rig.pool.workers == 5)
+    assert rig.nodes.closed
+    rig.submit("d")
+    until(lambda: back.started == ["d"])
+    assert len(rig.local.jobs) == 3
+
+
+def test_a_connection_that_comes_too_late_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    late, gate, done = FakeNodes(1), threading.Event(), threading.Event()
+
+    def connect() -> FakeNodes:
+        gate.wait(10)
+        return late
+
+    monkeypatch.setattr(rejoining_module, "_AGAIN_S", -1.0)
+    rejoining = Rejoining(connect, done.set)
+    rejoining.start(None)
+    rejoining.start(None)  # one is on its way
+    rejoining.close()
+    gate.set()
+    assert done.wait(10)
+    assert late.closed
+    assert rejoining.taken() is None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.worker.farm import flight as flight_module
 from inductor_plugin.worker.farm import pool as pool_module
+from inductor_plugin.worker.farm import refusals as refusals_module
 from inductor_plugin.worker.jobs import CppCompileJob
 from tests.support.fakes.farm import Rig, a_rig, refused_by
 from tests.support.fakes.waiting import until
@@ -49,6 +51,7 @@ def test_a_job_that_all_nodes_refuse_is_compiled_here(
     rig.submit("b")
     until(lambda: rig.status().get("b", ("", ""))[0] == "ok")
     assert (len(rig.local.jobs), len(rig.nodes.started)) == (2, 2)
+    assert rig.nodes.sent == 1  # the second stays here
 
 
 def test_two_jobs_that_one_node_refuses_both_go_to_another(rig: Rig) -> None:
@@ -77,7 +80,7 @@ def test_a_node_that_refuses_a_job_twice_is_not_asked_for_ever(rig: Rig) -> None
 def test_a_second_copy_that_is_refused_leaves_the_first(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "_STRAGGLER_S", 0.2)
+    monkeypatch.setattr(flight_module, "_STRAGGLER_S", 0.2)
     monkeypatch.setattr(pool_module, "_LOOK_S", 0.05)
     rig.submit("quick")
     until(lambda: rig.nodes.started == ["quick"])
@@ -89,3 +92,31 @@ def test_a_second_copy_that_is_refused_leaves_the_first(
     rig.nodes.end(2)
     until(lambda: rig.status().get("slow", ("", ""))[0] == "ok")
     assert (rig.nodes.cancelled, rig.local.jobs) == ([], [])
+
+
+def test_a_node_without_memory_is_asked_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals_module, "_PAUSE_S", 0.0)
+    rig.nodes.names = ["x", "y"]
+    rig.submit("a")
+    until(lambda: len(rig.nodes.started) == 1)
+    rig.nodes.end(1, refused_by("x", passing=True))
+    until(lambda: len(rig.nodes.started) == 2)
+    rig.nodes.end(2)
+    rig.submit("b")
+    until(lambda: len(rig.nodes.started) == 3)
+    assert rig.nodes.without == [set(), {"x"}, set()]
+
+
+def test_a_job_whose_only_node_is_lost_is_started_on_another_once(rig: Rig) -> None:
+    """Ray runs it again only where it may choose the node."""
+    rig.nodes.names = ["x", "y", "z"]
+    rig.submit("a")
+    until(lambda: len(rig.nodes.started) == 1)
+    rig.nodes.end(1, refused_by("x"))
+    until(lambda: len(rig.nodes.started) == 2)
+    rig.nodes.end(2, "TaskUnschedulableError: its node has died")
+    until(lambda: len(rig.nodes.started) == 3)
+    assert rig.local.jobs == []
+    rig.nodes.end(3, "TaskUnschedulableError: its node has died")
+    until(lambda: rig.status().get("a", ("", ""))[0] == "ok")
+    assert (len(rig.local.jobs), len(rig.nodes.started)) == (1, 3)

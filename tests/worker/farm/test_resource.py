@@ -33,9 +33,9 @@ def test_a_gpu_is_known_by_its_own_resource_and_by_rays_where_that_is_sure(
 
 
 def test_the_command_of_an_operator_is_one_that_a_shell_reads() -> None:
-    words = shlex.split(start_command("NVIDIA H100 80GB HBM3", 8))
-    stated = json.loads(words[-1].removeprefix("--resources="))
-    assert stated == {resource_of("NVIDIA H100 80GB HBM3"): 8}
+    resource = resource_of("NVIDIA H100 80GB HBM3")
+    words = shlex.split(start_command(resource, 8))
+    assert json.loads(words[-1].removeprefix("--resources=")) == {resource: 8}
 
 
 OWN, RAY = resources_of("NVIDIA H200")

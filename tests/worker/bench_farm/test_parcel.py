@@ -20,7 +20,7 @@ from inductor_plugin.kernels.call import (
     SequenceKernel,
     SequenceStep,
 )
-from inductor_plugin.worker.bench_farm.bench_parcel import Packer, addressed
+from inductor_plugin.worker.bench_farm.parcel import Packer, addressed
 from inductor_plugin.worker.jobs import BenchCandidate, FinalJob, Sampling, ScreenJob
 from tests.support.candidates.operands import tensor
 
