@@ -213,6 +213,11 @@ class SimulatedWorker:
         self._runs = False
         self._given_up = world.clock.threading().Event()
 
+    @property
+    def alive(self) -> bool:
+        """True if it runs."""
+        return self._runs
+
     def attempt(self, job: CompileJob, setup_s: float, limit: EventHandler) -> Any:
         """Compile, or fail.
 

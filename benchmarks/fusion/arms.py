@@ -162,7 +162,7 @@ class Bench:
         resources = self.facts.get(self.works[source].kernel)
         return resources.spills or 0 if resources is not None else 0
 
-    def prewarm(self) -> None:
+    def prewarm(self, *job: Any) -> None:
         """Do nothing: there is no process to start."""
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ from inductor_plugin.worker.bench_farm.bench import Bench, not_here, on_nodes
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.devices.lookup import on_host, why_scarce
-from inductor_plugin.worker.farm.pool import Pool, on_farm
+from inductor_plugin.worker.farm.pool import FarmPool, Pool, on_farm
 from inductor_plugin.worker.jobs import CallJob
 
 logger = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class DeviceContext:
             return
         with self._runtime.lock:
             pool = self._runtime.compile_pool(config, self.device)
-        if isinstance(pool, CompilePool):
+        if not isinstance(pool, FarmPool):
             pool.prewarm(_IMPORTS, max(1, _AHEAD // local_ranks()))
 
     def remote(self) -> RemoteRecords | None:

@@ -66,10 +66,11 @@ def test_a_broken_process_is_ended_before_another_threads_job_runs_in_it(
     other = threading.Thread(target=worker.screen, args=(good,))
     runs = threading.Event()
 
-    def answer(job: Any, _: Any) -> Any:
+    def answer(job: Any, on_event: Any) -> Any:
         if job is good:
             runs.set()
             return Outcome("good", "ok")
+        on_event(Event("start", "breaks"))
         other.start()
         return JobFailed("sticky_error", "an illegal memory access")
 
