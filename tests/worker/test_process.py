@@ -338,7 +338,9 @@ def test_a_fork_of_the_parent_does_not_wait_for_a_worker_that_is_not_its_own(
     child.owner = os.getppid()
     started = time.monotonic()
     child.close()
-    assert time.monotonic() - started < 5.0
+    took_s = time.monotonic() - started
+    child.owner = os.getpid()
+    assert took_s < 5.0
     assert Path(f"/proc/{pid}").exists()
 
 

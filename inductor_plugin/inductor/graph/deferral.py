@@ -8,7 +8,8 @@ the winner's node when the whole graph is lowered, before the scheduler sees it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,12 +47,14 @@ class Deferred:
         storage: The box through which the rest of the graph refers to the buffer.
         current_node: The FX node that was lowered, for stack traces.
         winner: Returns the choice, waiting for it if necessary.
+        operands: The boxes of its operands, and the names of the buffers that were in them when the call was lowered.
     """
 
     buffer: ir.MultiTemplateBuffer
     storage: ir.StorageBox
     current_node: Any
     winner: Callable[[], ir.ChoiceCaller]
+    operands: tuple[tuple[ir.StorageBox, str], ...]
 
 
 def stand_in(
@@ -65,16 +68,23 @@ def stand_in(
     box: Any = ir.TensorBox.create(buffer)
     storage = box.data
     assert isinstance(storage, ir.StorageBox)
-    return box, Deferred(buffer, storage, V.graph.current_node, winner)
+    nodes = [*call.nodes, *(node for choice in choices for node in choice.input_nodes)]
+    return box, Deferred(buffer, storage, V.graph.current_node, winner, _named(nodes))
 
 
 def settle(graph: GraphLowering, deferred: Deferred) -> None:
-    """Replace the placeholder buffer by the winner's node."""
+    """Replace the placeholder buffer by the winner's node.
+
+    The node is created after the whole graph was lowered. An operation in place that Inductor lowers as one out of place
+    (``lowering.mutate_to``: "just swing the data pointer") has put other buffers into boxes meanwhile: operands are those of the
+    call, and what such an operation has made of the result stays.
+    """
     choice = deferred.winner()
     operations, buffers = len(graph.operations), len(graph.buffers)
     with (
         V.set_current_node(deferred.current_node),
         ir.IRNode.current_origins(deferred.buffer.origins),
+        _as_called(graph, deferred.operands),
     ):
         output = choice.output_node()
     node = ir.InputsKernel.unwrap_storage_for_input(output)
@@ -83,8 +93,43 @@ def settle(graph: GraphLowering, deferred: Deferred) -> None:
     _move(graph.buffers, buffers, deferred.buffer, node)
     _rename(graph, deferred.buffer, node)
     node.layout = deferred.buffer.layout if _may_take_layout(node) else node.layout
-    deferred.storage.data = node
+    if deferred.storage.data is deferred.buffer:
+        deferred.storage.data = node
     graph.graph_outputs = [_replaced(out, deferred.buffer, node) for out in graph.graph_outputs]
+
+
+def _named(nodes: Iterable[Any]) -> tuple[tuple[ir.StorageBox, str], ...]:
+    """Return the innermost boxes of nodes, and the names of the buffers in them."""
+    boxes: dict[int, ir.StorageBox] = {}
+    for node in nodes:
+        inner = node
+        while isinstance(inner, ir.TensorBox | ir.StorageBox | ir.BaseView):
+            if isinstance(inner, ir.StorageBox):
+                boxes[id(inner)] = inner
+            inner = inner.data
+    buffers = [(box, box.data) for box in boxes.values()]
+    return tuple(
+        (box, buffer.get_name()) for box, buffer in buffers if isinstance(buffer, ir.Buffer)
+    )
+
+
+@contextmanager
+def _as_called(
+    graph: GraphLowering, operands: Iterable[tuple[ir.StorageBox, str]]
+) -> Generator[None]:
+    """Put the buffers of a call into the boxes of its operands; those that are in them now are put back after it."""
+    moved = [
+        (box, box.data, graph.name_to_buffer[name])
+        for box, name in operands
+        if name in graph.name_to_buffer and graph.name_to_buffer[name] is not box.data
+    ]
+    for box, _, buffer in moved:
+        box.data = buffer
+    try:
+        yield
+    finally:
+        for box, later, _ in moved:
+            box.data = later
 
 
 def _move(entries: list[Any], since: int, old: Any, new: Any) -> None:
