@@ -108,12 +108,12 @@ def _keywords(params: ScoreParams) -> dict[str, Any]:
 
 
 def _lengths(x: AttentionOperands) -> tuple[Tensor | None, Tensor | None, int, int]:
-    """Return cu_seqlens and the longest sequences, by default the number of tokens."""
+    """Return cu_seqlens, dense as the kernels require, and the longest sequences, by default the number of tokens."""
     tokens = 0 if x.varlen else 2
     longest_q, longest_k = x.max_seqlen_q, x.max_seqlen_k
     return (
-        x.cu_seqlens_q,
-        x.cu_seqlens_k,
+        None if x.cu_seqlens_q is None else x.cu_seqlens_q.contiguous(),
+        None if x.cu_seqlens_k is None else x.cu_seqlens_k.contiguous(),
         x.q.size(tokens) if longest_q is None else longest_q,
         x.k.size(tokens) if longest_k is None else longest_k,
     )

@@ -20,6 +20,7 @@ from inductor_plugin.inductor.facts.attached import attached
 from inductor_plugin.inductor.facts.problem import target_of
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops import launch
+from inductor_plugin.ops.kernel_types import types_of
 from inductor_plugin.ops.package import source
 from inductor_plugin.ops.sites import has_site, name_of
 
@@ -168,6 +169,9 @@ def _library_call(
 ) -> str | None:
     """Return the call of torch's C function that computes the same product, None if there is none."""
     operator = name_of(kernel.op)
+    types = types_of(str(kernel.args[0]))
+    if types.a != types.d and output.get_dtype() != torch.int32:
+        return None  # of float32 results of 16-bit operands torch has no C function
     batched = len(output.get_size()) > 2
     device = output.get_device().type
     if operator == "cutlass_mm" and output.get_dtype() == torch.int32:

@@ -80,8 +80,10 @@ def cutlass_mm(
         workspace: Scratch memory of the kernel, uint8; None to allocate it.
         out: [m, n] or [batch, m, n], rows contiguous.
     """
-    multiply = _ATEN._int_mm if a.dtype == torch.int8 else torch.matmul
-    library = functools.partial(multiply, a, b, out=out)
+    if a.dtype == torch.int8:
+        library = functools.partial(_ATEN._int_mm, a, b, out=out)
+    else:
+        library = functools.partial(_write_library, "bmm" if a.dim() > 2 else "mm", a, b, out=out)
     run_product("cutlass_mm", kernel, (a, b), arguments, library, workspace, out)
 
 
@@ -95,9 +97,9 @@ def cutlass_addmm(
     out: torch.Tensor,
 ) -> None:
     """Write alpha * A @ B + beta * C to ``out``; as `cutlass_mm`, with `gemm_call.added`."""
-    add: Any = torch.baddbmm if a.dim() > 2 else torch.addmm
     alpha, beta = arguments[-2:]
-    library = functools.partial(add, c, a, b, alpha=alpha, beta=beta, out=out)
+    name = "baddbmm" if a.dim() > 2 else "addmm"
+    library = functools.partial(_write_library, name, c, a, b, alpha=alpha, beta=beta, out=out)
     run_product("cutlass_addmm", kernel, (c, a, b), arguments, library, workspace, out)
 
 
@@ -166,6 +168,15 @@ def cutlass_grouped_mm(
 
     operands = (a, b, offsets)
     run_product("cutlass_grouped_mm", kernel, operands, arguments, library, workspace, out)
+
+
+def _write_library(name: str, *operands: torch.Tensor, out: torch.Tensor, **factors: float) -> None:
+    """Write torch's product of this name to ``out``, which may be float32 for 16-bit operands."""
+    function = getattr(_ATEN, name)
+    if out.dtype == operands[-1].dtype:
+        function(*operands, out=out, **factors)
+    else:  # with ``out`` alone torch refuses another dtype
+        out.copy_(function(*operands, out_dtype=out.dtype, **factors))
 
 
 def run_product(

@@ -67,7 +67,7 @@ class KernelFamily(Generic[CallStruct]):
         calls: The function that builds the call of each operator, by the operator's name.
         device_arguments: Returns the keyword arguments of ``calls`` that depend on the device.
         has_work: Whether a call has anything to compute; the kernels take no empty dimension.
-        workspace_alignment: Bytes.
+        workspace_alignment: Bytes; a workspace that begins elsewhere is not used, and another is allocated.
         fallback: The fallback where a kernel cannot run, in the words of the warning.
     """
 
@@ -299,25 +299,24 @@ def _start(
     device: torch.device,
 ) -> None:
     """Launch a kernel on the current stream of a device."""
-    if workspace is None:
+    if workspace is not None and (reason := _why_no_workspace(workspace, device)):
+        raise KernelError(f"{function.symbol}: {reason}")
+    # Inductor's memory planning begins buffers at multiples of 64 bytes, kernels of attention need 128.
+    if workspace is None or workspace.data_ptr() % family.workspace_alignment:
         needed = family.abi.workspace_bytes(function, call)
         # From the caching allocator: inside a CUDA graph it comes from the graph's own pool.
         workspace = torch.empty(needed, dtype=torch.uint8, device=device)
-    elif reason := _why_no_workspace(workspace, device, family.workspace_alignment):
-        raise KernelError(f"{function.symbol}: {reason}")
     # The kernel's function checks the size before it writes anything.
     call.workspace, call.workspace_bytes = workspace.data_ptr(), workspace.numel()
     _launch(family.abi, function, call, device)
 
 
-def _why_no_workspace(memory: torch.Tensor, device: torch.device, alignment: int) -> str | None:
+def _why_no_workspace(memory: torch.Tensor, device: torch.device) -> str | None:
     """Return why a tensor cannot be a workspace, None if it can."""
     if memory.dtype != torch.uint8 or not memory.is_contiguous():
         return f"the workspace must be contiguous uint8, it is {memory.dtype} {memory.stride()}"
     if memory.device != device:
         return f"the workspace is on {memory.device}, the output on {device}"
-    if memory.data_ptr() % alignment:
-        return f"the workspace must begin at a multiple of {alignment} bytes"
     return None
 
 

@@ -74,7 +74,9 @@ def functions(evt: Evt, name: str) -> tuple[Function, ...]:
     stored: dict[int, int] = {}
     for place, output in enumerate(evt.outputs):
         result.append(_function(evt, f"{name}_value{place}", place, stored))
-        stored.setdefault(output.node, place)
+        # The function of an int8 output returns its value truncated; later outputs need it whole.
+        if output.element != "s8":
+            stored.setdefault(output.node, place)
     return tuple(result)
 
 

@@ -173,8 +173,10 @@ def _why_not_operands(
         f"the bias must be a float, it is {bias.dtype if bias else None}": (
             bias is not None and bias.dtype not in DTYPES
         ),
-        "cu_q and cu_k must be int32": any(
-            named[name].dtype != "int32" for name in ("cu_q", "cu_k") if name in named
+        "cu_q and cu_k must be dense int32": any(
+            named[name].dtype != "int32" or named[name].stride != (1,)
+            for name in ("cu_q", "cu_k")
+            if name in named
         ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
 import inductor_plugin
-from inductor_plugin.attention import blockwise, function
+from inductor_plugin.attention import blockwise, flash, function
 from inductor_plugin.attention.arguments import AttentionOperands
 from inductor_plugin.attention.blockwise import ScoreParams
 from inductor_plugin.attention.flash import (
@@ -339,6 +340,29 @@ def test_what_flash_attention_is_called_with_fits_its_schema_and_its_shapes(varl
             dq, dk, dv, dbias = flash_backward(out, arguments, out, lse, rule)
             assert (dq.shape, dk.shape, dv.shape) == (q.shape, k.shape, k.shape)
             assert dbias is None
+
+
+def test_flash_attention_gets_dense_cu_seqlens(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Taken(Exception):  # noqa: N818  carries the arguments out
+        pass
+
+    def kernel(*arguments: object, **_: object) -> None:
+        raise Taken(*arguments)
+
+    operators = SimpleNamespace(_flash_attention_forward=kernel, _flash_attention_backward=kernel)
+    monkeypatch.setattr(flash, "_ATEN", operators)
+    q, lse = torch.zeros(32, 4, 64).bfloat16(), torch.zeros(4, 32)
+    cu = torch.tensor([[0, 1], [10, 1], [32, 1]], dtype=torch.int32)[:, 0]
+    arguments = AttentionOperands(q, q, q, None, cu, cu)
+    rule = ScoreParams(Mask(), 0.125)
+    with pytest.raises(Taken) as forward:
+        flash_forward(arguments, rule)
+    with pytest.raises(Taken) as backward:
+        flash_backward(q, arguments, q, lse, rule)
+    for given in (forward.value.args[3:5], backward.value.args[6:8]):
+        for ends in given:
+            assert ends.stride() == (1,)
+            assert ends.tolist() == [0, 10, 32]
 
 
 def test_the_overloads_take_every_option() -> None:

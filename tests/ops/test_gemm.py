@@ -232,6 +232,29 @@ def test_where_the_library_is_gone_a_batch_with_a_bias_is_still_right() -> None:
     assert torch.allclose(out, torch.baddbmm(added, left, right), atol=1e-5)
 
 
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.filterwarnings("ignore:.*compile the model again:RuntimeWarning")
+def test_where_the_library_is_gone_float32_results_of_16_bit_operands_are_still_right(
+    batch: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not every device has torch's products with a dtype."""
+
+    def product(*operands: torch.Tensor, out_dtype: torch.dtype, **factors: float) -> torch.Tensor:
+        *c, a, b = (tensor.to(out_dtype) for tensor in operands)
+        return real[len(c)](*c, a, b, **factors)
+
+    names = ("bmm", "baddbmm") if batch else ("mm", "addmm")
+    real = [getattr(torch, name) for name in names]
+    for name in names:
+        monkeypatch.setattr(torch, name, product)
+    a, b = torch.randn(*batch, 4, 8).bfloat16(), torch.randn(*batch, 8, 5).bfloat16()
+    c, out = torch.randn(*batch, 4, 5).bfloat16(), torch.empty(*batch, 4, 5)
+    gemm.cutlass_mm(a, b, "k@0123", "tt", 1, 0, 1, out=out)
+    torch.testing.assert_close(out, a.float() @ b.float())
+    gemm.cutlass_addmm(*(c, a, b, "k@0123", "tt", 1, 0, 1, "full", 0.5, 2.0), out=out)
+    torch.testing.assert_close(out, 0.5 * (a.float() @ b.float()) + 2.0 * c.float())
+
+
 def test_where_the_library_is_gone_groups_are_still_right() -> None:
     a, b = torch.randn(9, 16).bfloat16(), torch.randn(3, 16, 8).bfloat16()
     out = torch.empty(9, 8).bfloat16()

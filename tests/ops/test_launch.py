@@ -207,7 +207,6 @@ def test_a_workspace_that_is_too_small_is_refused_and_nothing_is_written(library
     [
         (torch.empty(64, dtype=torch.float32), "contiguous uint8"),
         (torch.empty(128, dtype=torch.uint8)[::2], "contiguous uint8"),
-        (torch.empty(128, dtype=torch.uint8)[1:], "a multiple of 64 bytes"),
         (torch.empty(128, dtype=torch.uint8, device="meta"), "the workspace is on meta"),
     ],
 )
@@ -216,6 +215,11 @@ def test_a_workspace_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(KernelError, match=f"ones: .*{reason}"):
         run(f"ones@{library}", misfitting, needed=64)
+
+
+def test_a_workspace_that_begins_elsewhere_is_replaced(library: Path) -> None:
+    workspace = torch.empty(128, dtype=torch.uint8)[1:]
+    assert torch.equal(run(f"ones@{library}", workspace, needed=64), ONES)
 
 
 @pytest.mark.parametrize("status", [1, 2])

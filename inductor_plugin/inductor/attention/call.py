@@ -164,7 +164,7 @@ class AttentionCall:
 
 def tuned_call(traced: Traced) -> AttentionCall:
     """Return a call that is tuned, with the buffers that its candidates write."""
-    traced = _with_four_dims(placed(traced))
+    traced = _with_kernels_layouts(placed(traced))
     results = _results(traced)
     savepoint = GraphSavepoint()
     operands = _operands(traced, results)
@@ -201,11 +201,18 @@ def _results(traced: Traced) -> list[Any]:
     return list(example(traced.op, run, list(traced.args), dict(traced.kwargs)))
 
 
-def _with_four_dims(traced: Traced) -> Traced:
-    """Return a call whose bias has four dimensions, as GPU kernels require; `fmha` accepts fewer."""
+def _with_kernels_layouts(traced: Traced) -> Traced:
+    """Return a call whose bias has four dimensions and whose cu_seqlens are dense, as GPU kernels require.
+
+    `fmha` accepts fewer dimensions and any stride.
+    """
     tensors = dict(traced.tensors)
-    if "bias" in tensors and traced.device.type != "cpu":
-        tensors["bias"] = four_dims(tensors["bias"])
+    if traced.device.type != "cpu":
+        if "bias" in tensors:
+            tensors["bias"] = four_dims(tensors["bias"])
+        for name in ("cu_q", "cu_k"):
+            if name in tensors:
+                tensors[name] = _TOOLS.dense(tensors[name], (0,))
     return replace(traced, tensors=tensors)
 
 

@@ -12,14 +12,14 @@ inline bool has_work(FmhaCall const& call) {
 }
 
 // Returns false where the kernel has no workspace it can use, or does not start.
-// ``workspace`` may be null: then it comes from torch's allocator. ``start`` calls the kernel's function.
+// ``workspace`` may be null or begin elsewhere than at a multiple of ``alignment``, as in the pools of Inductor's memory
+// planning: then it comes from torch's allocator. ``start`` calls the kernel's function.
 template <class Call, class Start>
 bool started(Entry entry, Call& call, View const* workspace, View const& out, int32_t alignment, Start const& start) {
   DeviceGuard guard(out);
   Scratch scratch;
-  if (workspace) {
-    if (workspace->dtype != torch_.uint8 || !workspace->dense() || !workspace->beside(out)) return false;
-    if (reinterpret_cast<uintptr_t>(workspace->pointer) % alignment) return false;
+  if (workspace && (workspace->dtype != torch_.uint8 || !workspace->dense() || !workspace->beside(out))) return false;
+  if (workspace && reinterpret_cast<uintptr_t>(workspace->pointer) % alignment == 0) {
     call.workspace = workspace->pointer, call.workspace_bytes = workspace->numel();
   } else {
     uint64_t bytes = 0;

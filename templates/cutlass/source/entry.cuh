@@ -11,6 +11,9 @@ extern "C" __attribute__((visibility("default"))) int32_t @symbol@(
     return kOk;
   }
   int32_t status = kOk;
+  // An error that an earlier call of this thread has left would be taken for the kernel's, which is then never tried
+  // again. One that breaks the device is not forgotten: the launch returns it.
+  if (mode == kRun) cudaGetLastError();
   if (mode == kRun && started_again<Adapter>(*call, static_cast<cudaStream_t>(stream), status)) return status;
   if ((status = check_call(*call))) return status;
   auto const arguments = arguments_of(*call);

@@ -14,6 +14,11 @@ inline int32_t start(GemmCall& call, typename Adapter::Arguments const& argument
                      bool keeps) {
   using Last = Kept<GemmCall, Adapter>;
   inductor_plugin_cuda_error = cudaSuccess;
+  // A thread that has not used the device yet has no context to encode tensor maps in, and CUTLASS does not return that.
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) {
+    return finished(call, cutlass::Status::kErrorInternal);
+  }
   Adapter adapter;
   cutlass::Status status = adapter.initialize(arguments, workspace, stream);
   if (status == cutlass::Status::kSuccess) status = adapter.run(stream);

@@ -20,6 +20,9 @@ extern "C" __attribute__((visibility("default"))) int32_t @symbol@(
   if (!has_pointers(*call)) return kPointer;
   if (bytes && (!call->workspace || call->workspace_bytes < bytes)) return kWorkspace;
   if (bytes && reinterpret_cast<uintptr_t>(call->workspace) % 128) return kWorkspace;
+  // An error that an earlier call of this thread has left would be taken for the kernel's, which is then never tried
+  // again. One that breaks the device is not forgotten: the launch returns it.
+  cudaGetLastError();
   // A thread that has not used the device yet, as those of autograd, has no context to encode tensor maps in.
   int32_t status = cudaSetDevice(call->device) == cudaSuccess ? kOk : kStart;
   if (!status) status = run_call(*call, static_cast<cudaStream_t>(stream));

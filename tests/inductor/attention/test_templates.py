@@ -240,6 +240,15 @@ def test_packed_sequences(gradient: bool, cache_dir: Path) -> None:
     assert all(end.file is not None for end in ends)
 
 
+@pytest.mark.parametrize("gradient", [False, True])
+def test_where_sequences_begin_is_copied_if_it_has_gaps(gradient: bool, cache_dir: Path) -> None:
+    winner = f"triton_attention_varlen{'_backward' if gradient else ''}"
+    code, _ = lowered(varlen(gradient=gradient, step=2), winner, cache_dir)
+    _, buffers = launch(code, "triton_tem_fused_")
+    assert "arg0_1" not in buffers if gradient else "arg0_1" in buffers
+    assert "arg3_1" not in buffers
+
+
 @pytest.mark.usefixtures("registered")
 def test_a_gradient_is_measured_with_its_delta(cache_dir: Path) -> None:
     _, lab = lowered(backward("flash", ODD), "triton_small_attention", cache_dir)

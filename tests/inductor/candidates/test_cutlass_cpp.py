@@ -185,6 +185,22 @@ def test_a_program_has_torchs_product_of_int8_where_the_kernel_cannot_run(
 
 
 @needs_cuda
+def test_a_program_has_no_product_of_torchs_with_another_dtype(
+    cache_dir: Path, inductor_cache: Path
+) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+
+    def product(a: Any, b: Any) -> tuple[torch.Tensor]:
+        return (torch.ops.aten.mm.dtype(a, b.t(), torch.float32),)
+
+    with opened("cutlass", cache_dir) as lab, programs():
+        code = lab.lower(product, A, B_T, gemm_backends="ATEN,CUTLASS")
+    assert "if (!launch_buf0({a_1, " in code
+    assert "throw std::runtime_error(launch_buf0.why())" in code
+    assert "mm_out(buf0" not in code
+
+
+@needs_cuda
 def test_a_program_that_is_built_elsewhere_gets_no_kernels(
     cache_dir: Path, inductor_cache: Path
 ) -> None:

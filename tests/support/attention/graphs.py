@@ -212,9 +212,13 @@ def varlen(
     dynamic: bool = False,
     tokens: int = 1000,
     longest: tuple[int, int] = (400, 400),
+    step: int = 1,
     **more_options: Any,
 ) -> Graph:
-    """Return the graph of torch's varlen operator or its gradient: 4 sequences, none above 400."""
+    """Return the graph of torch's varlen operator or its gradient: 4 sequences, none above 400.
+
+    Where they begin lies ``step`` elements apart.
+    """
     library.KERNELS["varlen"].load()
     ops: Any = torch.ops.torch_attn
     causal = window == (-1, 0)
@@ -232,7 +236,7 @@ def varlen(
     def make(env: ShapeEnv) -> list[Any]:
         rows: Any = symbol(env, "tokens", tokens) if dynamic else tokens
         q, k, v = (torch.empty(rows, 8, 64, dtype=BF16, device="cuda") for _ in range(3))
-        cu = torch.empty(5, dtype=torch.int32, device="cuda")
+        cu = torch.empty(5 * step, dtype=torch.int32, device="cuda")[::step]
         if not gradient:
             return [q, k, v, cu]
         lse = torch.empty(8, rows, device="cuda")

@@ -95,6 +95,11 @@ def _fp8(dtype: torch.dtype) -> Callable[..., Tensors]:
     return lambda p, s: ((p.float() * s).clamp(-most, most).to(dtype),)
 
 
+def _cut_before_others(p: torch.Tensor, s: torch.Tensor) -> Tensors:
+    scaled = (p.float() * s).clamp(-128, 127)
+    return scaled.to(torch.int8), scaled * 0.3
+
+
 CASES = (
     Case("bias_row", lambda p, r: (p + r,), ("row",)),
     Case("bias_column", lambda p, c: (p + c,), ("column",)),
@@ -134,6 +139,7 @@ MORE = (
     Case("mask", lambda p, f: (p * ((f > 0) & (f < 1)).to(p.dtype),), ("full",)),
     Case("norm", lambda p, c, r: ((p - c) * torch.rsqrt(r.abs() + 1e-5),), ("column", "row")),
     Case("cut", lambda p: ((p * 10).clamp(-128, 127).to(torch.int8),)),
+    Case("cut_before_others", _cut_before_others, ("scalar",)),
     Case("negative_zero", lambda p: (torch.maximum(p, torch.full_like(p, -0.0)),)),
     Case("division", lambda p, s: (p / s - p.abs().sqrt(),), ("scalar",)),
 )

@@ -98,6 +98,19 @@ def test_int8_is_cut_towards_zero_and_others_are_not() -> None:
         assert (function.body[-1] == "return truncf(v5);") == cut
 
 
+def test_outputs_after_an_int8_one_compute_with_the_whole_value() -> None:
+    cut = Evt(
+        (Node("sums"), Node("relu", (0,)), Node("exp", (1,))),
+        (),
+        (Output(1, "s8"), Output(1, "f32"), Output(2, "bf16")),
+    )
+    narrow, whole, last = functions(cut, "f")
+    assert narrow.body[-1] == "return truncf(v1);"
+    assert whole.leaves == (("sums", 0),)
+    assert "truncf" not in whole.text
+    assert last.leaves == (("aux", 1),)
+
+
 def test_a_constant_takes_the_sums_so_that_there_is_a_leaf() -> None:
     (function,) = functions(Evt((Node("constant", (), 2.0),), (), (Output(0, "f32"),)), "f")
     assert function.leaves == (("sums", 0),)

@@ -22,11 +22,20 @@ enum cudaError_t { cudaSuccess, cudaErrorUnknown = 999 };
 using cudaStream_t = void*;
 static cudaError_t inductor_plugin_cuda_error;
 static cudaError_t cudaGetLastError() { return inductor_plugin_cuda_error = cudaErrorUnknown; }
-static int prepared, runs;
+static int prepared, runs, device = 3, context = -1;
+static cudaError_t cudaGetDevice(int* current) { *current = device; return cudaSuccess; }
+static cudaError_t cudaSetDevice(int chosen) {
+  if (chosen != device || chosen < 0) return cudaErrorUnknown;
+  context = chosen;
+  return cudaSuccess;
+}
 static cutlass::Status answer = cutlass::Status::kSuccess;
 struct Adapter {
   struct Arguments {};
-  cutlass::Status initialize(Arguments const&, void*, cudaStream_t) { ++prepared; return cutlass::Status::kSuccess; }
+  cutlass::Status initialize(Arguments const&, void*, cudaStream_t) {
+    if (context != device) return cutlass::Status::kErrorInternal;  // in fact it returns success
+    ++prepared; return cutlass::Status::kSuccess;
+  }
   cutlass::Status run(cudaStream_t) { ++runs; return answer; }
 };
 %s
@@ -62,6 +71,8 @@ int main() {
   EXPECT(call_once(call, true) == kStart && call.cuda_error == 999 && call.cutlass_status == 1);
   Kept<GemmCall, Adapter>::forget(call);
   EXPECT(!kept);
+  device = -1;
+  EXPECT(call_once(call, true) == kStart && call.cuda_error == 999 && !kept);
   return 0;
 }
 """

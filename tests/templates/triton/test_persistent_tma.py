@@ -73,6 +73,15 @@ def test_an_epilogue_of_float32_finds_its_shared_memory(size: int) -> None:
     assert usage.shared <= SMALLEST_OF[90].shared_per_block
 
 
+@pytest.mark.slow
+def test_sizes_beyond_32_bits_have_descriptors_too() -> None:
+    """The last layer of a language model; a descriptor's coordinates are 32-bit whatever sizes are."""
+    graph = lowered(TEMPLATE, NAME, mm, (Arg((16384, 4096), F16), Arg((4096, 152064), F16)))
+    source = graph.job().source
+    assert "INDEX_DTYPE : tl.constexpr = tl.int64" in source
+    assert "cp.async.bulk.tensor" in interpreter.compiled(source, 90).ptx
+
+
 def test_candidates_say_how_their_operands_lie_and_what_device_they_need() -> None:
     by_columns = problem(
         128, inputs=(matrix(128, 512, stride=(1, 128)), matrix(512, 512, stride=(1, 512)))

@@ -99,7 +99,8 @@ REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
         lambda: changed(dense(), 1, stride=(1, 2, 3, 4096)), "unit stride"
     ),
     "a bias of sequences": (lambda: varlen(bias=True), "a bias with varlen is not supported"),
-    "ends of 64 bits": (lambda: changed(varlen(), 3, dtype="int64"), "cu_q and cu_k must be int32"),
+    "ends of 64 bits": (lambda: changed(varlen(), 3, dtype="int64"), "cu_q and cu_k must be dense int32"),
+    "ends with gaps": (lambda: changed(varlen(), 4, stride=(2,)), "cu_q and cu_k must be dense int32"),
     "a flat bias": (lambda: with_bias((100, 300)), "four dimensions, this has 2"),
     "a bias of truth values": (lambda: with_bias((1, 1, 100, 300), dtype="bool"), "it is bool"),
     "an old GPU": (
