@@ -142,10 +142,12 @@ class Zeros:
     Attributes:
         count: Elements.
         dtype: Name without the ``torch.`` prefix.
+        each_call: True if generated code zeroes it before each call: the time to do so is part of the kernel's.
     """
 
     count: int
     dtype: str
+    each_call: bool = False
 
 
 Argument: TypeAlias = "BufferRef | Zeros | int | float | str | tuple[Argument, ...]"

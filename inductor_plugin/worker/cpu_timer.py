@@ -1,11 +1,13 @@
-"""The timer of the CPU: the wall clock around a call, behind a read that evicts the last-level cache."""
+"""The timer of the CPU: the wall clock around a call, behind a read that evicts the caches of all cores."""
 
 from __future__ import annotations
 
-import functools
 import re
 import statistics
 import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,12 +23,27 @@ from inductor_plugin.worker.disturbance import (
     was_switched,
 )
 
-_CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_CPU_CACHE_BYTES = (32 << 20, 256 << 20)
+_CPUS = Path("/sys/devices/system/cpu")
+_CPU_CACHE_BYTES = (32 << 20, 512 << 20)
+
+
+@dataclass(frozen=True)
+class CpuCache:
+    """A cache of some cores; equal ones are the same cache.
+
+    Attributes:
+        level: Its level.
+        size_bytes: Its size.
+        cores: The cores that share it, as Linux writes them.
+    """
+
+    level: int
+    size_bytes: int
+    cores: str
 
 
 class CpuTimer:
-    """Wall-clock timer; reading a buffer as large as the last-level cache evicts the cache."""
+    """Wall-clock timer; reading a buffer as large as the caches of all cores evicts them."""
 
     host_bound, host_ms = False, 0.0
     """The call's own time counts: it is computed by the host."""
@@ -46,7 +63,7 @@ class CpuTimer:
     def prepare(self) -> None:
         """Allocate the buffer that evicts the cache."""
         if self._buffer is None:
-            self._buffer = torch.ones(last_level_cache_bytes() // 8, dtype=torch.int64)
+            self._buffer = torch.ones(evicting_bytes(caches(own_cores())) // 8, dtype=torch.int64)
 
     def release(self) -> None:
         """Free it."""
@@ -97,13 +114,33 @@ class CpuTimer:
         self._buffer.sum()
 
 
-@functools.cache
-def last_level_cache_bytes() -> int:
-    """Return the size of the largest CPU cache, clamped to a size that is practical to overwrite."""
-    sizes = [
-        int(match[1]) << {"K": 10, "M": 20}[match[2]]
-        for path in _CPU_CACHES.glob("index*/size")
-        if (match := re.fullmatch(r"(\d+)([KM])\s*", path.read_text()))
-    ]
+def evicting_bytes(known: Iterable[CpuCache]) -> int:
+    """Return the size of a buffer that evicts these caches, between bounds that are practical to read. Pure.
+
+    Each thread reads an equal share of it: an L3 of eight slices, and the L2 of each core, have to be filled by the shares
+    of the cores that have them.
+
+    Args:
+        known: The caches of the cores that read it; none where they are not known.
+    """
     low, high = _CPU_CACHE_BYTES
-    return min(max([low, *sizes]), high)
+    return min(max(low, sum(each.size_bytes for each in set(known) if each.level > 1)), high)
+
+
+def caches(cores: Iterable[int], cpus: Path = _CPUS) -> list[CpuCache]:
+    """Return the caches of some cores, a shared one for each of them; none that Linux does not describe.
+
+    Args:
+        cores: Numbers of the cores.
+        cpus: Where Linux describes them.
+    """
+    found: list[CpuCache] = []
+    for core in cores:
+        for index in cpus.glob(f"cpu{core}/cache/index*"):
+            with suppress(OSError, ValueError):
+                size = re.fullmatch(r"(\d+)([KM])\s*", (index / "size").read_text())
+                if size is not None:
+                    size_bytes = int(size[1]) << {"K": 10, "M": 20}[size[2]]
+                    shared = (index / "shared_cpu_list").read_text().strip()
+                    found.append(CpuCache(int((index / "level").read_text()), size_bytes, shared))
+    return found

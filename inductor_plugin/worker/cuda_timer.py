@@ -11,6 +11,7 @@ import torch
 
 from inductor_plugin.device import BoundCall
 from inductor_plugin.worker.nvml import Gpu, Reading
+from inductor_plugin.worker.turn import taken_over_us
 
 _FLUSH_BYTES = 256 << 20
 """Larger than any L2; zeroing it takes 65 microseconds on an H200, 35 on a B200."""
@@ -53,10 +54,11 @@ class CudaTimer:
         self._reading, self._read_at = Reading(), 0.0
 
     def prepare(self) -> None:
-        """Allocate the buffer that evicts L2; from now on other processes count."""
+        """Allocate the buffer that evicts L2; other processes count from when this one has taken the GPU over from another."""
         if self._buffer is None:
             self._buffer = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=self.device)
-        self._lead_s, self._began_us = 0.0, self._now_us()
+        taken_us = taken_over_us(uuid_of(str(self.device)))
+        self._lead_s, self._began_us = 0.0, self._now_us() if taken_us is None else taken_us
 
     def release(self) -> None:
         """Free it."""

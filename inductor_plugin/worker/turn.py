@@ -42,6 +42,10 @@ _LOOK_S = 2.0
 """Seconds between two looks whether the holder shows life."""
 _SHARED = Path("/dev/shm")
 _TABLE = LockTable()
+_shown_ns: dict[Path, int] = {}
+"""When this process has last shown life, by the file that says so: another time there is that of another process."""
+_taken_over_ns: dict[str, int] = {}
+"""When this process has last got a GPU that another had before, by UUID."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,16 @@ class Turn:
     def touch(self) -> None:
         """Say that this process, which holds the GPU, makes progress."""
         if self.alone and self.alive is not None:
-            _touch(self.alive)
+            _show(self.alive)
+
+
+def taken_over_us(uuid: str) -> int | None:
+    """Return when this process took a GPU over from another, in microseconds since 1970; None where it is not locked.
+
+    Jobs of this process that follow each other are no reason to forget what others did on it meanwhile.
+    """
+    taken_ns = _taken_over_ns.get(uuid)
+    return None if taken_ns is None else taken_ns // 1000
 
 
 @contextmanager
@@ -104,7 +117,9 @@ def turn(
         yield Turn()
         return
     try:
-        _touch(alive)
+        if not _is_own(alive):
+            _taken_over_ns[uuid] = time.time_ns()
+        _show(alive)
         yield Turn(alive=alive, mark=mark, began_ns=time.time_ns())
     finally:
         held.__exit__(None, None, None)
@@ -165,12 +180,25 @@ def _acquired(
         return held
 
 
-def _touch(file: Path) -> None:
+def _is_own(alive: Path) -> bool:
+    """Return True if nobody has shown life there since this process did."""
+    with suppress(OSError):
+        return alive.stat().st_mtime_ns == _shown_ns.get(alive)
+    return False
+
+
+def _show(alive: Path) -> None:
+    _shown_ns[alive] = _touch(alive)
+
+
+def _touch(file: Path) -> int:
+    """Give a file the time of now, and return that in nanoseconds."""
     # Without a time of its own, a file has that of the kernel's last tick, up to 10 ms before.
     now_ns = time.time_ns()
     with suppress(OSError):
         file.touch(mode=0o600)
         os.utime(file, ns=(now_ns, now_ns))
+    return now_ns
 
 
 @contextmanager

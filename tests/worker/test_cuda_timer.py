@@ -237,6 +237,20 @@ def test_what_others_did_before_the_job_or_long_ago_is_over(
     assert gpu.since_s == pytest.approx([200.25, 299.0])
 
 
+def test_others_count_from_the_beginning_of_a_job_where_the_gpu_was_not_another_processes(
+    gpu: Simulated, timer: CudaTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a job of a quarter of a second sees nobody."""
+    monkeypatch.setattr(cuda_timer, "taken_over_us", lambda _: 199_500_000)
+    gpu.host_s = 200.0
+    timer.prepare()
+    timer.conditions()
+    gpu.host_s = 300.0
+    timer.prepare()
+    timer.conditions()
+    assert gpu.since_s == pytest.approx([199.75, 299.0])
+
+
 def test_readings_hold_for_a_moment(gpu: Simulated, timer: CudaTimer) -> None:
     gpu.readings = [Reading(), Reading(others=(1,))]
     for _ in range(20):

@@ -147,6 +147,15 @@ def test_memory_of_a_kernel_is_zero_when_it_is_first_run() -> None:
     torch.testing.assert_close(twice, 2 * (a @ b))
 
 
+def test_memory_that_generated_code_zeroes_is_zero_in_each_call() -> None:
+    """It is part of what the kernel takes: the unfused kernel that it is measured against has it in its calls, too."""
+    memory = Zeros(4, "int32", each_call=True)
+    counting = SequenceStep(ModuleKernel(COUNTING), (BufferRef(2), memory, BufferRef(3)))
+    kernel = SequenceKernel((replace(PRODUCT, out=BufferRef(2)), counting), (D,))
+    twice, (a, b) = ran(kernel, A, B, times=2)
+    torch.testing.assert_close(twice, a @ b)
+
+
 def test_each_module_is_its_own() -> None:
     """Two modules define the same name: the second must not be called for the first."""
     kernel = SequenceKernel(

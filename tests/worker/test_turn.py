@@ -29,7 +29,7 @@ from inductor_plugin.worker import turn as turn_module
 from inductor_plugin.worker.bench_worker import SETUP_S
 from inductor_plugin.worker.child import bench
 from inductor_plugin.worker.jobs import Event, FinalJob, ScreenJob
-from inductor_plugin.worker.turn import Turn, folder_in, turn
+from inductor_plugin.worker.turn import Turn, folder_in, taken_over_us, turn
 from tests.support.fakes.waiting import until
 from tests.support.repository import REPOSITORY
 from tests.worker.child.test_bench import GOOD as MEASURED
@@ -376,3 +376,19 @@ def test_who_waits_says_so_to_its_parent_and_who_holds_shows_life(
     bench.run(ScreenJob("problem", None, slow, ONCE, None), events.append)
     assert [event.what for event in events] == ["build", "start"]
     assert waits == [turn_module.WAIT_S + 500.0]
+
+
+def test_a_gpu_is_taken_over_where_another_process_had_it_meanwhile(tmp_path: Path) -> None:
+    assert taken_over_us("its own") is None
+    seen: list[int | None] = []
+    for _ in range(2):
+        with turn("its own", 5.0, tmp_path) as mine:
+            mine.touch()
+            seen.append(taken_over_us("its own"))
+    with turn("its own", 5.0, tmp_path) as mine:
+        assert mine.alive is not None
+        os.utime(mine.alive)  # as another process does in its turn
+    with turn("its own", 5.0, tmp_path):
+        seen.append(taken_over_us("its own"))
+    first, second, third = (each or 0 for each in seen)
+    assert 0 < first == second < third

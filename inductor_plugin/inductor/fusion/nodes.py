@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch._inductor import config as inductor_config
-from torch._inductor.codegen.common import SizeArg, WorkspaceArg
+from torch._inductor.codegen.common import SizeArg, WorkspaceArg, WorkspaceZeroMode
 from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.virtualized import V
 
@@ -100,7 +100,8 @@ def _recorded_arguments() -> Generator[list[str | int | Zeros], None, None]:
 
 def _argument(name: Any, signature: Any) -> str | int | Zeros:
     if isinstance(signature, WorkspaceArg):
-        return Zeros(compat.hints([signature.count])[0], dtype_name(signature.dtype))
+        each_call = signature.zero_mode == WorkspaceZeroMode.ZERO_ON_CALL
+        return Zeros(compat.hints([signature.count])[0], dtype_name(signature.dtype), each_call)
     if isinstance(signature, SizeArg):
         return 0 if "seed_offset" in signature.name else compat.hints([signature.expr])[0]
     return str(name)

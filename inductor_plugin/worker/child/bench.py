@@ -194,19 +194,20 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
     problem = _prepared(job, job.candidates[0], emit)
     if job.check is not None:
         _reference(job, problem, emit)
-    calls: dict[str, tuple[Running, int]] = {}
+    first: dict[str, Running] = {}
+    repeats = 1  # of all: a median of three calls is not the measure that a single call is
     for candidate in job.candidates:
-        first = _first_run(candidate, problem, emit)
-        repeats = repeats_for(timer_for(candidate.output.device), first.call, job.sampling)
-        calls[candidate.candidate_id] = first, repeats
-    conditions = _take_turns(job, calls, started, emit)
+        running = first[candidate.candidate_id] = _first_run(candidate, problem, emit)
+        timer = timer_for(candidate.output.device)
+        repeats = max(repeats, repeats_for(timer, running.call, job.sampling))
+    conditions = _take_turns(job, first, repeats, emit)
     elapsed_s = (time.monotonic() - started) / len(job.candidates)
     library = job.library.candidate_id if job.library is not None else ""
-    rivals = {name: running for name, (running, _) in calls.items() if name != library}
+    rivals = {name: running for name, running in first.items() if name != library}
     damage = _dirty(rivals, problem, emit) if job.check is not None else {}
     outcomes: list[Outcome] = []
-    for name, (first, _) in calls.items():
-        running = rivals.get(name, first)
+    for name, before in first.items():
+        running = rivals.get(name, before)
         outcome = Outcome(name, "ok", elapsed_s=elapsed_s, conditions=conditions[name])
         reason = damage.get(name) or running.overrun()
         if reason:
@@ -220,19 +221,20 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
 
 
 def _take_turns(
-    job: FinalJob, calls: dict[str, tuple[Running, int]], started: float, emit: Emit
+    job: FinalJob, runs: dict[str, Running], repeats: int, emit: Emit
 ) -> dict[str, Conditions]:
     """Sample the candidates in turns, and send the samples; return the conditions in which each was measured.
 
     On a GPU all turns are taken once more, after a pause, where each was disturbed.
     """
+    started = time.monotonic()  # without building operands, the reference and first calls
     leader = job.candidates[0]
     timer = timer_for(leader.output.device)
     emit(Event("start", leader.candidate_id))
-    timer.warm(calls[leader.candidate_id][0].call)
+    timer.warm(runs[leader.candidate_id].call)
     before, host_bound = timer.conditions(), set[str]()
     host_ms = {
-        name: math.inf if launched_as_generated(each.kernel, calls[name][0].call) else 0.0
+        name: math.inf if launched_as_generated(each.kernel, runs[name].call) else 0.0
         for name, each in ((each.candidate_id, each) for each in job.candidates)
     }
     again = job.rounds if leader.output.device != "cpu" else 0
@@ -248,7 +250,7 @@ def _take_turns(
         taken: dict[str, tuple[float, bool]] = {}
         for candidate in order:
             name = candidate.candidate_id
-            taken[name] = _calm_sample(*calls[name], job.sampling, emit)
+            taken[name] = _calm_sample(runs[name], repeats, job.sampling, emit)
             host_bound |= {name} if timer.host_bound else set()
             host_ms[name] = min(host_ms[name], timer.host_ms)
         disturbed = any(disturbed for _, disturbed in taken.values())
@@ -261,7 +263,7 @@ def _take_turns(
     after = {f"{name}_before": value for name, value in before.items()} | timer.conditions()
     own = {
         name: _own(running.call, host_ms[name], host_bound=name in host_bound)
-        for name, (running, _) in calls.items()
+        for name, running in runs.items()
     }
     return {name: (*after.items(), *facts) for name, facts in own.items()}
 

@@ -206,13 +206,31 @@ def _bind_part(part: SequenceStep, tensors: Sequence[torch.Tensor]) -> BoundCall
     if isinstance(kernel, ModuleKernel):
         module = _module(kernel)
         launch = triton_launch.of_module(module, arguments, tensors[-1].device)
-        return launch or functools.partial(module.call, arguments)
+        cleared = [
+            memory
+            for argument, memory in zip(part.arguments, arguments, strict=True)
+            if isinstance(argument, Zeros) and argument.each_call
+        ]
+        return _behind_zeroing(cleared, launch or functools.partial(module.call, arguments))
     assert part.out is not None
     out = _argument(part.out, tensors)
     if isinstance(kernel, ExternKernel):
         return bind_extern(kernel, arguments, out)
     bind: Callable[..., BoundCall] = bind_op if isinstance(kernel, OpKernel) else bind_request
     return bind(kernel, arguments, out)
+
+
+def _behind_zeroing(memory: Sequence[torch.Tensor], launch: BoundCall) -> BoundCall:
+    """Return a launch that zeroes its scratch memory first, as generated code does; the launch itself if there is none."""
+    if not memory:
+        return launch
+
+    def call() -> None:
+        for scratch in memory:
+            scratch.zero_()
+        launch()
+
+    return call
 
 
 def _argument(argument: Argument, tensors: Sequence[torch.Tensor]) -> Any:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -25,7 +24,7 @@ from inductor_plugin.kernels.call import (
 from inductor_plugin.ops.native import library
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.child import bench, launch, triton_launch
-from inductor_plugin.worker.child.inductor import BoundSequence, bind_op
+from inductor_plugin.worker.child.inductor import BoundSequence, _behind_zeroing, bind_op  # pyright: ignore[reportPrivateUsage]
 from inductor_plugin.worker.devices.cpu import CPU
 from inductor_plugin.worker.devices.cuda import CUDA
 from inductor_plugin.worker.jobs import (
@@ -146,10 +145,41 @@ def test_turns_that_were_all_disturbed_are_taken_again_on_a_gpu(
     names = [replace(each, output=replace(each.output, device=device)) for each in (LIBRARY, GOOD)]
     job: Any = SimpleNamespace(candidates=names, rounds=2, sampling=ONCE)
     calls: Any = {
-        each.candidate_id: (SimpleNamespace(candidate=each, call=lambda: None), 1) for each in names
+        each.candidate_id: SimpleNamespace(candidate=each, call=lambda: None) for each in names
     }
-    bench._take_turns(job, calls, time.monotonic(), events.append)  # pyright: ignore[reportPrivateUsage]
+    bench._take_turns(job, calls, 1, events.append)  # pyright: ignore[reportPrivateUsage]
     assert len([each for each in events if each.what == "sample"]) == 2 * turns
+
+
+def test_what_is_done_before_the_first_turn_takes_none_of_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One sample each decided, where operands or the first calls took longer than the limit."""
+    clock_s = [0.0]
+    run = bench._first_run  # pyright: ignore[reportPrivateUsage]
+
+    def slow(*arguments: Any) -> Any:
+        clock_s[0] += 100.0
+        return run(*arguments)
+
+    monkeypatch.setattr(bench, "_first_run", slow)
+    monkeypatch.setattr(bench, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+    assert len(finals(monkeypatch, [1.0] * 6, 3, ONCE)) == 6
+
+
+def test_all_finalists_have_as_many_calls_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer, taken = ScriptedTimer([0.3, 1.0, *[1.0] * 4]), list[int]()
+    sample = timer.sample
+
+    def noted(call: Callable[[], object], repeats: int, *, cold: bool) -> float:
+        taken.append(repeats)
+        return sample(call, repeats, cold=cold)
+
+    monkeypatch.setattr(timer, "sample", noted)
+    monkeypatch.setattr(bench, "timer_for", lambda _: timer)
+    cold = replace(ONCE, min_sample_ms=0.8, cold_cache=True)
+    bench.final(FinalJob("one", (LIBRARY, GOOD), 2, cold), lambda event: None)
+    assert taken == [1, 1, 3, 3, 3, 3]
 
 
 def test_how_the_device_was_is_in_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +255,7 @@ def test_what_is_launched_otherwise_than_in_generated_code_has_no_host_time() ->
     fused = SequenceKernel((*steps, SequenceStep(ModuleKernel("text"), ())))
     assert launched(fused, BoundSequence((*calls, fast), {}))
     assert not launched(fused, BoundSequence((*calls, print), {}))
+    assert not launched(fused, BoundSequence((*calls, _behind_zeroing([torch.ones(1)], fast)), {}))
     assert launched(RequestKernel(b""), fast)
     assert not launched(RequestKernel(b""), print)
 
