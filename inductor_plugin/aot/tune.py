@@ -51,7 +51,8 @@ class TunedProblem:
         library: The library kernel it was compared with, if there is one.
         speedup: Time of the library kernel over that of what runs, 1.0 where it stays; None if one of them is not known.
         known: True if nothing had to be measured.
-        provisional: True if a later compile measures it again, since other work has prolonged samples.
+        provisional: True if a later compile measures it again, since other work has prolonged samples, or the tuning
+            budget ended before the finals.
         rejected_speedup: Where the library kernel stays, its time over that of the fastest other candidate, if both are known.
     """
 

@@ -118,7 +118,10 @@ def _tuned_text(tuned: TuneReport, folder: Path, pin_file: Path | None) -> str:
             "is off here"
         )
     if any(p.provisional for p in problems):
-        lines.append("provisional: other work has prolonged samples; tune again on a quiet machine")
+        lines.append(
+            "provisional: other work has prolonged samples, or the tuning budget ended before the finals; tune again on a "
+            "quiet machine, or with a larger budget"
+        )
     if tuned.frozen:
         lines.append("The weights were frozen; set TORCHINDUCTOR_FREEZING=1 where the model runs.")
     lines.append(f"Cache: {folder}")

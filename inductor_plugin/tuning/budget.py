@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import TypeVar
 
@@ -95,6 +95,7 @@ class Budget:
         self.total_s = total_s
         self.ends = math.inf
         self._expected = 0
+        self._libraries: set[str] = set()
         self._compile_s: list[float] = []
         self._lock = threading.Lock()
 
@@ -109,19 +110,28 @@ class Budget:
         """True if nothing more may be started."""
         return time.monotonic() > self.ends
 
-    def admit(self, candidates: int) -> float:
+    def admit(self, candidates: int, libraries: Mapping[str, int] | None = None) -> float:
         """Return the time until which candidates may be compiled, and keep time to measure them.
 
         What has begun in time may use half of what is kept: half of the candidates, the heaviest, measured are more
         than none.
+
+        Args:
+            candidates: Candidates of one compile job.
+            libraries: How many library kernels are measured with them, by the digest of their problem. They count once,
+                in however many jobs a problem's candidates are compiled.
         """
         with self._lock:
-            self._expected += candidates
+            added = {n: k for n, k in (libraries or {}).items() if n not in self._libraries}
+            expected = self._expected + candidates + sum(added.values())
             compile_s = fmean(self._compile_s) if self._compile_s else 0.0
-            known = self.ends, self.total_s, self._expected, compile_s
+            known = self.ends, self.total_s, expected, compile_s
             latest_start = compile_until(*known)
-            late = time.monotonic() >= latest_start
-            return latest_start if late else compile_until(*known, share=LEAST_MEASURED)
+            if time.monotonic() >= latest_start:
+                return latest_start
+            self._expected = expected
+            self._libraries |= added.keys()
+            return compile_until(*known, share=LEAST_MEASURED)
 
     def compiled(self, elapsed_s: float) -> None:
         """Note what the compile of a unit took."""

@@ -21,7 +21,8 @@ class Verdict:
         rejected_speedup: Where the library kernel stays, its time over that of the fastest other candidate; None if one of
             them is not known.
         given_up: The candidate that would run if the graph were not slower with it.
-        provisional: True if a later compile is to decide again, since other work has prolonged samples.
+        provisional: True if a later compile is to decide again: other work has prolonged samples, or the tuning budget ended
+            before the finals.
     """
 
     winner: str | None
@@ -78,7 +79,8 @@ def _rank(count: int) -> int:
     return rank
 
 
-_PROVISIONAL = "provisional, other work on the machine has prolonged samples"
+_PROLONGED = "other work on the machine has prolonged samples"
+_CUT_SHORT = "the tuning budget ended before the finals"
 
 
 def decide(
@@ -111,23 +113,28 @@ def decide(
     verdict = _decided(medians_ms, libraries, margin, spreads or {}, disturbed, calm)
     if medians_ms.keys().isdisjoint(disturbed) or len(medians_ms) < 2:
         return verdict
-    return _provisional(verdict)
+    return _provisional(verdict, _PROLONGED)
 
 
-def _provisional(verdict: Verdict) -> Verdict:
-    return replace(verdict, reason=f"{verdict.reason} ({_PROVISIONAL})", provisional=True)
+def _provisional(verdict: Verdict, why: str) -> Verdict:
+    return replace(verdict, reason=f"{verdict.reason} (provisional, {why})", provisional=True)
 
 
-def open_to(verdict: Verdict, late: Collection[str]) -> Verdict:
-    """Return a decision as a provisional one, if candidates are out only because other work has prolonged their samples.
+def open_to(
+    verdict: Verdict, late: Collection[str], undecided: Collection[str] = frozenset()
+) -> Verdict:
+    """Return a decision as a provisional one, if candidates are out only by other work, or were not in enough turns.
 
-    How fast these candidates are without other work is not known, so a later compile measures them again.
+    How fast these candidates are is not known, so a later compile measures them again.
 
     Args:
         verdict: The decision among the others.
         late: Candidates that ran, took no part in the decision, and have no undisturbed sample.
+        undecided: Candidates that the end of the tuning budget kept from the finals.
     """
-    return verdict if verdict.provisional or not late else _provisional(verdict)
+    if verdict.provisional or not (late or undecided):
+        return verdict
+    return _provisional(verdict, _PROLONGED if late else _CUT_SHORT)
 
 
 def _decided(
@@ -162,23 +169,32 @@ def _decided(
         name: gains[name].factor if name in gains else medians_ms[library] / ms if ms > 0 else 1.0
         for name, ms in contending.items()
     }
-    winner = max(factors, key=factors.__getitem__)
-    speedup = factors[winner]
-    if winner == library:
+    fastest = max(factors, key=factors.__getitem__)
+    if fastest == library:
         rejected = max((f for name, f in factors.items() if name not in libraries), default=None)
         return Verdict(library, library, "the library kernel is the fastest", 1.0, rejected)
-    unsteady = 1 + sum(spreads.get(name, 0.0) for name in (library, winner)) / 2
-    if winner in gains and gains[winner].low > 1.0:
-        unsteady = 1.0  # it was faster in enough of the turns, however long they were
-    if speedup < max(margin, unsteady):
-        why = (
-            f"below the margin of {margin:g}x"
-            if unsteady <= margin
-            else f"less than the samples vary ({unsteady:.3f}x)"
-        )
-        reason = f"the library kernel stays: {winner} is {speedup:.3f}x faster, {why}"
-        return Verdict(library, library, reason, 1.0, speedup)
-    return Verdict(winner, library, f"{speedup:.3f}x faster than the library kernel", speedup)
+    # Samples of the fastest may vary too much to prove its gain, and those of the next prove theirs.
+    unsteady = {
+        # Faster in enough of the turns, however long they were, is proof enough.
+        name: 1.0
+        if name in gains and gains[name].low > 1.0
+        else 1 + sum(spreads.get(each, 0.0) for each in (library, name)) / 2
+        for name in factors
+        if name not in libraries
+    }
+    proven = [name for name in unsteady if factors[name] >= max(margin, unsteady[name])]
+    winner = max(proven, key=factors.__getitem__, default=None)
+    if winner is not None:
+        speedup = factors[winner]
+        return Verdict(winner, library, f"{speedup:.3f}x faster than the library kernel", speedup)
+    speedup = factors[fastest]
+    why = (
+        f"below the margin of {margin:g}x"
+        if unsteady[fastest] <= margin
+        else f"less than the samples vary ({unsteady[fastest]:.3f}x)"
+    )
+    reason = f"the library kernel stays: {fastest} is {speedup:.3f}x faster, {why}"
+    return Verdict(library, library, reason, 1.0, speedup)
 
 
 def _gains(

@@ -19,16 +19,17 @@ from inductor_plugin.tuning.validity import (
     advice,
     checked,
     disturbance,
+    indecision,
     is_calm,
-    is_provisional,
+    is_undecided,
     limits,
 )
 from inductor_plugin.worker.jobs import Outcome
 
 NOT_FAILED = frozenset({"ok", "skipped", "pruned"})
-FINAL, BEATEN, SCREENED = "final", "beaten", "screened"
+FINAL, BEATEN, SCREENED, ALONE = "final", "beaten", "screened", "alone"
 """The stage a candidate reached: the finals; screening only, though finals took place; screening, and
-no finals took place."""
+no finals took place; measured in this process, which takes part in no finals."""
 _REFERENCE, _REFERENCE_MS = "reference", "reference_ms"
 """Fields of a candidate's provenance: the library kernel of its race, and the median of that there."""
 _SAME, _MOST_CHANGE = 1e-4, 1e3
@@ -50,8 +51,9 @@ def stage(task: Task, candidate: TaskCandidate) -> str:
     """Return the stage that a candidate reached."""
     if candidate.rounds:
         return FINAL
-    # Candidates measured in this process take no part in finals, so they cannot be beaten there.
-    return BEATEN if task.legs and candidate.bench is not None else SCREENED
+    if candidate.bench is None:
+        return ALONE
+    return BEATEN if task.legs else SCREENED
 
 
 def measurement(
@@ -105,12 +107,17 @@ def measured_now(
         own |= limits(candidate.outcome.status, config)
     own |= _reference(task, candidate)
     measured = measurement(offer, candidate, {**provenance, **own})
-    if not (is_provisional(measured) or (candidate.alive and candidate.disturbed)):
+    disturbed = (measured.status == "ok" and measured.noisy) or (
+        candidate.alive and candidate.disturbed
+    )
+    undecided = candidate.alive and candidate.candidate_id in task.undecided
+    if not (disturbed or undecided):
         return measured
     before = ticket.recorded.get(candidate.candidate_id)
     if before is not None and is_kept(ticket, before):
         return before
-    return replace(measured, provenance={**measured.provenance, **disturbance(before)})
+    why = disturbance(before) if disturbed else indecision(before)
+    return replace(measured, provenance={**measured.provenance, **why})
 
 
 def unmeasured(
@@ -187,20 +194,21 @@ def related_ms(row: Measured, rows: Mapping[str, Measured]) -> float | None:
 def raced_again(ticket: TuningTicket, unseen: Sequence[CandidateOffer]) -> list[CandidateOffer]:
     """Return the known candidates that are measured again with unseen ones: times of different clocks decide no race.
 
-    That is the library kernel, by which those of earlier races are related to the new ones (`related_ms`), and the
-    finalists that cannot be: of an earlier version, of a race without an undisturbed library kernel, or without any.
+    That is the library kernel, by which those of earlier races are related to the new ones (`related_ms`), the finalists
+    that cannot be: of an earlier version, of a race without an undisturbed library kernel, or without any; and those that
+    the end of a budget kept from the finals.
     """
     known = [o for o in ticket.offers if o not in unseen and is_usable(ticket, o)]
     library = next((o for o in known if o.library), None)
-    rivals = contending(ticket).keys() - ({library.candidate_id} if library else set())
-    stages = (FINAL,) if ticket.has_library else (FINAL, SCREENED)
-    again = [
-        offer
-        for offer in known
-        if offer.candidate_id in rivals
-        and (row := ticket.measured[offer.candidate_id]).provenance.get("race") in stages
-        and _REFERENCE_MS not in row.provenance
-    ]
+    stages = (FINAL,) if ticket.has_library else (FINAL, SCREENED, ALONE)
+    rows = {name: ticket.measured[name] for name in contending(ticket)}
+    rivals = {
+        name
+        for name, row in rows.items()
+        if row.provenance.get("race") in stages and _REFERENCE_MS not in row.provenance
+    }
+    rivals |= {name for name, row in ticket.measured.items() if is_undecided(row)}
+    again = [o for o in known if o is not library and o.candidate_id in rivals]
     return [library, *again] if library is not None else again
 
 
@@ -211,16 +219,18 @@ def is_usable(ticket: TuningTicket, offer: CandidateOffer) -> bool:
 
 
 def open_to_late(ticket: TuningTicket, verdict: Verdict) -> Verdict:
-    """Return a decision, provisional where candidates that ran are out of the race by disturbed samples alone."""
-    out = medians_of(ticket).keys() - contending(ticket).keys()
-    return open_to(verdict, [name for name in out if ticket.measured[name].disturbed])
+    """Return a decision, provisional where candidates that ran are out by disturbed samples alone, or lack their finals."""
+    ran = medians_of(ticket).keys()
+    out = [n for n in ran - contending(ticket).keys() if ticket.measured[n].disturbed]
+    return open_to(verdict, out, [n for n in ran if is_undecided(ticket.measured[n])])
 
 
 def contending(ticket: TuningTicket) -> dict[str, float]:
     """Return the milliseconds the winner is chosen from: medians, those of earlier races related to the last one.
 
     A candidate that missed the finals was measured in another clock state than the finalists, and
-    only a few times: lucky screening samples must not win a race decided by interleaved rounds.
+    only a few times: lucky screening samples must not win a race decided by interleaved rounds. So must not those of an
+    earlier race that had no finals.
     """
     rows = ticket.measured
     medians = {n: related_ms(rows[n], rows) or ms for n, ms in medians_of(ticket).items()}
@@ -228,4 +238,9 @@ def contending(ticket: TuningTicket) -> dict[str, float]:
     reached = {name: ticket.measured[name].provenance.get("race") for name in medians}
     if not any(reached[name] == FINAL for name in medians.keys() - libraries):
         return medians
-    return {name: ms for name, ms in medians.items() if reached[name] != BEATEN}
+    apart = (BEATEN, SCREENED)
+    return {
+        name: ms
+        for name, ms in medians.items()
+        if reached[name] not in apart or (name in libraries and reached[name] != BEATEN)
+    }

@@ -26,7 +26,7 @@ from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import Agenda, Task, TaskCandidate
 from inductor_plugin.worker.devices.lookup import known, on_host
-from inductor_plugin.worker.jobs import MAY_HAVE_CHANGED, OUT_OF_TIME, Outcome
+from inductor_plugin.worker.jobs import MAY_HAVE_CHANGED, Outcome
 
 if TYPE_CHECKING:
     from inductor_plugin.tuning.builds.builder import Builder
@@ -252,8 +252,7 @@ class Pipeline:
         """Advance a task by one step, or finish it if its time is over."""
         entered = self._enter(task)
         if task.late or task.hopeless:
-            for candidate in task.unscreened():
-                candidate.outcome = Outcome(candidate.candidate_id, "skipped", OUT_OF_TIME)
+            task.cut_short()
             self._finish(task)
         elif not entered:
             task.retry_at = time.monotonic() + _POLL_S
@@ -356,24 +355,14 @@ class Pipeline:
 
     def _final(self, task: Task) -> bool:
         """Run one leg of interleaved rounds; False when no candidate can catch up any more."""
-        samples_ms = {
-            c.candidate_id: c.samples_ms for c in task.entries if c.alive and c.bench is not None
-        }
-        launches = {c.candidate_id: host_ms(c.conditions) for c in task.entries}
-        library = task.reference
-        name = library.candidate_id if library and library.candidate_id in samples_ms else None
-        if task.racing is None:
-            task.racing = race.leaders(samples_ms, name, launches)
-        elif task.legs and task.racing:
-            racing = {n: samples_ms[n] for n in task.racing if n in samples_ms}
-            task.racing = race.contenders(racing, name, launches, task.disturbed)
+        task.racing = task.racers()
         if not task.racing or task.legs >= race.MAX_LEGS:
             return False
         finalists = [task.entry(n) for n in task.racing]
         started = time.perf_counter()
         with self._journal.measuring(task, self.device, [e.name for e in finalists], "final"):
             sampling = race.final_sampling(known(self.device))
-            job = task.final(finalists, library, sampling, race.ROUNDS_PER_LEG)
+            job = task.final(finalists, task.reference, sampling, race.ROUNDS_PER_LEG)
             outcomes = self._bench.final(job)
         elapsed_s, check_s = time.perf_counter() - started, sum(o.check_s for o in outcomes)
         self._journal.count(task, benchmark_s=elapsed_s, check_s=check_s)

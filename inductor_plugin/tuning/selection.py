@@ -10,7 +10,7 @@ from typing import Any
 from inductor_plugin.cache import Measured, Record, Store
 from inductor_plugin.cache.remote.records import RemoteRecords
 from inductor_plugin.config import Config
-from inductor_plugin.cost.host import costs
+from inductor_plugin.cost.host import costs, sample_costs
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning.budget import Budget
@@ -42,11 +42,7 @@ from inductor_plugin.tuning.ticket import (
     turns_of,
     unwanted_libraries,
 )
-from inductor_plugin.tuning.validity import (
-    is_valid,
-    refused_earlier,
-    unused,
-)
+from inductor_plugin.tuning.validity import is_valid, refused_earlier, unused
 from inductor_plugin.worker.devices.lookup import on_host
 from inductor_plugin.worker.jobs import OUT_OF_TIME
 
@@ -237,10 +233,14 @@ class Selection:
 
             ticket.verdict = self._pinned(ticket)
             if ticket.verdict is None:
-                ticket.verdict = decided(times_ms, turns_of(ticket))
+                turns = turns_of(ticket)
+                ticket.verdict = decided(times_ms, turns)
                 launches = launches_of(ticket) if self._host_counts else {}
                 if launches:
-                    by_cost = decided(costs(times_ms, launches), {})
+                    cost_ms = costs(times_ms, launches)
+                    # Where the times on the device decide for all, so do the turns there.
+                    paid = turns if cost_ms == times_ms else sample_costs(turns, launches)
+                    by_cost = decided(cost_ms, paid)
                     ticket.verdict = explained(by_cost, ticket.verdict, launches)
                 ticket.verdict = open_to_late(ticket, ticket.verdict)
         return ticket.verdict

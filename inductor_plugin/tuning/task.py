@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from inductor_plugin.cache import KernelKey, Resources, digest_of
+from inductor_plugin.cost.host import host_ms
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS, Attention, attention_of
@@ -155,6 +156,7 @@ class Task:
         spent: What was done for it: kernels, measurements, failures, seconds.
         news: Set when measurements have come from a remote since the task was made.
         awaits_news: True if some may still come.
+        undecided: Candidates that the end of the budget kept from the turns of the finals that a decision needs.
     """
 
     problem: Problem
@@ -176,6 +178,7 @@ class Task:
     spent: Counters = field(default_factory=Counters)
     news: threading.Event = field(default_factory=threading.Event)
     awaits_news: bool = False
+    undecided: frozenset[str] = frozenset()
 
     @property
     def late(self) -> bool:
@@ -223,6 +226,29 @@ class Task:
         """
         usable = [e for e in self.entries if e.library and (e.outcome is None or e.alive)]
         return min(usable, key=lambda e: e.bench is None, default=None)
+
+    def racers(self) -> tuple[str, ...]:
+        """Return the candidates of the next leg of the finals; empty when no candidate can catch up any more."""
+        samples_ms = {
+            e.candidate_id: e.samples_ms for e in self.entries if e.alive and e.bench is not None
+        }
+        launches = {e.candidate_id: host_ms(e.conditions) for e in self.entries}
+        library = self.reference
+        name = library.candidate_id if library and library.candidate_id in samples_ms else None
+        if self.racing is None:
+            return race.leaders(samples_ms, name, launches)
+        if not self.legs or not self.racing:
+            return self.racing
+        racing = {n: samples_ms[n] for n in self.racing if n in samples_ms}
+        return race.contenders(racing, name, launches, self.disturbed)
+
+    def cut_short(self) -> None:
+        """End the race with the budget: candidates that were not measured are skipped, and who lacks turns is noted."""
+        for candidate in self.unscreened():
+            candidate.outcome = Outcome(candidate.candidate_id, "skipped", OUT_OF_TIME)
+        racers = self.racers() if self.measured else ()
+        few = (name for name in racers if self.entry(name).rounds < race.CALM_TURNS)
+        self.undecided = frozenset(few)
 
     def entry(self, candidate_id: str) -> TaskCandidate:
         """Return a candidate by its id.

@@ -19,7 +19,7 @@ from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task
-from inductor_plugin.tuning.validity import DISTURBED, is_calm
+from inductor_plugin.tuning.validity import DISTURBED, is_calm, is_undecided
 
 if TYPE_CHECKING:
     from inductor_plugin.tuning.pins.pin import Pin
@@ -207,8 +207,15 @@ def spreads(ticket: TuningTicket) -> dict[str, float]:
 
 
 def is_kept(ticket: TuningTicket, before: Measured) -> bool:
-    """Return True if a recorded measurement is kept, not replaced by a disturbed one: it is calm itself, and was repeated only because others were disturbed."""
-    return is_calm(before) and ticket.void.get(before.candidate, DISTURBED) == DISTURBED
+    """Return True if a recorded measurement is kept, not replaced by a disturbed or undecided one.
+
+    It is neither itself, and was repeated only because others were.
+    """
+    return (
+        is_calm(before)
+        and not is_undecided(before)
+        and ticket.void.get(before.candidate, DISTURBED) == DISTURBED
+    )
 
 
 def record_of(

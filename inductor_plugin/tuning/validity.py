@@ -31,6 +31,10 @@ NOT_CHECKED = "numbers not checked"
 """Reason not to use a measurement: its numbers were not compared."""
 DISTURBED = "measured beside other work"
 """Reason to repeat a measurement: other work on the machine has prolonged every sample."""
+UNDECIDED = "the tuning budget ended before its finals"
+"""Reason to repeat a measurement: it could have won, and was not measured in enough turns."""
+_UNDECIDED_FIELD = "undecided"
+"""Field of the provenance that is True of such a measurement."""
 _ATTEMPTS = "attempts"
 _MOST_ATTEMPTS = 6
 AGAIN_S, _LATER = 10.0, 6.0
@@ -66,7 +70,8 @@ def why_void(measured: Measured, config: Config, *, library: bool, reference: bo
         return f"{measured.status} at a limit that has been raised since"
     # Where nothing is measured, a disturbed measurement is better than none.
     again = config.policy == "tune" and is_provisional(measured) and time.time() >= due_at(measured)
-    return DISTURBED if again else ""
+    why = DISTURBED if measured.noisy else UNDECIDED
+    return why if again else ""
 
 
 def unused(
@@ -100,8 +105,13 @@ def why_unused(measured: Measured, config: Config, *, library: bool, reference: 
 
 
 def is_provisional(measured: Measured) -> bool:
-    """Return True if other work on the machine has prolonged all samples, or if they vary by more than their median."""
-    return measured.status == "ok" and measured.noisy
+    """Return True if a later compile repeats a measurement: it is not calm, or not decided."""
+    return measured.status == "ok" and (measured.noisy or is_undecided(measured))
+
+
+def is_undecided(measured: Measured) -> bool:
+    """Return True if a candidate could have won, but the tuning budget ended before it had enough turns of the finals."""
+    return measured.status == "ok" and measured.provenance.get(_UNDECIDED_FIELD) is True
 
 
 def is_calm(measured: Measured) -> bool:
@@ -110,7 +120,7 @@ def is_calm(measured: Measured) -> bool:
 
 
 def attempts(measured: Measured) -> int:
-    """Return how often a disturbed measurement has been tried; 0 for another one."""
+    """Return how often a provisional measurement has been tried; 0 for another one."""
     count = measured.provenance.get(_ATTEMPTS)
     known = count if isinstance(count, int) else 1
     return min(max(known, 1), _MOST_ATTEMPTS) if is_provisional(measured) else 0
@@ -118,16 +128,25 @@ def attempts(measured: Measured) -> int:
 
 def disturbance(before: Measured | None) -> dict[str, Any]:
     """Return the provenance of a disturbed measurement; ``before`` is the one in the record, if any."""
-    return {DISTURBED_FIELD: True, _ATTEMPTS: 1 + (attempts(before) if before is not None else 0)}
+    return {DISTURBED_FIELD: True, **_tried(before)}
+
+
+def indecision(before: Measured | None) -> dict[str, Any]:
+    """Return the provenance of an undecided measurement; ``before`` is the one in the record, if any."""
+    return {_UNDECIDED_FIELD: True, **_tried(before)}
+
+
+def _tried(before: Measured | None) -> dict[str, int]:
+    return {_ATTEMPTS: 1 + (attempts(before) if before is not None else 0)}
 
 
 def due_at(measured: Measured) -> float:
-    """Return when a disturbed measurement is repeated, in seconds since 1970."""
+    """Return when a provisional measurement is repeated, in seconds since 1970."""
     return measured.measured_at + AGAIN_S * _LATER ** (attempts(measured) - 1)
 
 
 def again_at(rows: Iterable[Measured]) -> float:
-    """Return when the first of disturbed measurements is repeated, in seconds since 1970; 0 if none is disturbed."""
+    """Return when the first of provisional measurements is repeated, in seconds since 1970; 0 if none is provisional."""
     return min((due_at(row) for row in rows if is_provisional(row)), default=0.0)
 
 

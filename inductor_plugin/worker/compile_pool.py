@@ -84,7 +84,7 @@ class CompilePool:
         self._queue: queue.PriorityQueue[tuple[float, int, _Queued | None]] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._changed = threading.Condition()
-        self._processes: list[WorkerProcess] = []
+        self._processes: set[WorkerProcess] = set()
         self._spares: list[_Spare] = []
         self._warm: set[WorkerProcess] = set()
         self._threads = 0
@@ -138,7 +138,10 @@ class CompilePool:
         Raises:
             RuntimeError: No thread can be started.
         """
-        self._discard([spare for spare in self._spares if _is_lost(spare)])
+        with self._changed:  # a thread that looks for a spare meanwhile takes none of these
+            lost = [spare for spare in self._spares if _is_lost(spare)]
+            self._spares = [spare for spare in self._spares if spare not in lost]
+        self._discard(lost)
         with self._changed:
             ready = sum(process.alive for process in self._warm) + len(self._spares)
             most = min(most, self.workers, available_bytes() // _SPARE_BYTES)
@@ -148,7 +151,7 @@ class CompilePool:
                 threading.Thread(
                     target=_import_ahead, args=(spare, job), name="prewarm", daemon=True
                 ).start()
-                self._processes.append(process)
+                self._processes.add(process)
                 self._spares.append(spare)
 
     def close(self) -> None:
@@ -176,24 +179,32 @@ class CompilePool:
         """Serve the queue with one worker process, until the pool is closed."""
         process = WorkerProcess(self._settings, name)
         with self._changed:
-            self._processes.append(process)
+            self._processes.add(process)
             closed = self._closed
         if closed:
             process.close()
         try:
             while (queued := self._queue.get()[2]) is not None:
-                process = self._prewarmed(process, queued.job)
+                process = self._worker_for(process, queued.job)
                 self._serve(process, queued)
                 del queued  # not to be kept while this thread waits for the next
         finally:  # also reached if `done` raises: another thread takes over
             process.close()
             with self._changed:
-                self._processes.remove(process)
+                self._processes.discard(process)
                 self._warm.discard(process)
                 self._threads -= 1
                 if self._closed:
                     self._put(None, -math.inf)  # for the replacement thread
                 self._hire()
+
+    def _worker_for(self, process: WorkerProcess, job: CompileJob) -> WorkerProcess:
+        """Return the process that runs a job: a spare, or the thread's own one if there is none or taking it fails."""
+        try:
+            return self._prewarmed(process, job)
+        except Exception:  # noqa: BLE001  the border around a job, as in `_serve`
+            _LOG.exception("inductor-plugin: a compile worker that was started ahead failed")
+            return process
 
     def _prewarmed(self, process: WorkerProcess, job: CompileJob) -> WorkerProcess:
         """Return a spare in place of a process that has not imported what a Triton job needs, while there is one."""
@@ -202,7 +213,7 @@ class CompilePool:
         while (spare := self._spare_for(process)) is not None:
             if spare.imported.wait(_HEAD_START_S) and spare.process.alive:
                 with self._changed:
-                    self._processes.remove(process)
+                    self._processes.discard(process)
                     self._warm.discard(process)
                     self._warm.add(spare.process)
                 process.close()
@@ -219,11 +230,9 @@ class CompilePool:
             return None if self._closed or has_imports or not self._spares else self._spares.pop(0)
 
     def _discard(self, spares: Sequence[_Spare]) -> None:
-        """End spares: one that has idled, that does not start, or whose imports take too long."""
+        """End spares that their caller has taken: one that has idled, that does not start, or whose imports take too long."""
         with self._changed:
-            self._spares = [spare for spare in self._spares if spare not in spares]
-            for spare in spares:
-                self._processes.remove(spare.process)
+            self._processes.difference_update(spare.process for spare in spares)
         for spare in spares:
             spare.process.close()
 

@@ -19,7 +19,10 @@ from inductor_plugin.tuning.budget import (
     heaviest_unit_first,
     weight,
 )
-from tests.support.fakes.tasks import problem
+from inductor_plugin.tuning.builds.item import BuildItem, urgency
+from inductor_plugin.tuning.candidate import CandidateId
+from inductor_plugin.tuning.task import TaskCandidate
+from tests.support.fakes.tasks import entry, problem, task, triton_job
 from tests.support.fakes.waiting import FakeClock
 
 
@@ -106,3 +109,32 @@ def test_what_begins_in_time_may_use_half_of_what_is_kept_for_measuring(
     assert budget.admit(3) == 210.0 - 0.5 * reserve_s
     clock.now = 210.0 - reserve_s
     assert budget.admit(0) == clock.now  # too late to begin
+
+
+def test_a_problem_s_library_kernels_count_once_in_all_its_compile_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeClock(200.0)
+    monkeypatch.setattr(budget_module, "time", clock)
+    budget = Budget(100.0)
+    budget.start()
+    kernels = [
+        TaskCandidate(CandidateId(name, name, "triton", ""), build=triton_job(name))
+        for name in "abcd"
+    ]
+    tuned = task([entry("library", library=True), *kernels], budget=budget)
+    for count, kernel in enumerate(kernels, 2):
+        _, until = urgency([BuildItem(tuned, kernel, lambda: None)])
+        assert until() == 300.0 - 0.5 * count * MEASURE_S
+
+
+def test_what_is_not_admitted_is_given_no_time_to_be_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeClock(200.0)
+    monkeypatch.setattr(budget_module, "time", clock)
+    budget = Budget(10.0)
+    budget.start()
+    clock.now = 208.5
+    assert budget.admit(40, {"many": 10}) < clock.now
+    assert budget.admit(2, {"many": 10}) == 210.0 - 0.5 * 12 * MEASURE_S

@@ -101,6 +101,17 @@ def test_a_gain_within_the_spread_of_the_samples_is_none():
     assert decide(medians, ["library"], 1.02, {"other": 9.0}).winner == "a"
 
 
+def test_a_steady_candidate_wins_where_a_faster_one_varies_too_much() -> None:
+    medians = {"library": 1.0, "noisy": 0.85, "steady": 0.9, "slower": 0.95}
+    turns = {"library": [1.0] * 12, "steady": [0.9] * 12}
+    verdict = decide(medians, ["library"], 1.02, {"noisy": 0.6}, (), turns)
+    assert (verdict.winner, verdict.speedup) == ("steady", pytest.approx(1 / 0.9))
+    spreads = {"noisy": 0.6, "steady": 0.6, "slower": 0.6}
+    rejected = decide(medians, ["library"], 1.02, spreads)
+    assert (rejected.winner, rejected.rejected_speedup) == ("library", pytest.approx(1 / 0.85))
+    assert "noisy is 1.176x faster" in rejected.reason
+
+
 MARGIN, RACES = 1.02, 200
 Noise = Callable[[random.Random], tuple[float, float]]
 """Factors by which other work prolongs the two samples of a turn."""

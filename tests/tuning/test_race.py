@@ -64,11 +64,19 @@ def test_who_is_beaten_beyond_the_quartiles_leaves() -> None:
 
 
 def test_a_race_ends_when_the_leader_cannot_be_caught() -> None:
-    assert race.contenders({"a": [1.0, 1.1], "library": [2.0, 2.1]}, "library") == ()
+    sampled = {"a": [1.0, 1.1, 1.1], "library": [2.0, 2.1, 2.1]}
+    assert race.contenders(sampled, "library") == ()
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_one_or_two_samples_end_no_race(samples: int) -> None:
+    sampled = {"a": [1.0] * samples, "library": [2.0] * samples, "b": [9.0] * 3}
+    assert race.contenders(sampled, "library") == ("a", "library", "b")
+    assert race.contenders({name: [own[0]] * 3 for name, own in sampled.items()}, "library") == ()
 
 
 def test_the_library_kernel_stays_as_the_yardstick_while_others_race() -> None:
-    sampled = {"a": [1.0, 1.2], "b": [1.0, 1.3], "library": [2.0, 2.1]}
+    sampled = {"a": [1.0, 1.2, 1.2], "b": [1.0, 1.3, 1.3], "library": [2.0, 2.1, 2.1]}
     assert race.contenders(sampled, "library") == ("a", "b", "library")
 
 
@@ -85,7 +93,7 @@ def test_a_median_needs_calm_turns(calm: int, turns: int, *, few: bool) -> None:
 
 
 def test_nobody_is_beaten_by_too_few_calm_turns() -> None:
-    sampled = {"a": [1.0], "library": [2.0], "failed": []}
+    sampled = {"a": [1.0] * 3, "library": [2.0] * 3, "failed": []}
     assert race.contenders(sampled, "library", {}, {"library", "out"}) == ("a", "library")
     assert race.contenders(sampled, "library", {}, {"out"}) == ()
     assert race.contenders({"library": [2.0]}, "library", {}, {"library"}) == ()

@@ -62,8 +62,17 @@ def test_the_turns_of_a_race_are_those_that_the_last_library_kernel_took() -> No
     assert turns_of(submitted) == {}
 
 
+@pytest.mark.parametrize(
+    ("host_ms", "speedup"),
+    [
+        ({}, 1.1),
+        ({"library": 0.001, "a": 0.001}, 1.1),
+        ({"library": 2.0}, 1.1),  # that of ``a``, which may be the fastest, is not known
+        ({"library": 1.9, "a": 0.5}, (1.1 + 1.9 * 1.1 / 1.4) / 2),
+    ],
+)
 def test_a_decision_compares_turn_by_turn_in_this_process_and_in_a_later_one(
-    tmp_path: Path,
+    tmp_path: Path, host_ms: dict[str, float], speedup: float
 ) -> None:
     """Each turn takes another time, both kernels alike: medians and spreads alone would leave the library kernel."""
     bench = rig(tmp_path)
@@ -77,12 +86,14 @@ def test_a_decision_compares_turn_by_turn_in_this_process_and_in_a_later_one(
         factor = 1.0 if entry.library else 1 / 1.1
         entry.outcome = Outcome(entry.candidate_id, "ok", error=1e-6)
         entry.samples_ms, entry.rounds = tuple(factor * ms for ms in turns), len(turns)
+        if entry.candidate_id in host_ms:
+            entry.conditions = {"host_ms": host_ms[entry.candidate_id]}
     task.finish(task)
     later = rig(tmp_path)
     for selection, known in ((bench.selection, ticket), (later.selection, later.plan(offers("a")))):
         verdict = selection.decide(known)
         assert verdict.winner == "a"
-        assert verdict.speedup == pytest.approx(1.1)
+        assert verdict.speedup == pytest.approx(speedup)
 
 
 def test_samples_that_are_of_the_same_turns_say_so_in_later_processes_too(tmp_path: Path) -> None:

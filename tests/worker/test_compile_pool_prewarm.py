@@ -158,3 +158,37 @@ def test_no_worker_is_started_ahead_once_the_pool_is_closed(monkeypatch: pytest.
     rig = Rig(monkeypatch, 2)
     rig.pool.close()
     assert rig.prewarm() == []
+
+
+def test_a_spare_that_has_ended_is_discarded_by_whoever_finds_it_first(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A job begins while `prewarm` looks for spares that have ended, and finds the same one."""
+    rig = Rig(monkeypatch, 1)
+    (spare,) = rig.prewarm()
+    spare.lives, is_lost = False, compile_pool._is_lost
+    answered = threading.Event()
+
+    def meanwhile(found: compile_pool._Spare) -> bool:
+        rig.pool.submit(TRITON, lambda _compiled: answered.set())
+        answered.wait(0.2)
+        return is_lost(found)
+
+    monkeypatch.setattr(compile_pool, "_is_lost", meanwhile)
+    rig.pool.prewarm(WARM, 1)
+    assert answered.wait(10.0)
+    assert (TRITON in spare.jobs, spare.is_closed) == (False, True)
+
+
+def test_a_job_is_answered_where_taking_a_spare_fails(monkeypatch: pytest.MonkeyPatch):
+    rig = Rig(monkeypatch, 1)
+    (spare,) = rig.prewarm()
+    spare.lives = False
+
+    def fails() -> None:
+        raise OSError("no such process")
+
+    monkeypatch.setattr(spare, "close", fails)
+    rig.serve(TRITON, TRITON)
+    (own,) = (each for each in rig.made if each is not spare)
+    assert own.jobs == [TRITON, TRITON]

@@ -106,7 +106,7 @@ def is_dropped(graph: Any, key: str, config: Config) -> bool:
         is_compared = due.is_affordable(_left_s(due, config))
     if not (is_late or is_compared):
         return False
-    why = "it rests on disturbed measurements" if is_late else "there is time now to compare it"
+    why = "it rests on provisional measurements" if is_late else "there is time now to compare it"
     logger.info("a graph in Inductor's cache is compiled again: %s", why)
     _LAST.compared = is_compared
     untyped: Any = codecache.FxGraphCache

@@ -79,10 +79,12 @@ def urgency(items: Sequence[BuildItem]) -> tuple[float, Callable[[], float]]:
     def until() -> float:
         if all(item.over for item in items):
             return -math.inf
-        return math.inf if budget is None else budget.admit(measured)
+        if budget is None:
+            return math.inf
+        return budget.admit(len(items), libraries) if task.measured else budget.admit(0)
 
-    libraries = sum(candidate.library for candidate in task.entries)
-    measured = len(items) + libraries if task.measured else 0
+    tasks = {item.task for item in items}
+    libraries = {each.digest: sum(e.library for e in each.entries) for each in tasks}
     rank = float(isinstance(items[0].candidate.build, CppBuild))
     return rank if budget is None else weight(task.problem), until
 

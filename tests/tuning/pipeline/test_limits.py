@@ -54,6 +54,16 @@ def test_after_the_deadline_nothing_more_is_measured(rig: Rig) -> None:
     assert [e.outcome.status for e in pending.entries if e.outcome] == ["ok", *["skipped"] * 3]
 
 
+def test_a_budget_that_ends_before_the_finals_leaves_the_race_undecided(rig: Rig) -> None:
+    limit = budget(LIMIT_S)
+    pending = task([entry("library", library=True), *map(entry, ("a", "slow", "b"))], budget=limit)
+    rig.bench.screen_ms = {"slow": 9.0}
+    rig.bench.during = lambda name: setattr(limit, "ends", 0.0 if name == "b" else limit.ends)
+    assert rig.run(pending)
+    assert rig.bench.finals == []
+    assert pending.undecided == {"library", "a", "b"}
+
+
 def test_with_a_budget_all_are_screened_before_the_finals_the_heaviest_first(rig: Rig) -> None:
     limit = budget(LIMIT_S)
     tasks: list[Task] = []
