@@ -151,12 +151,14 @@ def import_archive(store: Store, file: Path, *, trusted: bool = False) -> Import
     Raises:
         ArchiveError: The file is missing, damaged, of another format, or unsafe.
         TrustError: It holds a kernel that no trusted key has signed.
-        CacheError: The cache cannot be written.
+        CacheError: The cache cannot be written, or not every entry: another process held a lock for long, or a file there
+            cannot be read or is another version's.
     """
     if store.degraded is not None:
         raise CacheError(f"cannot import into {store.root}: {store.degraded}")
+    before = store.unwritten
     imported = _imported(store, file, None, trusted=trusted)
-    _refuse_part(store)
+    _refuse_part(store, before)
     return imported
 
 
@@ -207,22 +209,29 @@ def _staging(store: Store) -> Path:
     return staging
 
 
-def _refuse_part(store: Store) -> None:
+def _refuse_part(store: Store, before: int) -> None:
+    """Raise CacheError if not everything was written; ``before`` is `Store.unwritten` before it was."""
     if store.degraded is not None:
         raise CacheError(f"{store.root} took only a part: {store.degraded}; free some space")
+    count = store.unwritten - before
+    if count:
+        raise CacheError(
+            f"{store.root} took only a part: {count} entries were not written; the warnings say why"
+        )
 
 
 def merge_stores(target: Store, source: Store) -> Imported:
     """Copy all valid entries of one cache into another, as `import_archive` does; others are skipped (`sound_kernels`).
 
     Raises:
-        CacheError: The target cannot be written.
+        CacheError: The target cannot be written, or not every entry.
     """
     if target.degraded is not None:
         raise CacheError(f"cannot merge into {target.root}: {target.degraded}")
+    before = target.unwritten
     kernels = copied_from(source.root, sound_kernels(source.layout))
     merged = _copy_entries(target, source.layout, kernels)
-    _refuse_part(target)
+    _refuse_part(target, before)
     return merged
 
 

@@ -46,10 +46,12 @@ VERBS: tuple[Verb, ...] = (
 """Every verb. A verb imports heavy packages only when it runs."""
 
 _REFUSED = 2
+_UNREAD = 141
+"""The status of a program whose reader is gone, as a shell has it: 128 and the number of SIGPIPE."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit status: 0 done, 1 something is wrong, 2 could not be done.
+    """Run one verb and return the exit status: 0 done, 1 something is wrong, 2 could not be done, 141 nobody read its result.
 
     Args:
         argv: The arguments; this process's own by default.
@@ -69,18 +71,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise OptionError("--cache-dir has no meaning here; name the directories or files")
         with _printable_warnings():
             status: int = arguments.run(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader (`| head`) closed the pipe; without this the interpreter complains at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _is_read()  # a verb that has done its work keeps its status, whoever reads the rest
     except (InductorPluginError, OSError, UnicodeError) as error:
+        if isinstance(error, BrokenPipeError) and not _is_read():
+            return _UNREAD
         reason = report.printable(str(error))
         print(f"inductor-plugin {arguments.verb}: {reason}", file=sys.stderr)
         return _REFUSED
     except KeyboardInterrupt:
         return 130
     return status
+
+
+def _is_read() -> bool:
+    """Write what is printed so far; return False if the reader (``| head``) is gone, and print nothing from now on."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Without this the interpreter complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 class _Printable(logging.Formatter):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import Pack, Store, open_store
+from inductor_plugin.cache import Pack, Store, document, open_store
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.transfer import archive, tape
 from inductor_plugin.cache.transfer.archive import (
@@ -325,6 +325,27 @@ def test_two_caches_merge(tmp_path: Path):
     assert kept is not None
     assert set(kept.candidates) == {"a", "b", "c"}
     assert target.verify() == []
+
+
+@pytest.mark.parametrize("kind", ["record", "kernel", "pack", "quarantine"])
+def test_an_import_that_is_not_written_whole_fails(tmp_path: Path, kind: str):
+    source, store = filled(tmp_path / "a"), open_store(tmp_path / "b")
+    source.put_pack(Pack("H200", "sm_90a", 1.0, {}, ("m:f",), ("mm",), (kernel_key().digest,)))
+    export_archive(source, tmp_path / "x")
+    (stored, *_), (failed,) = source.iter_records(), source.iter_quarantine()
+    places = {
+        "record": store.layout.record(stored.environment, stored.op, stored.digest),
+        "kernel": store.layout.kernel(kernel_key().digest) / "entry.json",
+        "pack": store.layout.pack(source.packs()[0].name),
+        "quarantine": store.layout.quarantine(failed.environment, failed.candidate),
+    }
+    place = places[kind]
+    place.parent.mkdir(parents=True)
+    place.write_bytes(document.dump({"format": 2}))  # of a newer version: it is not replaced
+    with pytest.raises(CacheError, match="took only a part: 1 entries were not written"):
+        import_archive(store, tmp_path / "x", trusted=True)
+    with pytest.raises(CacheError, match="took only a part: 1 entries were not written"):
+        merge_stores(open_store(tmp_path / "b"), source)
 
 
 def test_nothing_is_taken_into_memory_only(tmp_path: Path):
