@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Generator, Sequence
@@ -87,11 +88,25 @@ def _is_read() -> bool:
     """Write what is printed so far; return False if the reader (``| head``) is gone, and print nothing from now on."""
     try:
         sys.stdout.flush()
+        is_read = (
+            not _has_no_reader()
+        )  # a failed write of much leaves nothing that a flush would write
     except BrokenPipeError:
+        is_read = False
+    if not is_read:
         # Without this the interpreter complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_read
+
+
+def _has_no_reader() -> bool:
+    """Return True if standard output is a pipe whose other end is closed."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):  # it is no file of the system
         return False
-    return True
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 class _Printable(logging.Formatter):
