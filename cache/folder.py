@@ -58,12 +58,14 @@ class Folder:
     Attributes:
         layout: Its paths.
         trust: Whose kernels from elsewhere may be loaded.
+        unwritten: Number of entries so far that were to be written and are kept in memory only.
     """
 
     def __init__(self, layout: Layout, trust: Trust | None = None) -> None:
         """Use the directory of ``layout``."""
         self.layout = layout
         self.trust = trust or Trust()
+        self.unwritten = 0
         self._reason: str | None = None
         self._retry_at = math.inf
         self._warned = False
@@ -124,6 +126,11 @@ class Folder:
                 self.layout.root,
                 reason,
             )
+
+    def count_unwritten(self) -> None:
+        """Count an entry that is kept in memory only."""
+        with self._guard:
+            self.unwritten += 1
 
     def write(self, path: Path, fields: dict[str, Any]) -> bool:
         """Write a document with a checksum; if that fails, degrade and return False."""

@@ -271,6 +271,7 @@ class KernelShelf:
         existing = self._memory.get(digest) or self._on_disk(digest)
         if existing is not None:
             return existing
+        self._folder.count_unwritten()
         folder = Path(tempfile.mkdtemp(dir=self._private_scratch()))
         entry = _fill(folder, folder, built)
         if refusal_to_load(entry, self._folder.trust) is not None:

@@ -127,6 +127,9 @@ class PackShelf:
                 atomic.write(path, dump_pack(pack), self._folder.layout.private)
             except OSError as error:
                 self._folder.degrade(error)
+            else:
+                return True
+        self._folder.count_unwritten()
         return True
 
     def digests(self) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,12 +16,13 @@ from inductor_plugin.cache.folder import Folder, Listing, is_damage
 from inductor_plugin.cache.guard import MISSING, is_folder, read
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import part
+from inductor_plugin.cache.lock import HeldLock
 from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)
 
 _LOCK_S = 30.0
-
+_UNWRITTEN = "inductor-plugin: the quarantine of %s is kept in memory only: %s"
 
 MISHAPS = frozenset({"hung", "crashed", "out_of_memory", "sticky_error"})
 """Failures that a busy machine, a full memory or another process may have caused."""
@@ -130,32 +132,48 @@ class QuarantineShelf:
         path = self._folder.layout.quarantine(environment, candidate)
         if self._folder.degraded is None:
             try:
-                with self._folder.lock(f"quarantine-{environment[:8]}", _LOCK_S):
+                with self._lock(environment):
                     entry = self._again(environment, candidate, fields, counts=counts)
                     if self._is_replaceable(path) and self._write(entry):
                         self._folder.forget_damage(path)
                         self._memory.pop((environment, candidate), None)
                         return entry
             except CacheError as error:
-                logger.warning(
-                    "inductor-plugin: the quarantine of %s is kept in memory only: %s",
-                    candidate,
-                    error,
-                )
+                logger.warning(_UNWRITTEN, candidate, error)
         entry = self._again(environment, candidate, fields, counts=counts)
         self._memory[environment, candidate] = entry
+        self._folder.count_unwritten()
         return entry
 
     def add(self, entry: Quarantined) -> bool:
-        """Add an entry of another cache; return False if the candidate's own says as much."""
-        own = self.get(entry.environment, entry.candidate)
-        if own is not None and (own.condemned or not entry.condemned):
+        """Add an entry of another cache; return False if the candidate's own says as much.
+
+        Where it cannot be written, it is kept in memory.
+        """
+        name = entry.environment, entry.candidate
+        path = self._folder.layout.quarantine(*name)
+        if self._folder.degraded is None:
+            try:
+                with self._lock(entry.environment):
+                    own = self.get(*name)
+                    if own is not None and _rank(own) >= _rank(entry):
+                        return False
+                    if self._is_replaceable(path) and self._write(entry):
+                        self._folder.forget_damage(path)
+                        self._memory.pop(name, None)
+                        return True
+            except CacheError as error:
+                logger.warning(_UNWRITTEN, entry.candidate, error)
+        own = self.get(*name)
+        if own is not None and _rank(own) >= _rank(entry):
             return False
-        if self._folder.degraded is not None:
-            self._memory[entry.environment, entry.candidate] = entry
-            return True
-        path = self._folder.layout.quarantine(entry.environment, entry.candidate)
-        return self._is_replaceable(path) and self._write(entry)
+        self._memory[name] = entry
+        self._folder.count_unwritten()
+        return True
+
+    def _lock(self, environment: str) -> HeldLock:
+        """Return the lock of what is in quarantine in an environment."""
+        return self._folder.lock(f"quarantine-{environment[:8]}", _LOCK_S)
 
     def _write(self, entry: Quarantined) -> bool:
         path = self._folder.layout.quarantine(entry.environment, entry.candidate)
@@ -195,11 +213,15 @@ class QuarantineShelf:
         return entries
 
     def release(self, environment: str, candidate: str) -> bool:
-        """Let a candidate be tried again; return False if it was not in quarantine."""
+        """Let a candidate be tried again; return False if it was not in quarantine, or stays there."""
         removed = self._memory.pop((environment, candidate), None) is not None
         try:
-            self._folder.layout.quarantine(environment, candidate).unlink()
+            with self._lock(environment):  # a process that counts one more mishap has read the file
+                self._folder.layout.quarantine(environment, candidate).unlink()
         except MISSING:
+            return removed
+        except CacheError as error:
+            logger.warning("inductor-plugin: %s stays in quarantine: %s", candidate, error)
             return removed
         except OSError as error:
             self._folder.degrade(error)
@@ -244,6 +266,16 @@ class QuarantineShelf:
         except (OSError, ValueError) as error:
             self._folder.report(path, error)
             return None
+
+
+def _rank(entry: Quarantined) -> tuple[bool, int, float, int, str]:
+    """Return the rank of an entry among those of several caches for one candidate: the highest is kept, in any order. Pure.
+
+    One that condemns comes first, then the one with more mishaps, then the later.
+    """
+    mishaps = entry.mishaps if isinstance(entry.mishaps, int) else 0
+    text = json.dumps(entry.plain(), sort_keys=True)
+    return entry.condemned, mishaps, entry.updated, entry.count, text
 
 
 def parse_quarantined(data: bytes, path: Path | None = None) -> Quarantined:

@@ -84,6 +84,7 @@ class RecordShelf:
                     record.describe,
                     error,
                 )
+        self._folder.count_unwritten()
         stored = None
         with suppress(CacheError):
             stored = self._stored(path)

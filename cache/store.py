@@ -49,16 +49,15 @@ def open_store(
 ) -> Store:
     """Return the cache at a path, created with mode 0700 if it does not exist.
 
-    With a read-only, full or missing disk, the store keeps new entries in memory and warns at the first
-    of them; entries on the disk can still be read.
+    With a read-only, full or missing disk, the store keeps new entries in memory and warns at the first of them; those on the disk
+    can still be read.
 
     Args:
         path: The cache directory.
-        limit_bytes: Size of kernels and records beyond which the least recently used are evicted;
-            0 for no limit.
+        limit_bytes: Size of kernels and records beyond which the least recently used are evicted; 0 for no limit.
         memory_only: Do not access the disk.
-        create: If False, neither the directory nor ``schema.json`` is created; the store of a missing
-            directory is empty, and `Store.verify` reports a missing or damaged ``schema.json``.
+        create: If False, neither the directory nor ``schema.json`` is created; the store of a missing directory is empty, and
+            `Store.verify` reports a missing or damaged ``schema.json``.
         second: Another cache directory, which is read after this one and never changed; empty for none.
         read_only: Change nothing on the disk, and count nothing; implies ``create=False``.
         trust: Whose signed kernels may be taken over and loaded; nobody's by default.
@@ -120,11 +119,13 @@ class Store:
         """Why nothing is written to disk, or None."""
         return self._folder.degraded
 
-    def kernel(self, digest: str) -> KernelEntry | None:
-        """Return a kernel whose files are as published, or None.
+    @property
+    def unwritten(self) -> int:
+        """Number of entries so far that were to be written and are kept in memory only."""
+        return self._folder.unwritten
 
-        A damaged kernel is reported once, removed, and treated as missing.
-        """
+    def kernel(self, digest: str) -> KernelEntry | None:
+        """Return a kernel whose files are as published, or None; a damaged one is reported once, removed, and treated as missing."""
         kernel = self._kernels.get(digest)
         if kernel is None and self._second is not None:
             return self._second.kernel(digest)
@@ -213,11 +214,7 @@ class Store:
         return self._records.put(record, combine)
 
     def pin_record(self, record: Record, *, pinned: bool = True) -> None:
-        """Protect a record and its winner's kernel from eviction, or stop protecting them.
-
-        Raises:
-            CacheError: The lock was not free within a minute.
-        """
+        """Protect a record and its winner's kernel from eviction, or stop; CacheError if the lock is not free within a minute."""
         self._records.pin(record, pinned=pinned)
 
     def put_environment(self, fields: Mapping[str, Any]) -> str:
@@ -260,7 +257,7 @@ class Store:
         return self._quarantine.among(environment, candidates)
 
     def release(self, environment: str, candidate: str) -> bool:
-        """Let a candidate be tried again; return False if it was not in quarantine."""
+        """Let a candidate be tried again; return False if it was not in quarantine, or stays there."""
         return self._quarantine.release(environment, candidate)
 
     def retry(self, entry: Quarantined) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import threading
 import time
-from collections.abc import Container, Iterable
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,7 @@ from inductor_plugin.cache.size.usage import (
     kernel_stamps,
     leftovers,
     record_stamps,
+    total_bytes,
 )
 from inductor_plugin.errors import CacheError
 
@@ -62,7 +65,7 @@ class Pruned:
     Attributes:
         kernels: Compiled kernels.
         records: Records.
-        bytes: Size of both.
+        bytes: Bytes that the disk has freed with both: a library that a remaining kernel shares is not among them.
         leftovers: Unfinished files of killed processes.
         locks: Lock files that no process held.
         bytes_left: Size of the remaining kernels and records.
@@ -83,25 +86,34 @@ class Pruned:
 
 
 def choose(
-    stamps: Iterable[Stamp], spared: Container[Path], excess_bytes: int, used_before: float | None
+    stamps: Iterable[Stamp],
+    spared: Container[Path],
+    excess_bytes: int,
+    used_before: float | None,
+    used_until: float = math.inf,
 ) -> list[Stamp]:
     """Return the entries to evict, least recently used first. Pure.
 
     Args:
         stamps: All entries.
         spared: Entries that must stay.
-        excess_bytes: Bytes to free.
+        excess_bytes: Bytes to free. A file that entries share is freed with the last of them.
         used_before: Entries last used before this time are evicted in any case; in seconds since 1970.
+        used_until: Entries used later stay; in seconds since 1970.
     """
+    everything = sorted(stamps, key=_used_at)
+    sharers = Counter(file for stamp in everything for file in stamp.links)
     evicted: list[Stamp] = []
-    for stamp in sorted(stamps, key=_used_at):
+    for stamp in everything:
         stale = used_before is not None and stamp.used_at < used_before
-        if excess_bytes <= 0 and not stale:
+        if (excess_bytes <= 0 and not stale) or stamp.used_at > used_until:
             break  # all others were used later
         if stamp.path in spared:
             continue
         evicted.append(stamp)
-        excess_bytes -= stamp.bytes
+        sharers.subtract(stamp.links)
+        freed = sum(file.bytes for file in stamp.links if not sharers[file])
+        excess_bytes -= stamp.bytes + freed
     return evicted
 
 
@@ -124,9 +136,10 @@ def prune(
         grace_s: Spare entries used within this many seconds.
         dry_run: Remove nothing, and return what would be removed.
     """
-    layout, now = folder.layout, time.time()
+    layout = folder.layout
     kernels, records = kernel_stamps(layout), record_stamps(layout)
-    total = sum(stamp.bytes for stamp in [*kernels, *records])
+    now = time.time()  # no entry was used later
+    total = total_bytes([*kernels, *records])
     excess = 0 if max_bytes is None else total - max_bytes
     before = None if older_than_s is None else now - older_than_s
     removed: dict[str, list[Stamp]] = {"kernels": [], "records": []}
@@ -136,27 +149,34 @@ def prune(
             ("kernels", kernels, remove_kernel),
             ("records", records, remove_record),
         ):
-            idle = [stamp for stamp in stamps if stamp.used_at <= now - grace_s]
-            oldest = choose(idle, (), excess, before)
-            doomed = choose(idle, _kept(kind, layout), excess, before) if oldest else []
+            idle = now - grace_s
+            oldest = choose(stamps, (), excess, before, idle)
+            doomed = choose(stamps, _kept(kind, layout), excess, before, idle) if oldest else []
             spared += len(oldest) - len(doomed)
             chosen += len(doomed)
             removed[kind] = [stamp for stamp in doomed if dry_run or remove(folder, stamp.path)]
-            excess -= sum(stamp.bytes for stamp in removed[kind])
+            excess -= _freed(stamps, removed[kind])
     gone = [*removed["kernels"], *removed["records"]]
+    freed = _freed([*kernels, *records], gone)
     old = list(leftovers(layout))
     graphs = graphs_without_records(layout, {stamp.place for stamp in removed["records"]})
     return Pruned(
         kernels=len(removed["kernels"]),
         records=len(removed["records"]),
-        bytes=sum(stamp.bytes for stamp in gone),
+        bytes=freed,
         leftovers=len(old) if dry_run else sweep(old),
         locks=0 if dry_run else _remove_locks(layout.locks, now - LOCK_AGE_S),
-        bytes_left=total - sum(stamp.bytes for stamp in gone),
+        bytes_left=total - freed,
         pinned=spared,
         in_use=chosen - len(gone),
         graphs=len(graphs) if dry_run else _unlinked(graphs),
     )
+
+
+def _freed(stamps: Sequence[Stamp], gone: Sequence[Stamp]) -> int:
+    """Return the bytes that the disk frees when some of the entries go. Pure."""
+    places = {stamp.place for stamp in gone}
+    return total_bytes(stamps) - total_bytes(s for s in stamps if s.place not in places)
 
 
 def clear(folder: Folder) -> dict[str, int]:
@@ -299,7 +319,7 @@ class SizeLimit:
             if self._size_bytes is None or self._unscanned >= _RESCAN:
                 layout, self._unscanned = self._folder.layout, 0
                 stamps = [*kernel_stamps(layout), *record_stamps(layout)]
-                self._size_bytes = sum(stamp.bytes for stamp in stamps)
+                self._size_bytes = total_bytes(stamps)
             too_much = self._size_bytes > self._limit_bytes
         if too_much:
             self._evict()

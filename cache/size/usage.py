@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -18,6 +18,7 @@ from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.owner import has_ended
 from inductor_plugin.cache.quarantine import quarantine_files
+from inductor_plugin.cache.record import AHEAD_S
 from inductor_plugin.cache.records import environment_files, parse_record, record_entries
 
 LEFTOVER_S = 86400.0
@@ -64,23 +65,48 @@ class Usage:
         return asdict(self)
 
 
+class LinkedFile(NamedTuple):
+    """A file that has several names; the disk has its bytes once, and frees them with the last name.
+
+    Attributes:
+        device: Number of its file system.
+        inode: Its number there.
+        bytes: Its size.
+    """
+
+    device: int
+    inode: int
+    bytes: int
+
+
 class Stamp(NamedTuple):
     """Size and last use of an entry that may be evicted. A tuple: there may be a million.
 
     Attributes:
         place: Path of the kernel's folder or the record's file.
-        bytes: Its size.
+        bytes: Its size, without its linked files.
         used_at: Time of the last use, in seconds since 1970.
+        links: Its files that have several names: a library of several kernels is hard-linked into the folder of each.
     """
 
     place: str
     bytes: int
     used_at: float
+    links: tuple[LinkedFile, ...] = ()
 
     @property
     def path(self) -> Path:
         """The kernel's folder or the record's file."""
         return Path(self.place)
+
+
+def total_bytes(stamps: Iterable[Stamp]) -> int:
+    """Return the size of entries on the disk: a file that several of them share counts once. Pure."""
+    alone, linked = 0, set[LinkedFile]()
+    for stamp in stamps:
+        alone += stamp.bytes
+        linked.update(stamp.links)
+    return alone + sum(file.bytes for file in linked)
 
 
 def usage(layout: Layout, *, look: bool = False, look_s: float = math.inf) -> Usage:
@@ -96,8 +122,8 @@ def usage(layout: Layout, *, look: bool = False, look_s: float = math.inf) -> Us
     environments = list(environment_files(layout.records))
     quarantined = quarantine_files(layout.quarantined)
     documents = [*environments, *quarantined]
-    kernel_bytes = sum(stamp.bytes for stamp in kernels)
-    others_bytes = sum(stamp.bytes for stamp in records) + sum(_size(path) for path in documents)
+    kernel_bytes = total_bytes(kernels)
+    others_bytes = total_bytes(records) + sum(_size(path) for path in documents)
     counted = Usage(
         records=len(records),
         kernels=len(kernels),
@@ -140,33 +166,45 @@ def _scattered(places: Sequence[str]) -> Iterator[str]:
 
 def kernel_stamps(layout: Layout) -> list[Stamp]:
     """Return size and last use of every kernel; kernels that disappear meanwhile are skipped."""
-    stamps: list[Stamp] = []
+    stamps, now = list[Stamp](), time.time()
     for folder in kernel_folders(layout.kernels):
-        size, used = 0, 0.0
+        size, used, links = 0, 0.0, list[LinkedFile]()
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     status = entry.stat()
-                    # A library of several kernels is hard-linked into the folder of each of them.
-                    size += status.st_size // status.st_nlink
+                    if status.st_nlink > 1:
+                        links.append(LinkedFile(status.st_dev, status.st_ino, status.st_size))
+                    else:
+                        size += status.st_size
                     if entry.name == ENTRY:
-                        used = max(status.st_atime, status.st_mtime)
+                        used = _believed(max(status.st_atime, status.st_mtime), now)
         except OSError:
             continue
-        stamps.append(Stamp(str(folder), size, used))
+        stamps.append(Stamp(str(folder), size, used, tuple(links)))
     return stamps
 
 
 def record_stamps(layout: Layout) -> list[Stamp]:
     """Return size and last use of every record, in no order; records that disappear meanwhile are skipped."""
-    stamps: list[Stamp] = []
+    stamps, now = list[Stamp](), time.time()
     for entry in record_entries(layout.records):
         try:
             status = entry.stat()
         except OSError:
             continue
-        stamps.append(Stamp(entry.path, status.st_size, max(status.st_atime, status.st_mtime)))
+        used = _believed(max(status.st_atime, status.st_mtime), now)
+        stamps.append(Stamp(entry.path, status.st_size, used))
     return stamps
+
+
+def _believed(used_at: float, now: float) -> float:
+    """Return a time of use that is not in the future. Pure.
+
+    One that is more than `AHEAD_S` ahead is of a clock that was wrong: the entry counts as the oldest, as records do that
+    were measured then, and not as in use for years.
+    """
+    return 0.0 if used_at > now + AHEAD_S else min(used_at, now)
 
 
 def leftovers(layout: Layout) -> list[Path]:

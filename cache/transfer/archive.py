@@ -14,7 +14,7 @@ from inductor_plugin.cache import atomic
 from inductor_plugin.cache.entry import ENTRY, KernelEntry, Way, parse_entry
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.kernels import kernel_folders
-from inductor_plugin.cache.layout import Layout, part
+from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.pack import Pack, pack_files, parse_pack
 from inductor_plugin.cache.quarantine import Quarantined, parse_quarantined, quarantine_files
 from inductor_plugin.cache.record import Record
@@ -33,6 +33,15 @@ from inductor_plugin.cache.transfer.kernels import (
     copy_kernels,
     outgoing,
     sound_kernels,
+)
+from inductor_plugin.cache.transfer.selection import (
+    name_of,
+    packed,
+    selected,
+    sound_environment,
+    sound_pack,
+    sound_quarantined,
+    sound_record,
 )
 from inductor_plugin.cache.trust.keys import Signer
 from inductor_plugin.cache.verify import unlisted
@@ -91,7 +100,7 @@ def export_archive(
         file: The file to write or replace, in an existing folder.
         environment: Only environments with this prefix of their digest, and the kernels their records name.
         op: Only records of this operator, and the kernels they name.
-        pack: Only this pack and its kernels, which the cache must hold.
+        pack: Only this pack and its kernels, which the cache or its second one must hold.
         signer: Signs the kernels that were built in this cache; signatures of others travel in any case.
 
     Raises:
@@ -102,15 +111,20 @@ def export_archive(
             f"cannot write {file}: there is no folder {file.parent}; make it or name another file"
         )
     layout = store.layout
-    selected = _selected(layout, environment, op) if pack is None else _packed(store, pack)
-    names = sorted(str(path.relative_to(layout.root)) for path in selected)
     try:
+        if pack is None:
+            paths = selected(layout, environment, op)
+            files = {name_of(layout, path): outgoing(path, signer) for path in paths}
+        else:
+            store.put_pack(pack)
+            files = packed(store, pack, signer)
+        names = sorted(files)
         with (
             draft_of(file) as draft,
             draft.open("wb") as raw,
-            gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+            gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped,
         ):
-            tape.write({name: outgoing(layout.root / name, signer) for name in names}, packed)
+            tape.write({name: files[name] for name in names}, zipped)
     except OSError as error:
         raise ArchiveError(f"cannot write {file}: {error}; name another file") from error
     return {
@@ -137,12 +151,14 @@ def import_archive(store: Store, file: Path, *, trusted: bool = False) -> Import
     Raises:
         ArchiveError: The file is missing, damaged, of another format, or unsafe.
         TrustError: It holds a kernel that no trusted key has signed.
-        CacheError: The cache cannot be written.
+        CacheError: The cache cannot be written, or not every entry: another process held a lock for long, or a file there
+            cannot be read or is another version's.
     """
     if store.degraded is not None:
         raise CacheError(f"cannot import into {store.root}: {store.degraded}")
+    before = store.unwritten
     imported = _imported(store, file, None, trusted=trusted)
-    _refuse_part(store)
+    _refuse_part(store, before)
     return imported
 
 
@@ -193,81 +209,30 @@ def _staging(store: Store) -> Path:
     return staging
 
 
-def _refuse_part(store: Store) -> None:
+def _refuse_part(store: Store, before: int) -> None:
+    """Raise CacheError if not everything was written; ``before`` is `Store.unwritten` before it was."""
     if store.degraded is not None:
         raise CacheError(f"{store.root} took only a part: {store.degraded}; free some space")
+    count = store.unwritten - before
+    if count:
+        raise CacheError(
+            f"{store.root} took only a part: {count} entries were not written; the warnings say why"
+        )
 
 
 def merge_stores(target: Store, source: Store) -> Imported:
     """Copy all valid entries of one cache into another, as `import_archive` does; others are skipped (`sound_kernels`).
 
     Raises:
-        CacheError: The target cannot be written.
+        CacheError: The target cannot be written, or not every entry.
     """
     if target.degraded is not None:
         raise CacheError(f"cannot merge into {target.root}: {target.degraded}")
+    before = target.unwritten
     kernels = copied_from(source.root, sound_kernels(source.layout))
     merged = _copy_entries(target, source.layout, kernels)
-    _refuse_part(target)
+    _refuse_part(target, before)
     return merged
-
-
-def _selected(layout: Layout, environment: str | None, op: str | None) -> Iterator[Path]:
-    """Yield the valid files to export."""
-    environments: set[str] = set()
-    kernels: set[str] = set()
-    for path in record_files(layout.records):
-        selected = path.parent.parent.name.startswith(environment or "") and (
-            op is None or path.parent.name == part(op)
-        )
-        record = _sound_record(path) if selected else None
-        if record is not None:
-            environments.add(path.parent.parent.name)
-            kernels.update(
-                measured.kernel for measured in record.candidates.values() if measured.kernel
-            )
-            yield path
-    everything = environment is None and op is None
-    for path in environment_files(layout.records):
-        if (everything or path.parent.name in environments) and _sound_environment(path):
-            yield path
-    sent: set[str] = set()
-    for entry in sound_kernels(layout, None if everything else kernels):
-        sent.add(entry.digest)
-        yield from (entry.folder / name for name in (ENTRY, *entry.files))
-    for path in quarantine_files(layout.quarantined):
-        if everything or path.parent.name in environments:
-            yield path
-    if everything:
-        # A pack is exported only if all of its kernels are.
-        yield from (path for path in pack_files(layout.packs) if _is_whole(path, sent))
-
-
-def _packed(store: Store, pack: Pack) -> Iterator[Path]:
-    """Yield the files of a pack."""
-    store.put_pack(pack)
-    yield store.layout.pack(pack.name)
-    for digest in pack.kernels:
-        entry = store.kernel(digest)
-        if entry is None:
-            raise ArchiveError(
-                f"kernel {digest[:12]} of the pack is not in {store.root} any more; compile it again"
-            )
-        yield from (entry.folder / name for name in (ENTRY, *entry.files))
-
-
-def _sound_record(path: Path) -> Record | None:
-    try:
-        return parse_record(read(path), path)
-    except (OSError, ValueError):
-        return None
-
-
-def _sound_environment(path: Path) -> dict[str, Any] | None:
-    try:
-        return parse_environment(read(path), path.parent.name)
-    except (OSError, ValueError):
-        return None
 
 
 def _check(staged: Layout, file: str, hashes: Mapping[str, str]) -> None:
@@ -330,16 +295,16 @@ def _copy_entries(store: Store, source: Layout, entries: Iterable[KernelEntry]) 
     environments = [
         _is_new_environment(store, path.parent.name, fields)
         for path in environment_files(source.records)
-        if (fields := _sound_environment(path)) is not None
+        if (fields := sound_environment(path)) is not None
     ]
     records = [
         _placed(store, record)
         for path in record_files(source.records)
-        if (record := _sound_record(path)) is not None
+        if (record := sound_record(path)) is not None
     ]
     copied = copy_kernels(store, entries)
     quarantined = [store.add_quarantined(entry) for entry in _sound_quarantine(source)]
-    packs = [pack for path in pack_files(source.packs) if (pack := _sound_pack(path)) is not None]
+    packs = [pack for path in pack_files(source.packs) if (pack := sound_pack(path)) is not None]
     new_packs = [store.put_pack(pack) for pack in packs]
     unchanged = (
         environments.count(False),
@@ -377,24 +342,5 @@ def _placed(store: Store, record: Record) -> Literal["new", "merged", "unchanged
 
 
 def _sound_quarantine(source: Layout) -> Iterator[Quarantined]:
-    entries = (_sound_quarantined(path) for path in quarantine_files(source.quarantined))
+    entries = (sound_quarantined(path) for path in quarantine_files(source.quarantined))
     return (entry for entry in entries if entry is not None)
-
-
-def _sound_quarantined(path: Path) -> Quarantined | None:
-    try:
-        return parse_quarantined(read(path))
-    except (OSError, ValueError):
-        return None
-
-
-def _is_whole(path: Path, kernels: set[str]) -> bool:
-    pack = _sound_pack(path)
-    return pack is not None and kernels.issuperset(pack.kernels)
-
-
-def _sound_pack(path: Path) -> Pack | None:
-    try:
-        return parse_pack(read(path))
-    except (OSError, ValueError):
-        return None

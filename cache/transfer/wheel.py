@@ -73,6 +73,8 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
     stem = f"{_slug(name)}-{version}"
     tag = f"py3-none-linux_{_slug(contents.machine)}"
     package = f"{_slug(name)}_kernels"
+    if not package.isidentifier():
+        raise PackError(f"name is {name!r}; begin it with a letter, as Python's modules do")
     metadata = _headers(
         {
             "Metadata-Version": "2.1",

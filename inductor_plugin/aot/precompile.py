@@ -27,6 +27,7 @@ from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.aot.lack import nothing_compiled, warnings_of
 from inductor_plugin.aot.lower import Lowered, ModelAndInputs, lower_model
 from inductor_plugin.aot.measure import as_node, node_of
+from inductor_plugin.aot.store import store_to_write
 from inductor_plugin.cache import KernelEntry, Pack, Store, open_store
 from inductor_plugin.cache.report import printable
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive
@@ -50,7 +51,6 @@ from inductor_plugin.ops.native import source as sites
 from inductor_plugin.ops.native.library import reason as library_reason
 from inductor_plugin.problem.target import Target, names
 from inductor_plugin.tuning.counters import COUNTERS, Stats
-from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.version import __version__
 from inductor_plugin.worker.bench_farm.fit import NodeFacts
 
@@ -170,6 +170,7 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
         WorkerError: No node has the GPU that is to be measured on.
         PackError: A model raises, nothing was compiled, or the written file is not sound.
         ArchiveError: The file cannot be written.
+        CacheError: The cache cannot be written to, so that what is compiled would be lost.
     """
     started, before = time.perf_counter(), COUNTERS.snapshot()
     gpu = _gpu(request.target)
@@ -185,9 +186,9 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
         )
     signer = open_signer(request.config.signing_key)  # before minutes of compiling
     config = replace(request.config, policy="build", compile_timeout_s=_TIMEOUT_S)
+    store = store_to_write(config)
     node = node_of(gpu, config) if request.measure else None
     lowered = _lower(request, gpu, config, say)
-    store = RUNTIME.store(config)
     digests = sorted({digest for problem in lowered for digest in problem.kernels})
     if not digests:
         raise PackError(nothing_compiled(lowered))

@@ -16,6 +16,8 @@ from torch import nn
 
 from inductor_plugin.activation import observe, record
 from inductor_plugin.aot import models
+from inductor_plugin.aot.store import store_to_write
+from inductor_plugin.config import Config, split
 from inductor_plugin.errors import OptionError
 from inductor_plugin.tuning.counters import COUNTERS, Stats
 from inductor_plugin.tuning.ticket import TuningTicket
@@ -78,6 +80,7 @@ class TuneReport:
         seconds: Seconds of all compiles and first calls.
         problems: The problems, each once, those that gained most first.
         stats: Counters of the plugin.
+        unwritten: Number of results that could not be written to the cache, and are lost with this process.
     """
 
     model: str
@@ -87,6 +90,7 @@ class TuneReport:
     seconds: float
     problems: tuple[TunedProblem, ...]
     stats: Stats
+    unwritten: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
@@ -102,7 +106,10 @@ def tune(request: TuneRequest, say: Callable[[str], None] = print) -> TuneReport
 
     Raises:
         OptionError: There is no such model, or it has no output with a gradient to train on.
+        CacheError: The cache cannot be written to, or is off.
     """
+    store = store_to_write(Config.load(split(request.options)[0]))
+    lost = store.unwritten
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, sets = models.load_sets(request.model)
     model, sets = model.to(device).train(request.training), models.moved(sets, device)
@@ -129,6 +136,7 @@ def tune(request: TuneRequest, say: Callable[[str], None] = print) -> TuneReport
         seconds=time.perf_counter() - started,
         problems=_problems(list(tickets.values())),
         stats=COUNTERS.snapshot().since(before),
+        unwritten=store.unwritten - lost,
     )
 
 

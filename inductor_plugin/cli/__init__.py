@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Generator, Sequence
@@ -46,10 +47,12 @@ VERBS: tuple[Verb, ...] = (
 """Every verb. A verb imports heavy packages only when it runs."""
 
 _REFUSED = 2
+_UNREAD = 141
+"""The status of a program whose reader is gone, as a shell has it: 128 and the number of SIGPIPE."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit status: 0 done, 1 something is wrong, 2 could not be done.
+    """Run one verb and return the exit status: 0 done, 1 something is wrong, 2 could not be done, 141 nobody read its result.
 
     Args:
         argv: The arguments; this process's own by default.
@@ -69,18 +72,41 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise OptionError("--cache-dir has no meaning here; name the directories or files")
         with _printable_warnings():
             status: int = arguments.run(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader (`| head`) closed the pipe; without this the interpreter complains at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _is_read()  # a verb that has done its work keeps its status, whoever reads the rest
     except (InductorPluginError, OSError, UnicodeError) as error:
+        if isinstance(error, BrokenPipeError) and not _is_read():
+            return _UNREAD
         reason = report.printable(str(error))
         print(f"inductor-plugin {arguments.verb}: {reason}", file=sys.stderr)
         return _REFUSED
     except KeyboardInterrupt:
         return 130
     return status
+
+
+def _is_read() -> bool:
+    """Write what is printed so far; return False if the reader (``| head``) is gone, and print nothing from now on."""
+    try:
+        sys.stdout.flush()
+        is_read = (
+            not _has_no_reader()
+        )  # a failed write of much leaves nothing that a flush would write
+    except BrokenPipeError:
+        is_read = False
+    if not is_read:
+        # Without this the interpreter complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_read
+
+
+def _has_no_reader() -> bool:
+    """Return True if standard output is a pipe whose other end is closed."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):  # it is no file of the system
+        return False
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 class _Printable(logging.Formatter):

@@ -68,8 +68,11 @@ class DemoReport:
     problems: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain JSON values."""
-        return asdict(self)
+        """Return the report as plain JSON values; an ``error`` that is no number is None."""
+        plain = asdict(self)
+        for run in (plain["first"], plain["second"]):
+            run["error"] = run["error"] if math.isfinite(run["error"]) else None
+        return plain
 
 
 def run_demo(

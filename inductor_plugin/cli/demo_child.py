@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -61,11 +62,16 @@ def measure(spec: str, device: str, options: dict[str, Any]) -> dict[str, Any]:
     return {
         "torch": str(torch.__version__),
         "compile_s": compile_s,
-        "error": max(map(_error, actual, expected), default=0.0),
+        "error": _largest([_error(*both) for both in zip(actual, expected, strict=True)]),
         "tolerance": max(map(_tolerance, expected), default=0.0),
         "stats": inductor_plugin.stats().to_dict(),
         "provisional": sum(any(map(is_provisional, t.measured.values())) for t in tickets),
     }
+
+
+def _largest(errors: Sequence[float]) -> float:
+    """Return the largest error, not a number if one of them is none: `max` depends on their order then."""
+    return math.nan if any(map(math.isnan, errors)) else max(errors, default=0.0)
 
 
 def _error(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import Record, Store, report
+from inductor_plugin.cache.transfer.draft import draft_of, exclusive
 from inductor_plugin.cli.source import environments_here, read_pin_file
 from inductor_plugin.cli.verb import (
     Verb,
@@ -70,7 +71,8 @@ def _pin(arguments: Namespace) -> int:
     if {pin.template for pin in pins} - {"", *default_registry().names()}:
         add_templates()  # as in `_check`: without its identity a later version of a template could not be recognized
     content = pin_file(pins, environments, default_registry().identity())
-    file.write_text(dump(content), encoding="utf-8")
+    with exclusive(file), draft_of(file) as draft:
+        draft.write_text(dump(content), encoding="utf-8")
     say(arguments, {"file": str(file), "pins": len(pins)}, f"{len(pins)} decisions pinned")
     return 0
 

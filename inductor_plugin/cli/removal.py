@@ -146,6 +146,9 @@ def _forgotten(store: Store, place: tuple[str, str, str]) -> dict[str, Any]:
         raise CacheError(f"record {digest[:12]} is in use by another process; try again")
     for entry in quarantined:
         store.release(environment, entry.candidate)
+        if store.quarantined(environment, entry.candidate) is not None:
+            why = store.degraded or "another process writes there; try again"
+            raise CacheError(f"{entry.candidate} stays in quarantine: {why}")
     return {
         "key": digest,
         "environment": environment,

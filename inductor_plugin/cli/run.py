@@ -19,7 +19,7 @@ from inductor_plugin.cli.verb import (
     output_file,
     say,
 )
-from inductor_plugin.errors import WorkerError
+from inductor_plugin.errors import CacheError, WorkerError
 
 if TYPE_CHECKING:
     from inductor_plugin.aot.tune import TunedProblem, TuneReport
@@ -99,6 +99,10 @@ def _tune(arguments: Namespace) -> int:
     )
     tuned = tune(request, say=lines_to(arguments))
     say(arguments, tuned.to_dict(), _tuned_text(tuned, folder, pin_file))
+    if tuned.unwritten:
+        raise CacheError(
+            f"{tuned.unwritten} results are lost, for {folder} could not be written to; the warnings say why"
+        )
     return 0
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -275,11 +275,13 @@ def say(arguments: Namespace, fields: Any, text: str) -> None:
 
 
 def lines_to(arguments: Namespace) -> Callable[[str], None]:
-    """Return a function that prints progress lines; with ``--json`` they are dropped."""
+    """Return a function that prints progress lines; with ``--json``, or once nobody reads them, they are dropped."""
 
     def print_line(text: str) -> None:
         if not arguments.json:
-            print(text, flush=True)
+            # Progress is not the result: the work goes on without a reader (`| head -1`).
+            with suppress(BrokenPipeError):
+                print(text, flush=True)
 
     return print_line
 

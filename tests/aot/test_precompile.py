@@ -22,7 +22,13 @@ from inductor_plugin.aot.precompile import precompile as run
 from inductor_plugin.cache import Pack, open_store
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive
 from inductor_plugin.config import Config, process_environment
-from inductor_plugin.errors import ArchiveError, OptionError, PackError, TargetError
+from inductor_plugin.errors import (
+    ArchiveError,
+    CacheError,
+    OptionError,
+    PackError,
+    TargetError,
+)
 from inductor_plugin.inductor import native
 from inductor_plugin.kernels.nvcc import NoToolkit, find
 from inductor_plugin.ops.native import source as sites
@@ -268,6 +274,18 @@ def test_the_library_of_call_sites_comes_with_cutlass_kernels(
     other = open_store(tmp_path / "other")
     import_archive(other, request_.out, trusted=True)
     assert (other.kernel(sites.key().digest) is not None) is compiler
+
+
+def test_nothing_is_compiled_into_a_cache_that_cannot_keep_it(
+    request_: Request, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precompile, "_lower", lambda *_: pytest.fail("it is lowered"))
+    off = replace(request_, config=replace(request_.config, cache="off"))
+    with pytest.raises(CacheError, match="cache=off keeps nothing"):
+        run(off, quiet)
+    cache_dir.write_text("a file in its place")
+    with pytest.raises(CacheError, match="cannot be written to"):
+        run(request_, quiet)
 
 
 def test_a_library_that_is_none_is_found_when_the_pack_is_read_back(tmp_path: Path) -> None:

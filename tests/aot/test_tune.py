@@ -16,8 +16,9 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from inductor_plugin.aot import tune as tune_module
 from inductor_plugin.aot.tune import TuneRequest, tune
 from inductor_plugin.cache import open_store
-from inductor_plugin.errors import OptionError
+from inductor_plugin.errors import CacheError, OptionError
 from inductor_plugin.tuning.pins.replay import read_pins
+from tests.support.cache.records import measured, record
 
 
 class Attention(nn.Module):
@@ -109,6 +110,36 @@ def test_weights_are_frozen_for_inference_on_a_cpu(
     report = tune(request("two_sets", cache_dir, training=training))
     assert [how["freezing"] for how in compiles] == [not training] * 2
     assert report.frozen is not training
+
+
+@pytest.mark.usefixtures("compiles")
+def test_nothing_is_tuned_into_a_cache_that_cannot_keep_it(
+    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache_dir.write_text("a file in its place")
+    with pytest.raises(CacheError, match="cannot be written to"):
+        tune(request("two_sets", cache_dir))
+    monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE", "off")
+    with pytest.raises(CacheError, match="unset INDUCTOR_PLUGIN_CACHE"):
+        tune(request("two_sets", tmp_path / "other"))
+
+
+@pytest.mark.usefixtures("compiles")
+def test_results_that_were_not_written_are_counted(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(*_: Any) -> None:
+        options = {"cache_dir": str(cache_dir)}
+        store = tune_module.store_to_write(tune_module.Config.load(options))
+        with monkeypatch.context() as patched:
+            patched.setattr("inductor_plugin.cache.atomic.write", full)
+            store.put_record(record(measured("a")))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tune_module, "_call", call)
+    assert tune(request("attention", cache_dir)).unwritten == 1
 
 
 @pytest.mark.usefixtures("compiles")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,36 @@ def test_an_entry_of_another_cache_replaces_one_that_does_not_condemn(
     stored = store.quarantined("e", "c")
     assert stored is not None
     assert stored.status == "wrong"
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_of_two_entries_of_other_caches_the_same_is_kept_in_any_order(
+    cache_dir: Path, *, swapped: bool
+):
+    base = parse_quarantined(document.dump(ENTRY))
+    fewer = replace(base, fields={"mishaps": 0}, updated=9.0)
+    more = replace(base, fields={"mishaps": 1}, updated=3.0)
+    later = replace(more, updated=4.0)
+    store = open_store(cache_dir)
+    for entry in (later, more, fewer) if swapped else (fewer, more, later):
+        store.add_quarantined(entry)
+    assert open_store(cache_dir).quarantined("e", "c") == later
+
+
+def test_adding_and_releasing_wait_for_a_process_that_counts(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(quarantine_module, "_LOCK_S", 0.05)
+    entry = put(cache_dir, "hung")
+    store = open_store(cache_dir)
+    with Folder(store.layout).lock("quarantine-e", 0):
+        assert not store.release("e", "c")
+        assert store.add_quarantined(replace(entry, status="wrong"))
+        assert store.unwritten == 1
+    assert "inductor-plugin: c stays in quarantine" in caplog.text
+    assert open_store(cache_dir).quarantined("e", "c") == entry
+    assert store.release("e", "c")
+    assert open_store(cache_dir).quarantined("e", "c") is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.cli import demo
+from inductor_plugin.cli import demo, demo_child
 from inductor_plugin.errors import OptionError, WorkerTimeoutError
 from inductor_plugin.tuning.counters import Stats
 from tests.support.cli.schemas import follow
@@ -116,3 +117,18 @@ def test_the_second_process_compiles_and_measures_nothing(
     if not report.first.provisional:
         assert report.second.stats.record_hits == report.first.stats.problems
         assert any("0 candidates measured" in line for line in lines)
+
+
+def test_a_number_that_is_none_in_any_output_is_the_error():
+    largest = demo_child._largest  # pyright: ignore[reportPrivateUsage]
+    assert math.isnan(largest([0.0, math.nan, 1.0]))
+    assert (largest([0.0, 2.0]), largest([])) == (2.0, 0.0)
+
+
+def test_an_error_that_is_no_number_is_null_in_json():
+    broken = dataclasses.replace(SECOND, error=math.nan)
+    report = demo.DemoReport("m:f", "cpu", "/cache", FIRST, broken, demo.judge(FIRST, broken))
+    assert len(report.problems) == 1
+    plain = report.to_dict()
+    assert (plain["first"]["error"], plain["second"]["error"]) == (FIRST.error, None)
+    json.dumps(plain, allow_nan=False)

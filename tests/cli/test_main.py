@@ -43,6 +43,46 @@ def test_every_verb_is_there_once():
     assert set(VERBS) <= set(names)
 
 
+def run_without_a_reader(repository: Path, verb: str) -> subprocess.CompletedProcess[str]:
+    """Run a verb whose output nobody reads; it prints to a pipe that is closed on the other side."""
+    code = (
+        "import os, sys; from inductor_plugin import cli; from inductor_plugin.cli.verb import *\n"
+        f"def run(arguments):\n{verb}\n"
+        "cli.VERBS = (Verb('x', 'x', lambda parser: None, run),)\n"
+        "reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 1)\n"
+        "sys.exit(cli.main(['x']))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("verb", "status"),
+    [
+        (" lines_to(arguments)('half'); print('whole', file=sys.stderr); return 1", 1),
+        (" print('x' * 1_000_000, flush=True); print('whole', file=sys.stderr)", 141),
+    ],
+)
+def test_work_without_a_reader_is_no_success(repository: Path, verb: str, status: int):
+    done = run_without_a_reader(repository, verb)
+    assert done.returncode == status
+    assert ("whole" in done.stderr) is (status == 1)
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_another_pipe_that_breaks_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def run(_: object) -> int:
+        raise BrokenPipeError("the worker is gone")
+
+    monkeypatch.setattr(cli, "VERBS", (Verb("x", "x", lambda _: None, run),))
+    assert cli.main(["x"]) == 2
+    assert "the worker is gone" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("code", ["import inductor_plugin.cli", "STATS"])
 def test_the_command_line_starts_without_torch(code: str, cache_dir: Path, repository: Path):
     cache_dir.mkdir(mode=0o700)

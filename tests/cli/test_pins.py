@@ -265,3 +265,25 @@ def test_check_reads_plain_files_only(
         os.mkfifo(file)
     run(store, "check", file, status=2)
     assert "is not a pin file: it is a pipe or a device" in capsys.readouterr().err
+
+
+def test_a_pin_file_stays_if_its_successor_cannot_be_written(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "pins.json"
+    run(store, "pin", file)
+    before = file.read_bytes()
+
+    def full(path: Path, text: str, encoding: str) -> int:
+        path.write_bytes(text.encode(encoding)[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    run(store, "pin", file, "--force", status=2)
+    assert file.read_bytes() == before
+    script = tmp_path / "script.py"
+    script.write_bytes(b"old")
+    run(store, "repro", record(problem=2).digest[:12], "--out", script, "--force", status=2)
+    assert script.read_bytes() == b"old"
+    files = [path.name for path in tmp_path.iterdir() if path.is_file()]
+    assert sorted(files) == ["pins.json", "script.py"]

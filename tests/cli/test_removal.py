@@ -217,3 +217,19 @@ def test_what_cannot_be_changed_ends_with_2(
     run(store, *words, status=2)
     assert "cannot be changed: the cache has format 2" in capsys.readouterr().err
     assert not (tmp_path / "pins.json").exists()
+
+
+def test_retune_fails_if_a_candidate_stays_in_quarantine(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    _, digest = failing(store, 8, "bad")
+    unlink = Path.unlink
+
+    def fails(path: Path, *, missing_ok: bool = False) -> None:
+        if "quarantine" in str(path):
+            raise PermissionError(1, "Operation not permitted", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", fails)
+    run(store, "retune", digest[:16], status=2)
+    assert "stays in quarantine: " in capsys.readouterr().err

@@ -26,8 +26,9 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def tune(request: Any, say: Any) -> TuneReport:
         kept.append(request)
         say("inputs 1 of 1: 2 problems so far")
+        lost = 3 if request.model == "m:lost" else 0
         problems = (FASTER, STAYS) if request.model == "m:f" else ()
-        return TuneReport("m:f", "cpu", 1, True, 3.0, problems, Stats(benchmarked=2))
+        return TuneReport("m:f", "cpu", 1, True, 3.0, problems, Stats(benchmarked=2), lost)
 
     monkeypatch.setattr(tune_module, "tune", tune)
     return kept
@@ -60,6 +61,16 @@ def test_nothing_to_tune_is_said(
     assert main(["tune", "m:empty", "--cache-dir", str(cache_dir)]) == 0
     assert len(requests) == 1
     assert "nothing was tuned" in capsys.readouterr().out
+
+
+def test_results_that_are_lost_are_said_after_the_report(
+    requests: list[Any], cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "m:lost", "--cache-dir", str(cache_dir)]) == 2
+    said = capsys.readouterr()
+    assert len(requests) == 1
+    assert "Cache:" in said.out
+    assert "3 results are lost" in said.err
 
 
 def test_json_is_all_that_is_printed(

@@ -118,7 +118,9 @@ def _bench_regret(arguments: Namespace, store: Store) -> int:
         "summary": summary(rows),
     }
     say(arguments, fields, regret_text(rows, left_out, alone))
-    return 1 if any(not (r["near"] or r["unclear"]) for r in rows) else 0
+    if left_out and not rows:
+        return 2  # it could not be done
+    return 1 if left_out or any(not (r["near"] or r["unclear"]) for r in rows) else 0
 
 
 def _timed(

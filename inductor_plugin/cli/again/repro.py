@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from inductor_plugin.cache import report
+from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.cli.verb import (
     Verb,
     find_record,
@@ -48,7 +49,8 @@ def _repro(arguments: Namespace) -> int:
     text = rendered.text.rstrip("\n")
     describe = report.printable(record.describe)
     if path is not None:
-        path.write_text(rendered.text, encoding="utf-8")
+        with draft_of(path) as draft:
+            draft.write_text(rendered.text, encoding="utf-8")
         fields |= {"file": str(path), "script": None}
         text = f"{describe}: python {path}"
     if rendered.refused:

@@ -11,7 +11,7 @@ from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.owner import prefix
 from inductor_plugin.cache.size import evict
 from inductor_plugin.cache.size.evict import choose, remove_record
-from inductor_plugin.cache.size.usage import Stamp
+from inductor_plugin.cache.size.usage import LinkedFile, Stamp
 from inductor_plugin.errors import CacheError
 from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 
@@ -37,6 +37,45 @@ def test_the_least_recently_used_goes_first():
     assert [stamp.path.name for stamp in choose(stamps, {Path("b")}, 15, None)] == ["c", "a"]
     assert [stamp.path.name for stamp in choose(stamps, (), 0, 2.5)] == ["b", "c"]
     assert choose(stamps, (), 0, None) == []
+
+
+def test_a_shared_library_is_freed_with_its_last_kernel():
+    shared = (LinkedFile(1, 2, 100),)
+    stamps = [Stamp(name, 1, used, shared) for name, used in (("a", 1), ("b", 2), ("c", 3))]
+    stamps.append(Stamp("d", 10, 4))
+    names = [stamp.path.name for stamp in choose(stamps, (), 50, None)]
+    assert names == ["a", "b", "c"]
+    assert [stamp.path.name for stamp in choose(stamps, {Path("b")}, 12, None)] == ["a", "c", "d"]
+    # One of them was used just now: what the others share with it is not freed.
+    idle = choose(stamps, (), 50, None, used_until=2.5)
+    assert [stamp.path.name for stamp in idle] == ["a", "b"]
+
+
+def test_prune_counts_the_bytes_that_the_disk_frees(cache_dir: Path):
+    store = open_store(cache_dir)
+    library: Path | bytes = b"x" * 100_000
+    for number in range(4):
+        entry = store.put_kernel(kernel_key(f"k{number}"), {"kernel.so": library})
+        library = entry.path("kernel.so")
+        age(entry.folder / "entry.json", 1000 - number)
+    assert entry.path("kernel.so").stat().st_nlink == 4
+    size = store.usage().kernel_bytes
+    assert 100_000 < size < 110_000
+    pruned = store.prune(max_bytes=60_000)
+    assert (pruned.kernels, pruned.bytes, pruned.bytes_left) == (4, size, 0)
+
+
+def test_what_was_used_in_the_future_is_the_oldest(cache_dir: Path):
+    store = open_store(cache_dir)
+    future, now = put_kernel(store, "future", -10 * 86400), put_kernel(store, "now", 10)
+    stored = store.put_record(record(measured("a")))
+    age(store.layout.record(stored.environment, stored.op, stored.digest), -10 * 86400)
+    assert store.prune(max_bytes=15_000).kernels == 1
+    assert (store.kernel(future), digests(store)) == (None, {now})
+    slightly = put_kernel(store, "slightly", -100)
+    pruned = store.prune(max_bytes=0)
+    assert (pruned.kernels, pruned.records) == (2, 1)
+    assert store.kernel(slightly) is None
 
 
 def test_prune_removes_kernels_before_records(cache_dir: Path):

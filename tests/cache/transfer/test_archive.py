@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache import Pack, Store, document, open_store
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.transfer import archive, tape
 from inductor_plugin.cache.transfer.archive import (
@@ -18,6 +18,7 @@ from inductor_plugin.cache.transfer.archive import (
     merge_stores,
 )
 from inductor_plugin.errors import ArchiveError, CacheError
+from tests.support.cache.packs import SIGNER
 from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 
 
@@ -124,6 +125,33 @@ def test_what_is_damaged_is_not_exported(tmp_path: Path):
     store = filled(tmp_path / "a")
     (next(store.iter_kernels()).folder / "kernel.so").write_bytes(b"broken")
     assert export_archive(store, tmp_path / "x")["kernels"] == 1
+
+
+@pytest.mark.parametrize("lies_in", ["second", "memory"])
+def test_a_pack_may_have_kernels_that_are_not_in_the_cache_itself(tmp_path: Path, lies_in: str):
+    if lies_in == "second":
+        built = open_store(tmp_path / "a").put_kernel(kernel_key(), {"kernel.so": b"library"})
+        store = open_store(tmp_path / "own", second=tmp_path / "a")
+    else:
+        store = open_store(tmp_path / "own", memory_only=True)
+        built = store.put_kernel(kernel_key(), {"kernel.so": b"library"})
+    pack = Pack("H200", "sm_90a", 1.0, {}, ("m:f",), ("mm",), (built.digest,))
+    export_archive(store, tmp_path / "x", pack=pack, signer=SIGNER)
+    target = open_store(tmp_path / "b")
+    assert import_archive(target, tmp_path / "x", trusted=True).packs == (pack,)
+    (kernel,) = target.iter_kernels()
+    assert kernel.path("kernel.so").read_bytes() == b"library"
+    # What was built elsewhere is not signed as a build of this cache.
+    assert bool(kernel.signatures) is (lies_in == "memory")
+
+
+@pytest.mark.parametrize("change", [b"cut", b""])
+def test_a_damaged_quarantine_entry_is_not_exported(tmp_path: Path, change: bytes):
+    store = filled(tmp_path / "a")
+    (path,) = store.layout.quarantined.glob("*/*.json")
+    path.write_bytes(change)
+    assert export_archive(store, tmp_path / "x")["quarantined"] == 0
+    import_archive(open_store(tmp_path / "b"), tmp_path / "x", trusted=True)
 
 
 def test_an_import_does_not_lose_newer_timings(tmp_path: Path):
@@ -297,6 +325,27 @@ def test_two_caches_merge(tmp_path: Path):
     assert kept is not None
     assert set(kept.candidates) == {"a", "b", "c"}
     assert target.verify() == []
+
+
+@pytest.mark.parametrize("kind", ["record", "kernel", "pack", "quarantine"])
+def test_an_import_that_is_not_written_whole_fails(tmp_path: Path, kind: str):
+    source, store = filled(tmp_path / "a"), open_store(tmp_path / "b")
+    source.put_pack(Pack("H200", "sm_90a", 1.0, {}, ("m:f",), ("mm",), (kernel_key().digest,)))
+    export_archive(source, tmp_path / "x")
+    (stored, *_), (failed,) = source.iter_records(), source.iter_quarantine()
+    places = {
+        "record": store.layout.record(stored.environment, stored.op, stored.digest),
+        "kernel": store.layout.kernel(kernel_key().digest) / "entry.json",
+        "pack": store.layout.pack(source.packs()[0].name),
+        "quarantine": store.layout.quarantine(failed.environment, failed.candidate),
+    }
+    place = places[kind]
+    place.parent.mkdir(parents=True)
+    place.write_bytes(document.dump({"format": 2}))  # of a newer version: it is not replaced
+    with pytest.raises(CacheError, match="took only a part: 1 entries were not written"):
+        import_archive(store, tmp_path / "x", trusted=True)
+    with pytest.raises(CacheError, match="took only a part: 1 entries were not written"):
+        merge_stores(open_store(tmp_path / "b"), source)
 
 
 def test_nothing_is_taken_into_memory_only(tmp_path: Path):

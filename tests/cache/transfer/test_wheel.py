@@ -195,3 +195,10 @@ def test_an_export_without_a_pack_is_refused(tmp_path: Path) -> None:
     export_archive(store, tmp_path / "x")
     with pytest.raises(PackError, match="holds 0 packs"):
         write_wheel(tmp_path / "x", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["4090-kernels", "4090"])
+def test_a_name_that_is_no_python_module_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PackError, match="begin it with a letter"):
+        write_wheel(pack_file(tmp_path), tmp_path, name=name)
+    assert list(tmp_path.glob("*.whl")) == []
