@@ -88,9 +88,8 @@ def _is_read() -> bool:
     """Write what is printed so far; return False if the reader (``| head``) is gone, and print nothing from now on."""
     try:
         sys.stdout.flush()
-        is_read = (
-            not _has_no_reader()
-        )  # a failed write of much leaves nothing that a flush would write
+        # A failed write of much leaves nothing that a flush would write.
+        is_read = not _has_no_reader()
     except BrokenPipeError:
         is_read = False
     if not is_read:

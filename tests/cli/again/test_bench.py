@@ -27,6 +27,7 @@ def test_records_that_could_not_be_timed_are_no_success(
             raise CacheError("the call did not end")
         return {"samples_ms": {"fast": [1.0] * 20, "next": [2.0] * 20}}
 
-    monkeypatch.setattr(bench, "environments_here", lambda: {record().environment: {}})
+    here: dict[str, dict[str, Any]] = {record().environment: {}}
+    monkeypatch.setattr(bench, "environments_here", lambda: here)
     monkeypatch.setattr(bench, "_timed", timed)
     run(store, "bench", "--regret", "--op", "new", status=status)
