@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import platform
 import sys
 import threading
@@ -29,6 +30,15 @@ logger = logging.getLogger(__name__)
 _NAME = "valid_vec_isa_list"
 _PROBE = threading.RLock()
 """Held while probing, because torch then changes the instruction set's flags."""
+
+
+def _after_fork() -> None:
+    """Replace the lock in a child: a thread of the parent that probes, and holds it, is not there."""
+    global _PROBE
+    _PROBE = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class LazyIsas(Sequence[Any]):

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib
 import logging
+import os
 import re
 import sys
 import threading
@@ -175,6 +176,15 @@ _HEADER = "torch/csrc/inductor/cpp_prefix.h"
 
 
 _HEADER_LOCK = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Replace the lock in a child: a thread of the parent that compiles the header is not there."""
+    global _HEADER_LOCK
+    _HEADER_LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def with_header(command: tuple[str, ...]) -> tuple[str, ...]:
