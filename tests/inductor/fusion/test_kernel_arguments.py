@@ -62,7 +62,8 @@ def test_each_thread_has_the_arguments_of_its_own_kernel() -> None:
     scheduler = MeetingScheduler()
     lowering_hooks.install()
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda name: generated(scheduler, [name]), ["buf0", "buf1"])
+        kernels = [pool.submit(generated, scheduler, [name]) for name in ("buf0", "buf1")]
+        first, second = (kernel.result(20) for kernel in kernels)
     assert (first.arguments, second.arguments) == (("buf0",), ("buf1",))
     lowering_hooks.uninstall()
     assert vars(TritonKernel)["codegen_kernel_benchmark"] is stock
