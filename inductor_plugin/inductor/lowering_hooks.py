@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inductor_plugin.inductor import flex, jinja
 from inductor_plugin.inductor.attention import lowering
-from inductor_plugin.inductor.fusion import decide, limits, visitors
+from inductor_plugin.inductor.fusion import decide, kernel_arguments, limits, visitors
 from inductor_plugin.inductor.graph import selector
 from inductor_plugin.inductor.guard.guard import compile_graph
 
@@ -16,6 +16,7 @@ def install() -> None:
     selector.install()
     jinja.install()
     flex.install()
+    kernel_arguments.install()
     decide.install()
     limits.install()
     visitors.install()
@@ -27,6 +28,7 @@ def uninstall() -> None:
     selector.uninstall()
     jinja.uninstall()
     flex.uninstall()
+    kernel_arguments.uninstall()
     decide.uninstall()
     limits.uninstall()
     visitors.uninstall()

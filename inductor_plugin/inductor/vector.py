@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import platform
 import sys
 import threading
@@ -27,8 +28,16 @@ from inductor_plugin.inductor.facts.toolchain import precompiled
 logger = logging.getLogger(__name__)
 
 _NAME = "valid_vec_isa_list"
-_PROBE = threading.RLock()
-"""Held while probing, because torch then changes the instruction set's flags."""
+_PROBE = [threading.RLock()]
+"""The lock that is held while probing, because torch then changes the instruction set's flags."""
+
+
+def _after_fork() -> None:
+    """Replace the lock in a child: a thread of the parent that probes, and holds it, is not there."""
+    _PROBE[0] = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class LazyIsas(Sequence[Any]):
@@ -41,7 +50,7 @@ class LazyIsas(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Probe and yield one after the other; torch caches the result of each probe."""
         for isa in self._listed:
-            with _PROBE:
+            with _PROBE[0]:
                 works = bool(isa)
             if works:
                 yield isa

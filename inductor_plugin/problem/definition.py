@@ -27,6 +27,8 @@ class Operand:
         constant: True for a frozen weight, whose value the compiler may repack.
         divisors: For each stride and, last, for the offset: a number up to 16 that divides it whenever
             the call runs. Empty where all of them are known while compiling.
+        symbolic: Dimensions whose stride is known only at run time; ``stride`` has what it was
+            measured at.
     """
 
     size: tuple[int, ...]
@@ -37,6 +39,7 @@ class Operand:
     layout: str = "strided"
     constant: bool = False
     divisors: tuple[int, ...] = ()
+    symbolic: tuple[int, ...] = ()
 
     def stride_divisor(self, dim: int) -> int:
         """Return a divisor of a stride that holds at run time: the stride itself, where it is known."""
@@ -103,12 +106,17 @@ class Problem:
     def fields(self) -> dict[str, Any]:
         """Return the problem's identity as plain JSON values.
 
-        A dynamic dimension is in it by its class, not by the size that was measured: the whole class
-        shares one record.
+        A dynamic dimension is in it by its class, not by the size that was measured, and a stride
+        that depends on dynamic sizes by its rank: the whole class shares one record.
         """
         plain: dict[str, Any] = json.loads(json.dumps(asdict(replace(self, target=None))))
         del plain["target"], plain["tf32"]
         for operand in (*plain["inputs"], plain["output"]):
+            symbolic = operand.pop("symbolic")
+            if self.dynamic:
+                ranks = stride_order(operand["stride"])
+                for dim in symbolic:
+                    operand["stride"][dim] = ranks[dim]
             if not operand["divisors"]:  # keeps the keys of records written before divisors existed
                 del operand["divisors"]
         for entry in plain["dynamic"]:
@@ -118,8 +126,6 @@ class Problem:
                 f"{entry.low}..{entry.high}"
             ]
         if self.dynamic:
-            for operand in (*plain["inputs"], plain["output"]):
-                operand["stride"] = stride_order(operand["stride"])
             plain["output"]["size"] = len(plain["output"]["size"])
         return {"schema": PROBLEM_SCHEMA, **plain}
 

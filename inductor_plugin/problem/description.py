@@ -77,15 +77,24 @@ def _layout(size: Sequence[Any], stride: Sequence[Any]) -> str:
 
 def _dense(size: Sequence[Any], stride: Sequence[Any]) -> list[str]:
     """Return the strides of a dense tensor in the form of ``stride``; where the extent is 1, its own."""
-    if any(isinstance(step, str) for step in stride):
+    if stride and all(
+        isinstance(step, str) for step in stride
+    ):  # of a version that kept no numbers
         ranks = sum(str(step).startswith("rank") for step in stride)
         orders = [*(f"rank{rank}" for rank in reversed(range(ranks))), "1"]
         return orders if len(orders) == len(stride) else []
-    inner = [math.prod(size[place + 1 :]) for place in range(len(size))]
+    inner = [_step(size[place + 1 :], stride[place + 1 :]) for place in range(len(size))]
     return [
         str(own if extent == 1 else step)
         for extent, step, own in zip(size, inner, stride, strict=True)
     ]
+
+
+def _step(size: Sequence[Any], stride: Sequence[Any]) -> int | str:
+    """Return the stride of a dense dimension from the dimensions inside it; its rank if one is dynamic."""
+    if any(isinstance(extent, str) for extent in size):
+        return f"rank{len({str(step) for step in stride} - {'0', '1'})}"
+    return math.prod(size)
 
 
 def _dtypes(inputs: Sequence[Mapping[str, Any]], output: Mapping[str, Any]) -> str:

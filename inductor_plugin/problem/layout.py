@@ -306,7 +306,7 @@ def _laid(operand: Operand, recipe: Recipe, run_time: frozenset[int]) -> Operand
     item = item_bytes(operand.dtype)
     stride = recipe.strides(operand.size, item)
     if not run_time:
-        return replace(operand, stride=stride, offset=0, divisors=())
+        return replace(operand, stride=stride, offset=0, divisors=(), symbolic=())
     unit = max(recipe.alignment // item, 1)
     inner = len(stride) - (1 if recipe.order == "row" else 2)
     proven = [

@@ -1,7 +1,7 @@
 """The operands of a record, for the script that rebuilds them. Pure.
 
-A record of a dynamic problem has size classes and the order of strides; the measured sizes are only
-in its one-line description.
+A record of a dynamic problem has size classes, and the order of the strides that depend on them; the
+measured sizes are only in its one-line description.
 """
 
 from __future__ import annotations
@@ -81,24 +81,39 @@ def measured_shapes(describe: str) -> list[tuple[int, ...]]:
 
 
 def concrete(stride: Sequence[int | str], size: Sequence[int]) -> tuple[int, ...]:
-    """Return strides in elements; a stride order becomes the strides of a dense tensor.
+    """Return strides in elements; one that is known by its rank becomes that of a dense tensor.
 
     Args:
-        stride: Numbers, or ``0``, ``1`` and ``rank0`` ... as text.
+        stride: Numbers where they are known; otherwise ``0``, ``1`` and ``rank0`` ... as text.
         size: The extents.
     """
     if not size:
         return ()
-    if all(isinstance(step, int) for step in stride):
-        return tuple(int(step) for step in stride)
     strides = [0] * len(size)
     inner = 1
-    for dim in sorted(range(len(size)), key=lambda d: _rank(str(stride[d]))):
-        if str(stride[dim]) != "0":
+    ranks = _ranks(stride)
+    for dim in sorted(range(len(size)), key=lambda d: ranks[d]):
+        step = stride[dim]
+        if isinstance(step, int):
+            strides[dim] = step
+            inner = max(inner, step * size[dim])
+        elif step != "0":
             strides[dim] = inner
             inner *= size[dim]
     return tuple(strides)
 
 
-def _rank(stride: str) -> int:
-    return int(stride.removeprefix("rank")) if stride.startswith("rank") else -1
+def _ranks(stride: Sequence[int | str]) -> list[int]:
+    """Return the rank of each stride, -1 for 0 and 1; numbers have the ranks that no text has."""
+    named = {
+        dim: int(step.removeprefix("rank"))
+        for dim, step in enumerate(stride)
+        if isinstance(step, str) and step.startswith("rank")
+    }
+    free = (rank for rank in range(2 * len(stride)) if rank not in named.values())
+    known = sorted({step for step in stride if isinstance(step, int) and step > 1})
+    numbers = dict(zip(known, free, strict=False))
+    return [
+        named.get(dim, numbers.get(step, -1) if isinstance(step, int) else -1)
+        for dim, step in enumerate(stride)
+    ]

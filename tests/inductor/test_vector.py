@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import signal
 import sys
 import threading
 import time
@@ -18,6 +20,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor import cpu_vec_isa
 
 from inductor_plugin.inductor import vector
+from inductor_plugin.inductor.facts import toolchain
 from inductor_plugin.inductor.vector import LazyIsas
 
 pytestmark = pytest.mark.compat
@@ -161,6 +164,41 @@ def test_the_probe_starts_early_where_it_is_needed(
         (tmp_path / "inductor" / "ab").mkdir(parents=True)
     vector.start_probe([3, *(torch.empty(1, device=device) for device in devices)])
     assert asked.wait(2 if started else 0.1) is started
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_child_does_not_wait_for_a_thread_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that probes, and holds both locks, is not in a process that is forked meanwhile."""
+    probing, forked = threading.Event(), threading.Event()
+
+    class Held(Isa):
+        def __bool__(self) -> bool:
+            probing.set()
+            forked.wait(10)
+            return True
+
+    def header(isa: str) -> str:
+        return f"{isa}.h"
+
+    lazy = LazyIsas([Held("held", 512)])
+    monkeypatch.setattr(toolchain, "_precompiled", header)
+    monkeypatch.setattr(cpu_vec_isa, "pick_vec_isa", lambda: lazy[0])
+    with inductor_config.patch(cpp_cache_precompile_headers=True):
+        thread = threading.Thread(target=toolchain.precompiled)
+        thread.start()
+        assert probing.wait(10)
+        child = os.fork()
+        if not child:
+            signal.alarm(5)
+            monkeypatch.setattr(
+                cpu_vec_isa, "pick_vec_isa", lambda: LazyIsas([Isa("free", 256)])[0]
+            )
+            os._exit(0 if toolchain.precompiled() == "free.h" else 1)
+        try:
+            assert os.waitpid(child, 0)[1] == 0
+        finally:
+            forked.set()
+            thread.join(10)
 
 
 def test_a_probe_that_fails_ends_quietly(

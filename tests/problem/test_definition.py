@@ -85,6 +85,26 @@ def test_sizes_of_one_class_are_one_problem():
     assert dynamic(128).fields() != dynamic(129).fields()
 
 
+def test_a_known_stride_is_kept_in_a_dynamic_problem():
+    problem = dynamic(70)
+    wider = dataclasses.replace(problem.inputs[0], stride=(4097, 1))
+    assert dataclasses.replace(problem, inputs=(wider, B)).fields() != problem.fields()
+    assert problem.fields()["inputs"][0]["stride"] == [64, 1]
+
+
+def test_a_stride_that_depends_on_the_sizes_is_known_by_its_rank():
+    def batched(rows: int) -> Problem:
+        problem = dynamic(rows)
+        a = dataclasses.replace(A, size=(3, rows, 64), stride=(64 * rows, 64, 1), symbolic=(0,))
+        return dataclasses.replace(
+            problem, inputs=(a, B), dynamic=(SizeClass(0, 1, 65, 128, rows),)
+        )
+
+    assert batched(70).fields() == batched(128).fields()
+    assert batched(70).fields()["inputs"][0]["stride"] == ["rank1", 64, 1]
+    assert "symbolic" not in batched(70).fields()["inputs"][0]
+
+
 def test_the_description_is_that_of_the_autotune_table():
     assert STATIC.describe() == "mm(100x64, 64x32)"
     scalar = Operand((), (), "float32", "cpu")

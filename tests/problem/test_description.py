@@ -71,6 +71,27 @@ PROBLEMS = [
         ),
         "linear_unary(2049..4096x64, packed, 32) fp32 relu",
     ),
+    (
+        Problem(
+            "bmm",
+            (
+                replace(operand(8, 20, 64, stride=(1280, 64, 1)), symbolic=(0,)),
+                replace(operand(8, 64, 20, stride=(1280, 1, 64)), symbolic=(0,)),
+            ),
+            operand(8, 20, 20),
+            dynamic=(SizeClass(0, 1, 17, 32, 20), SizeClass(1, 2, 17, 32, 20)),
+        ),
+        "bmm(8x17..32x64, 8x64x17..32.T) fp32",
+    ),
+    (
+        Problem(
+            "mm",
+            (operand(20, 20, stride=(4096, 1)), operand(20, 16)),
+            operand(20, 16),
+            dynamic=(SizeClass(0, 0, 17, 32, 20), SizeClass(0, 1, 17, 32, 20)),
+        ),
+        "mm(17..32x17..32/4096,1, 20x16) fp32",
+    ),
 ]
 
 

@@ -15,6 +15,15 @@ def test_orders_of_strides_become_dense_tensors() -> None:
     assert concrete(["1", "rank0"], [5, 3]) == (1, 5)
     assert concrete(["0", "rank1", "rank0", "1"], [7, 2, 5, 3]) == (0, 15, 3, 1)
     assert concrete([9, 1], [5, 3]) == (9, 1)
+
+
+def test_strides_that_are_known_are_as_they_are_beside_those_that_are_not() -> None:
+    assert concrete(["rank1", 64, 1], [7, 5, 3]) == (320, 64, 1)
+    assert concrete([0, "rank0", 1], [7, 5, 3]) == (0, 3, 1)
+    assert concrete([4096, "rank0", 1], [2, 5, 3]) == (4096, 3, 1)
+
+
+def test_sizes_in_a_description_are_those_that_were_measured() -> None:
     assert measured_shapes("mm(24x16, packed, 3, scalar)") == [(24, 16), (), (3,), ()]
 
 

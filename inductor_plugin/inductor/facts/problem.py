@@ -129,6 +129,7 @@ def _operand(node: Any) -> Operand:
             node.get_layout().offset,
             aligned=node.get_name() not in V.graph.unaligned_buffers,
         ),
+        symbolic=() if opaque else _symbolic(compat.strides(node)),
     )
 
 
@@ -141,6 +142,7 @@ def layout_operand(layout: ir.Layout) -> Operand:
         device=layout.device.type,
         offset=compat.hints([layout.offset])[0],
         divisors=_divisors(layout.device, layout.stride, layout.offset),
+        symbolic=_symbolic(layout.stride),
     )
 
 
@@ -165,6 +167,10 @@ def _divisor(expression: Any) -> int:
         return math.gcd(int(expression), 16)
     proven = V.graph.sizevars.statically_known_multiple_of
     return next((number for number in (16, 8, 4, 2) if proven(expression, number)), 1)
+
+
+def _symbolic(steps: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(dim for dim, step in enumerate(steps) if _is_symbolic(step))
 
 
 def _is_symbolic(expression: Any) -> bool:

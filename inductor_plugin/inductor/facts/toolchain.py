@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib
 import logging
+import os
 import re
 import sys
 import threading
@@ -174,7 +175,15 @@ logger = logging.getLogger(__name__)
 _HEADER = "torch/csrc/inductor/cpp_prefix.h"
 
 
-_HEADER_LOCK = threading.Lock()
+_HEADER_LOCK = [threading.Lock()]
+
+
+def _after_fork() -> None:
+    """Replace the lock in a child: a thread of the parent that compiles the header is not there."""
+    _HEADER_LOCK[0] = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def with_header(command: tuple[str, ...]) -> tuple[str, ...]:
@@ -185,7 +194,7 @@ def with_header(command: tuple[str, ...]) -> tuple[str, ...]:
 
 def precompiled() -> str:
     """Return the path of the header, compiling it if necessary; empty if Inductor uses none."""
-    with _HEADER_LOCK:  # Inductor's own cache would let two threads compile it
+    with _HEADER_LOCK[0]:  # Inductor's own cache would let two threads compile it
         if not inductor_config.cpp_cache_precompile_headers:
             return ""
         return _precompiled(str(cpu_vec_isa.pick_vec_isa()))

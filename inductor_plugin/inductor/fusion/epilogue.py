@@ -19,6 +19,8 @@ from torch._inductor.loop_body import LoopBody
 from torch._inductor.virtualized import V
 
 from inductor_plugin.inductor.facts import compat
+from inductor_plugin.inductor.fusion import subblocks
+from inductor_plugin.inductor.fusion.loop_variables import dimensions_of
 from inductor_plugin.problem import dtype_name
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step, pattern_of
 
@@ -64,6 +66,12 @@ class _EpilogueTrace:
     def add(self, step: Step) -> int:
         self.steps.append(step)
         return len(self.steps) - 1
+
+    def reading(self, access: Access) -> int:
+        """Return the number of a read, which is added if it is new."""
+        if access not in self.reads:
+            self.reads.append(access)
+        return self.reads.index(access)
 
 
 def base_of(buffer: Any) -> Base:
@@ -123,22 +131,31 @@ def _read(trace: _EpilogueTrace, body: LoopBody) -> None:
         if node.op == "call_module" and node.target == "get_index":
             indices[node] = untyped.indexing_exprs[node.args[0]]
         elif node.op == "call_module":
-            # A masked part or an index read from memory; it is opaque to the epilogue.
-            arguments = _steps_of(trace, node.args, steps)
-            steps[node] = trace.add(Step(str(node.target).rstrip("0123456789"), arguments))
-            trace.through_view |= trace.base.name in _read_inside(untyped, node.target)
+            steps[node] = _opaque(trace, untyped, node, steps)
         elif node.op == "call_method":
             step = _call(trace, coefficients, node, steps, indices)
             if step is not None:
                 steps[node] = step
 
 
-def _read_inside(body: Any, target: Any) -> set[str]:
-    """Return the buffers that a nested block loads."""
-    block = body.subblocks.get(str(target))
-    if block is None:
-        return set()
-    return {str(node.args[1]) for node in block.graph.nodes if node.target == "load"}
+def _opaque(trace: _EpilogueTrace, body: Any, node: Any, steps: Mapping[Any, int]) -> int:
+    """Return the step of a masked part, which has its digest, or of an index read from memory."""
+    target = str(node.target)
+    arguments = _steps_of(trace, node.args, steps)
+    op = target.rstrip("0123456789")
+    if target not in body.subblocks:
+        return trace.add(Step(op, arguments))
+    named: dict[str, str] = {}
+    for name in subblocks.loads_in(body, target):
+        if name in trace.values:
+            arguments = (*arguments, trace.values[name])
+            named[name] = f"step {trace.values[name]}"
+        elif name == trace.base.name and not trace.prologue:
+            trace.through_view = True
+            named[name] = "product"
+        else:
+            named[name] = f"read {trace.reading(_whole(name))}"
+    return trace.add(Step(op, arguments, subblocks.digest_of_subblock(body, target, named)))
 
 
 def _call(
@@ -167,7 +184,14 @@ def _call(
         trace.reduction = str(_argument(node, 3, "reduction_type"))
         return trace.add(Step("reduction", _steps_of(trace, node.args[4:], steps), trace.reduction))
     arguments = (*node.args[1:], *node.kwargs.values())
-    texts = [_text(argument) for argument in arguments if isinstance(argument, (str, torch.dtype))]
+    texts = [
+        indices.text(expressions[argument])
+        if isinstance(argument, torch.fx.Node)
+        else _text(argument)
+        for argument in arguments
+        if isinstance(argument, (str, torch.dtype))
+        or (isinstance(argument, torch.fx.Node) and argument in expressions)
+    ]
     kept = _steps_of(trace, arguments, steps)
     return trace.add(Step(target, kept, " ".join(texts) or None))
 
@@ -180,10 +204,7 @@ def _load(trace: _EpilogueTrace, indices: _Indices, name: str, expression: Any) 
         if trace.accumulator is None:
             trace.accumulator = trace.add(Step("product"))
         return trace.accumulator
-    access = indices.access(name, expression)
-    if access not in trace.reads:
-        trace.reads.append(access)
-    return trace.add(Step("load", (), trace.reads.index(access)))
+    return trace.add(Step("load", (), trace.reading(indices.access(name, expression))))
 
 
 def _store(
@@ -209,6 +230,7 @@ class _Indices:
 
     def __init__(self, trace: _EpilogueTrace, body: Any) -> None:
         self._base = trace.base
+        self._body = body
         names = list(body.var_ranges)
         self._ranges = dict(
             zip(names, compat.hints([body.var_ranges[v] for v in names]), strict=True)
@@ -216,6 +238,10 @@ class _Indices:
         self._moves = self._of_base(trace, body)
         covered = math.prod(n for v, n in self._ranges.items() if self._moves and self._moves[v])
         self._complete = covered == math.prod(trace.base.size)
+
+    def text(self, expression: Any) -> str:
+        """Return an index as text that does not depend on the names of loop variables."""
+        return subblocks.index_text(self._body, expression)
 
     def is_base(self, expression: Any) -> bool:
         """Return True if an index visits each element of the base once, in the base's own order."""
@@ -227,15 +253,14 @@ class _Indices:
 
     def access(self, name: str, expression: Any) -> Access:
         """Return how a buffer is broadcast to the base."""
-        dtype = dtype_name(V.graph.get_dtype(name))
         strides = None if expression is None else self._strides(expression)
         if strides is None:
-            count = V.graph.get_numel(name)
-            return Access("other", dtype, compat.hints([count])[0], buffer=name)
+            return _whole(name)
         moves = self._coefficients(expression) or {}
         elements = math.prod(extent for variable, extent in self._ranges.items() if moves[variable])
         pattern = pattern_of(strides, self._base.size)
         offset, dynamic = self._offset(expression), self._unknown(expression)
+        dtype = dtype_name(V.graph.get_dtype(name))
         return Access(pattern, dtype, elements, strides, offset, name, dynamic)
 
     def _first(self, expression: Any) -> Any:
@@ -294,7 +319,7 @@ class _Indices:
         strides: dict[int, int] = {}
         for variable, extent in self._ranges.items():
             base = self._moves[variable]
-            dims = _dimensions(base, extent, self._base.size, self._base.stride)
+            dims = dimensions_of(base, extent, self._base.size, self._base.stride)
             if extent == 1:
                 continue
             if not dims:
@@ -307,6 +332,12 @@ class _Indices:
         return tuple(strides.get(dim, 0) for dim in range(len(self._base.size)))
 
 
+def _whole(name: str) -> Access:
+    """Return the access to a buffer in no order of the base, all its elements counted."""
+    count = compat.hints([V.graph.get_numel(name)])[0]
+    return Access("other", dtype_name(V.graph.get_dtype(name)), count, buffer=name)
+
+
 def _same(name: str, base: Base) -> bool:
     """Return True if a buffer has the sizes and strides of the base."""
     buffer: Any = V.graph.get_buffer(name) if hasattr(V.graph, "get_buffer") else None
@@ -316,44 +347,6 @@ def _same(name: str, base: Base) -> bool:
         base.size,
         base.stride,
     )
-
-
-def _dimensions(
-    move: int, extent: int, size: Sequence[int], stride: Sequence[int]
-) -> tuple[int, ...]:
-    """Return the dimensions of a buffer that a loop variable runs over; empty if it is ambiguous.
-
-    Args:
-        move: By how many elements the variable moves the buffer's index.
-        extent: How many values the variable has.
-        size: Extents of the buffer.
-        stride: Strides of the buffer.
-    """
-    if move <= 0:
-        return ()
-    for dim in reversed(range(len(size))):
-        if size[dim] == 1 or stride[dim] <= 0 or move % stride[dim]:
-            continue
-        if move // stride[dim] * extent <= size[dim]:
-            return (dim,)
-    return _merged(move, extent, size, stride)
-
-
-def _merged(move: int, extent: int, size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """Return the adjacent dimensions that one variable covers together."""
-    order = [dim for dim in range(len(size)) if size[dim] > 1]
-    for place in reversed(range(len(order))):
-        if stride[order[place]] != move:
-            continue
-        covered, dims, left = size[order[place]], [order[place]], place
-        while covered < extent and left > 0:
-            inner, outer = order[left], order[left - 1]
-            if stride[outer] != stride[inner] * size[inner]:
-                return ()
-            covered, left = covered * size[outer], left - 1
-            dims.append(outer)
-        return tuple(dims) if covered == extent else ()
-    return ()
 
 
 def _steps_of(

@@ -1,27 +1,25 @@
 """Kernels that Inductor would generate for scheduler nodes, as jobs: source, arguments, operands.
 
 Inductor generates a module to benchmark a fusion (`Scheduler.generate_kernel_code_from_nodes`), but
-does not return which of its arguments is which buffer. This is recorded while the module is generated,
+does not return which of its arguments is which buffer. `kernel_arguments` records it meanwhile,
 so that a product, its epilogue and both in one kernel are measured on the same tensors.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._inductor import config as inductor_config
-from torch._inductor.codegen.common import SizeArg, WorkspaceArg, WorkspaceZeroMode
-from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.virtualized import V
 
-from inductor_plugin.inductor.facts import compat, toolchain
+from inductor_plugin.inductor.facts import toolchain
 from inductor_plugin.inductor.facts.operands import base_operand
 from inductor_plugin.inductor.facts.problem import device_text
+from inductor_plugin.inductor.fusion import kernel_arguments
 from inductor_plugin.inductor.fusion.epilogue import base_of, epilogue_of_bodies
 from inductor_plugin.kernels.call import ModuleKernel, TensorSpec, Zeros
 from inductor_plugin.problem import dtype_name
@@ -73,38 +71,9 @@ def generated(scheduler: Any, nodes: Sequence[Any]) -> Generated:
         Exception: Inductor cannot generate a kernel (`CantSplit` among others).
     """
     # An inplace buffer would be one pointer for two buffers.
-    with _recorded_arguments() as arguments, _SETTINGS.patch(inplace_buffers=False):
+    with kernel_arguments.recorded() as arguments, _SETTINGS.patch(inplace_buffers=False):
         source = scheduler.generate_kernel_code_from_nodes(nodes, benchmark_kernel=True)
     return Generated(source, tuple(arguments))
-
-
-@contextlib.contextmanager
-def _recorded_arguments() -> Generator[list[str | int | Zeros], None, None]:
-    """Record the arguments of the kernel whose benchmark is generated in this context."""
-    arguments: list[str | int | Zeros] = []
-    kind: Any = TritonKernel
-    original = kind.codegen_kernel_benchmark
-
-    def recording(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        _, call_args, signature, _ = kernel.args.python_argdefs()
-        arguments[:] = [_argument(*pair) for pair in zip(call_args, signature, strict=True)]
-        arguments.extend(int(extra) for extra in kernel.kernel_benchmark_extra_args())
-        return original(kernel, *args, **kwargs)
-
-    kind.codegen_kernel_benchmark = recording
-    try:
-        yield arguments
-    finally:
-        kind.codegen_kernel_benchmark = original
-
-
-def _argument(name: Any, signature: Any) -> str | int | Zeros:
-    if isinstance(signature, WorkspaceArg):
-        each_call = signature.zero_mode == WorkspaceZeroMode.ZERO_ON_CALL
-        return Zeros(compat.hints([signature.count])[0], dtype_name(signature.dtype), each_call)
-    if isinstance(signature, SizeArg):
-        return 0 if "seed_offset" in signature.name else compat.hints([signature.expr])[0]
-    return str(name)
 
 
 def operand_of(name: str, seeds: dict[str, int]) -> TensorSpec:

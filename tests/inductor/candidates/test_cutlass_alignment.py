@@ -67,10 +67,16 @@ def alignment(symbol: str) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize(
-    ("function", "divisors"), [(wide, (1, 1, 16)), (below, (16, 1, 1))], ids=["stride", "offset"]
+    ("function", "divisors", "symbolic"),
+    [(wide, (1, 1, 16), (0,)), (below, (16, 1, 1), ())],
+    ids=["stride", "offset"],
 )
 def test_a_step_known_at_run_time_has_no_alignment(
-    function: Any, divisors: tuple[int, ...], cache_dir: Path, inductor_cache: Path
+    function: Any,
+    divisors: tuple[int, ...],
+    symbolic: tuple[int, ...],
+    cache_dir: Path,
+    inductor_cache: Path,
 ) -> None:
     with opened("cutlass", cache_dir) as lab:
         code = lab.lower_dynamic(function, Arg((4096, 512)), B, gemm_backends=BACKENDS)
@@ -79,6 +85,7 @@ def test_a_step_known_at_run_time_has_no_alignment(
     assert "sm80" in call.symbol  # TMA cannot read it
     (task,) = lab.tasks
     assert [operand.divisors for operand in task.problem.inputs] == [divisors, ()]
+    assert [operand.symbolic for operand in task.problem.inputs] == [symbolic, ()]
 
 
 def test_what_is_proven_of_a_step_counts(cache_dir: Path, inductor_cache: Path) -> None:

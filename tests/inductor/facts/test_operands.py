@@ -222,6 +222,18 @@ def test_a_dynamic_size_is_measured_once_for_its_class(lab: Callable[..., Any]) 
     assert second.products == []
 
 
+def test_two_dynamic_calls_of_different_row_strides_are_two_problems(
+    lab: Callable[..., Any],
+) -> None:
+    def function(a: torch.Tensor, wide: torch.Tensor, b: torch.Tensor) -> Any:
+        return torch.mm(a, b), torch.mm(wide[: a.shape[0], :128], b)
+
+    with lab(library_last) as opened:
+        opened.lower_dynamic(function, Arg((300, 128)), Arg((600, 136)), B)
+    strides = [task.problem.fields()["inputs"][0]["stride"] for task in opened.products]
+    assert sorted(strides) == [[128, 1], [136, 1]]
+
+
 def test_a_frozen_weight_is_measured_as_any_other_operand(lab: Callable[..., Any]) -> None:
     mode = FakeTensorMode(shape_env=ShapeEnv())
     graph = torch.fx.Graph()

@@ -11,7 +11,7 @@ import torch
 from torch._inductor.codegen.common import WorkspaceArg, WorkspaceZeroMode
 
 from inductor_plugin.inductor.facts import compat
-from inductor_plugin.inductor.fusion import nodes
+from inductor_plugin.inductor.fusion import kernel_arguments
 from inductor_plugin.kernels.call import Zeros
 
 pytestmark = pytest.mark.compat
@@ -38,4 +38,4 @@ def test_scratch_memory_is_zeroed_as_often_as_in_generated_code(
         device=torch.device("cuda"),
         outer_name="workspace_0",
     )
-    assert nodes._argument("workspace_0", memory) == Zeros(8, "uint8", each_call)
+    assert kernel_arguments._argument("workspace_0", memory) == Zeros(8, "uint8", each_call)
