@@ -1,4 +1,4 @@
-"""Graphs that Inductor's cache must not store: with repacked weights, or with provisional decisions.
+"""Graphs that Inductor's cache must not store: with repacked weights, with provisional decisions, or with problems that were not measured.
 
 Inductor's cache of compiled graphs looks frozen weights up by their sizes alone, and takes their values from the model that is
 compiled. But a weight that a C++ template has repacked is stored with the graph: another model of the same sizes gets
