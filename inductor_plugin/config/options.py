@@ -369,15 +369,18 @@ class Config:
     def code_key(self) -> tuple[tuple[str, str | int | float | bool], ...]:
         """Return the options a compiled graph depends on, as (name, value) pairs.
 
-        A pin file is included by the SHA-256 of its content, so that an edited file changes the key.
+        A pin file is included by the SHA-256 of its content, so that an edited file changes the key. With ``cache=off``
+        code calls kernels in a folder of its process, which no other process has.
 
         Raises:
             OptionError: The pin file cannot be read.
         """
         plain = self.to_dict()
         pairs = [(name, plain[name]) for name, facts in METADATA.items() if facts["code"]]
+        private = [("cache", "off")] if self.cache == "off" else []
         return (
             *pairs,
+            *private,
             ("pin_file_sha256", pin_file_sha256(self.pin_file) if self.pin_file else ""),
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch._inductor import compile_fx as compile_fx_module
 
 from inductor_plugin.inductor.facts.scope import active_config
+from inductor_plugin.inductor.graph import stored, unstored
 
 _NAME = "fx_codegen_and_compile"
 _INSTALLING = threading.Lock()
@@ -29,6 +30,9 @@ def install() -> None:
 
     @functools.wraps(stock)
     def compiled(*arguments: Any, **keywords: Any) -> Any:
+        # What the graph before has left: not each is stored, nor does each have products.
+        unstored.mark_due(None)
+        stored.forget_decisions()
         hooks = None if active_config() is None else _lowering_hooks()
         if hooks is None:
             return stock(*arguments, **keywords)

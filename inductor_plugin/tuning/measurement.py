@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Measured
+from inductor_plugin.cache.quarantine import MISHAPS
 from inductor_plugin.cache.record import TEMPLATE_FIELD, is_noisy
 from inductor_plugin.config import Config
 from inductor_plugin.tuning import race
@@ -24,7 +25,7 @@ from inductor_plugin.tuning.validity import (
     is_undecided,
     limits,
 )
-from inductor_plugin.worker.jobs import Outcome
+from inductor_plugin.worker.jobs import INCOMPARABLE, MAY_HAVE_CHANGED, Outcome
 
 NOT_FAILED = frozenset({"ok", "skipped", "pruned"})
 FINAL, BEATEN, SCREENED, ALONE = "final", "beaten", "screened", "alone"
@@ -32,6 +33,7 @@ FINAL, BEATEN, SCREENED, ALONE = "final", "beaten", "screened", "alone"
 no finals took place; measured in this process, which takes part in no finals."""
 _REFERENCE, _REFERENCE_MS = "reference", "reference_ms"
 """Fields of a candidate's provenance: the library kernel of its race, and the median of that there."""
+_NOT_COMPARED = "its numbers were not compared: no library kernel ran in the benchmark worker"
 _SAME, _MOST_CHANGE = 1e-4, 1e3
 """The relative difference that rounding may make, and the factor by which no library kernel gets slower or faster from one race
 to the next."""
@@ -43,8 +45,7 @@ def require_reference(task: Task, candidate: TaskCandidate) -> None:
     compared = candidate.library or outcome is None or outcome.error is not None
     if task.check is None or compared or outcome is None or outcome.status != "ok":
         return
-    reason = "its numbers were not compared: no library kernel ran in the benchmark worker"
-    candidate.outcome = Outcome(candidate.candidate_id, "skipped", reason)
+    candidate.outcome = Outcome(candidate.candidate_id, "skipped", _NOT_COMPARED)
 
 
 def stage(task: Task, candidate: TaskCandidate) -> str:
@@ -216,6 +217,30 @@ def is_usable(ticket: TuningTicket, offer: CandidateOffer) -> bool:
     """Return True if a candidate has not failed."""
     measured = ticket.measured.get(offer.candidate_id)
     return measured is None or measured.status in NOT_FAILED
+
+
+def left_unmeasured(ticket: TuningTicket) -> list[str]:
+    """Return the candidates that a decision knows nothing of, and that a later compile would measure.
+
+    That is all that no race came to: the budget had ended, a worker was lost, ``policy=cached`` found no record. What
+    has failed is known, and so is what ran in a race without a result that counts: another race would end likewise.
+    """
+    if ticket.selection.policy not in ("tune", "cached"):
+        return []
+    return [offer.candidate_id for offer in ticket.offers if _is_open(ticket, offer)]
+
+
+def _is_open(ticket: TuningTicket, offer: CandidateOffer) -> bool:
+    row = ticket.measured.get(offer.candidate_id)
+    if row is None:
+        # The ranks of a job have decided by the measurements that they have exchanged.
+        before = ticket.recorded.get(offer.candidate_id)
+        return ticket.agreed is None and (before is None or before.status not in MISHAPS)
+    if row.status != "skipped" or row.reason.endswith((INCOMPARABLE, MAY_HAVE_CHANGED)):
+        return False
+    libraries = [ticket.measured.get(o.candidate_id) for o in ticket.offers if o.library]
+    has_failed = all(r is not None and r.status not in NOT_FAILED for r in libraries)
+    return not (libraries and has_failed and row.reason == _NOT_COMPARED)
 
 
 def open_to_late(ticket: TuningTicket, verdict: Verdict) -> Verdict:

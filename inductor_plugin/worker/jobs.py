@@ -36,6 +36,8 @@ OUT_OF_TIME = "the tuning budget ended"
 """Reason of candidates that were not compiled or measured before their graph's budget ended."""
 CHANGED = "it changed its operand"
 """Beginning of the reason of a candidate that has changed an operand."""
+INCOMPARABLE = "there are no numbers to compare"
+"""End of the reason of a candidate whose operands hide wrong numbers, such as a weight of zeros."""
 MAY_HAVE_CHANGED = "it, or another measured in turns with it, changed an operand"
 """Reason of finalists one of which has changed an operand, where none does so alone."""
 

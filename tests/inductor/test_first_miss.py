@@ -18,6 +18,8 @@ from torch._inductor import select_algorithm
 import inductor_plugin
 from inductor_plugin.config import Config
 from inductor_plugin.inductor import first_miss, lowering_hooks
+from inductor_plugin.inductor.graph import stored, unstored
+from inductor_plugin.inductor.graph.due import Due
 from tests.support.lowering import Arg, Lab, library_first
 
 pytestmark = [
@@ -114,3 +116,18 @@ def test_a_compile_that_disable_overtakes_installs_nothing(monkeypatch: pytest.M
     first_miss.uninstall()
     assert called() == "stock"
     assert selector() is stock
+
+
+def test_a_graph_begins_without_what_one_that_was_not_stored_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    marks: Any = unstored
+    decisions: Any = stored
+    stock = lambda: (marks._GRAPH.due, decisions._LAST.decisions)  # noqa: E731
+    monkeypatch.setattr(compile_fx_module, "fx_codegen_and_compile", stock)
+    first_miss.install()
+    unstored.add_due(Due(at=0.0))
+    monkeypatch.setattr(decisions._LAST, "decisions", ("of the graph before",), raising=False)
+    called: Any = compile_fx_module.fx_codegen_and_compile
+    assert called() == (None, ())
+    first_miss.uninstall()

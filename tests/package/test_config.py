@@ -197,6 +197,12 @@ def test_other_options_leave_the_key_alone():
     assert Config.load(others, {}).code_key() == Config.load({}, {}).code_key()
 
 
+def test_code_that_calls_kernels_of_its_process_alone_has_another_key():
+    key = Config.load({}, {}).code_key()
+    assert Config.load({"cache": "on"}, {}).code_key() == key
+    assert Config.load({"cache": "off"}, {}).code_key() != key
+
+
 def test_the_key_follows_the_content_of_the_pin_file(tmp_path: Path):
     file = tmp_path / "pins.json"
     config = Config.load({"policy": "pinned", "pin_file": str(file)}, {})

@@ -22,6 +22,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
 from inductor_plugin.inductor.allowance import Allowance
+from inductor_plugin.tuning.measurement import left_unmeasured
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.validity import again_at
 
@@ -70,12 +71,16 @@ def first_of(dues: Iterable[Due | None]) -> Due | None:
 
 
 def due_of_decisions(tickets: Iterable[TuningTicket]) -> Due | None:
-    """Return when provisional decisions of a graph are made again; None if all are firm."""
-    return first_of(
-        Due(at=again_at(ticket.measured.values()))
-        for ticket in tickets
-        if ticket.verdict is not None and ticket.verdict.provisional
-    )
+    """Return when a graph's decisions are made again: at once where candidates were not measured; None if all are firm."""
+    return first_of(_due_of(ticket) for ticket in tickets if ticket.verdict is not None)
+
+
+def _due_of(ticket: TuningTicket) -> Due | None:
+    if left_unmeasured(ticket):
+        return Due(at=0.0)
+    if ticket.verdict is not None and ticket.verdict.provisional:
+        return Due(at=again_at(ticket.measured.values()))
+    return None
 
 
 def carry(graph: Any, due: Due) -> None:

@@ -76,6 +76,11 @@ class PendingChoice:
             f"no candidate for {self.ticket.problem.describe()} could be used"
         )
 
+    @property
+    def is_undecidable(self) -> bool:
+        """Whether an error has kept the selection from deciding; a library kernel runs."""
+        return self._undecidable
+
     def _decided(self) -> str | None:
         """Return the candidate that the selection decides for, or None."""
         if self._undecidable:

@@ -39,7 +39,7 @@ from inductor_plugin.inductor.graph import (
     unstored,
 )
 from inductor_plugin.inductor.graph.chosen import ChosenKernels
-from inductor_plugin.inductor.graph.due import due_of_decisions
+from inductor_plugin.inductor.graph.due import Due, due_of_decisions, first_of
 from inductor_plugin.inductor.graph.kernel_ranges import RangeWriter, are_written
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
@@ -320,7 +320,8 @@ class Session:
 
     def _end_graph(self) -> None:
         """Mark and watch what the graph consists of now that all of it is decided."""
-        unstored.mark_due(due_of_decisions(self._tickets.values()))
+        again = Due(at=0.0) if any(each.is_undecidable for each in self._pending) else None
+        unstored.add_due(first_of([due_of_decisions(self._tickets.values()), again]))
         graph = self._graph()
         if graph is not None:
             unstored.mark_repacked(graph)
@@ -337,15 +338,16 @@ class Session:
         tickets = list(self._tickets.values())
         self._shares.release(tickets)
         if self._trial is not None:
-            self._trial.tickets = tuple(tickets)
-            self._trial.contexts = {text: each for text, (each, _) in self._contexts.items()}
+            # A graph's branches and loops have sessions of their own.
+            self._trial.tickets += tuple(tickets)
+            self._trial.contexts |= {text: each for text, (each, _) in self._contexts.items()}
         if not self._is_extra:
             terms = {
                 each: each.terms(host_counts=host_counts()) for each, _ in self._contexts.values()
             }
             placed = [(self._context_of(ticket), ticket) for ticket in tickets]
             named = [(terms[c].group, t) for c, t in placed if not self._shares.is_open(c, t)]
-            stored.remember_decisions(named)
+            stored.add_decisions(named)
             LEDGER.add_decisions(named, terms.values())
             self._carry(tickets)
             for observe in OBSERVERS:

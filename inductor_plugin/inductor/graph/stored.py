@@ -54,13 +54,19 @@ class GraphDecision(NamedTuple):
     library: str | None
 
 
-def remember_decisions(tickets: Iterable[tuple[str, TuningTicket]]) -> None:
-    """Remember the decisions of the graph that this thread compiles, each with the name of its group."""
-    _LAST.decisions = tuple(
+def forget_decisions() -> None:
+    """Forget the decisions of the graph that this thread has compiled last: it was not stored."""
+    _LAST.decisions = ()
+
+
+def add_decisions(tickets: Iterable[tuple[str, TuningTicket]]) -> None:
+    """Remember decisions of the graph that this thread compiles, each with the name of its group; its branches and loops add their own."""
+    added = (
         GraphDecision(group, f"{t.problem.op}/{t.digest}", winner, t.verdict.library)
         for group, t in tickets
         if t.verdict is not None and (winner := t.verdict.given_up or t.verdict.winner) is not None
     )
+    _LAST.decisions = tuple(dict.fromkeys([*getattr(_LAST, "decisions", ()), *added]))
 
 
 def install() -> None:
@@ -102,7 +108,7 @@ def _unwrap(owner: Any, name: str, *, static: bool) -> None:
 
 def _looking_up(stock: Any) -> Any:
     def lookup_graph(*arguments: Any, **keywords: Any) -> Any:
-        _LAST.decisions = ()  # those of a graph that was not stored are not the next one's
+        forget_decisions()  # those of a graph that was not stored are not the next one's
         graph, *rest = stock(*arguments, **keywords)
         config = active_config()
         key = arguments[0] if arguments else keywords.get("key", "")

@@ -1,4 +1,4 @@
-"""Graphs that Inductor's cache must not store: with repacked weights, or with provisional decisions.
+"""Graphs that Inductor's cache must not store: with repacked weights, with provisional decisions, or with problems that were not measured.
 
 Inductor's cache of compiled graphs looks frozen weights up by their sizes alone, and takes their values from the model that is
 compiled. But a weight that a C++ template has repacked is stored with the graph: another model of the same sizes gets
@@ -17,7 +17,7 @@ from torch._inductor import codecache
 from torch._inductor.freezing_utils import has_frozen_params, is_frozen_param
 from torch._inductor.graph import GraphLowering
 
-from inductor_plugin.inductor.graph.due import Due, carry
+from inductor_plugin.inductor.graph.due import Due, carry, first_of
 from inductor_plugin.inductor.graph.stored import carry_decisions
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,11 @@ def mark_due(due: Due | None) -> None:
     _GRAPH.due = due
 
 
+def add_due(due: Due | None) -> None:
+    """Note a further reason of that graph, or of one of its branches and loops; None for none."""
+    _GRAPH.due = first_of([getattr(_GRAPH, "due", None), due])
+
+
 def install() -> None:
     """Let Inductor skip storing graphs with marked constants, and those with provisional decisions."""
     cache: Any = codecache.FxGraphCache
@@ -53,7 +58,6 @@ def install() -> None:
 
     @functools.wraps(stock)
     def save_graph(key: str, compiled_graph: Any, *arguments: Any, **keywords: Any) -> None:
-        # A graph without products has no session that would clear the mark of the one before.
         due, _GRAPH.due = getattr(_GRAPH, "due", None), None
         constants: dict[str, Any] = getattr(compiled_graph, "constants", None) or {}
         if any(getattr(value, _MARK, False) for value in constants.values()):

@@ -9,7 +9,16 @@ from inductor_plugin.config import Config
 from inductor_plugin.version import __version__
 
 _OF_A_RANK = frozenset(
-    {"cache_dir", "cache_read", "pin_file", "pin_file_sha256", "policy", "remote_url", "strict"}
+    {
+        "cache",
+        "cache_dir",
+        "cache_read",
+        "pin_file",
+        "pin_file_sha256",
+        "policy",
+        "remote_url",
+        "strict",
+    }
 )
 """Options that may differ: where a rank keeps what it knows."""
 

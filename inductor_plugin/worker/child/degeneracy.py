@@ -15,8 +15,8 @@ import torch
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child.magnitude import comparable, parts, rms, whole
 from inductor_plugin.worker.child.operands import build
+from inductor_plugin.worker.jobs import INCOMPARABLE
 
-_NOTHING = "there are no numbers to compare"
 _SAMPLED, _SMALL = 64, 8
 """Elements looked at along a dimension at most; a sample that is too small to have many different numbers."""
 _FEW = 2
@@ -40,13 +40,13 @@ def degeneracy_of(
         tensors: All operands that have been built.
     """
     if _has_no_numbers(reference):
-        return f"the library kernel returns nothing but zeros or NaN, as of a weight of zeros: {_NOTHING}"
+        return f"the library kernel returns nothing but zeros or NaN, as of a weight of zeros: {INCOMPARABLE}"
     for spec in inputs:
         if spec.file is None or len(spec.size) < 2:  # ends of groups have one dimension
             continue
         dense = tensors[spec] if spec.packing is None else build(replace(spec, packing=None))
         if reason := weight_degeneracy(dense):
-            return f"a frozen weight {reason}: {_NOTHING}"
+            return f"a frozen weight {reason}: {INCOMPARABLE}"
     return ""
 
 

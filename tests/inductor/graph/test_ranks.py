@@ -116,7 +116,7 @@ def test_a_graph_in_inductors_cache_runs_where_the_ranks_agree(
     join: Join, tmp_path: Path, otherwise: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine decisions are provisional, and such graphs are not stored, or not for long.
-    monkeypatch.setattr(stored_marks, "mark_due", Mock())
+    monkeypatch.setattr(stored_marks, "add_due", Mock())
     store = MemoryStore()
     join(0, store)
     (ticket,) = compiled(tmp_path / "cache")

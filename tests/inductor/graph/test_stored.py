@@ -30,7 +30,7 @@ def remember() -> None:
     """Lower a graph with one problem, as a session says at its end."""
     ticket = job_of(2)[0][0].ticket("problem")
     ticket.verdict = Verdict("fast", "library", "it is")
-    stored.remember_decisions([("group", ticket)])
+    stored.add_decisions([("group", ticket)])
 
 
 def test_a_graph_carries_what_was_decided_for_it() -> None:
@@ -39,6 +39,16 @@ def test_a_graph_carries_what_was_decided_for_it() -> None:
     assert [each.winner for each in stored.carry_decisions(graph)] == ["fast"]
     assert [each.winner for each in stored.carry_decisions(graph)] == ["fast"]
     assert stored.carry_decisions(SimpleNamespace()) == ()
+
+
+def test_branches_add_their_decisions_once() -> None:
+    remember()
+    remember()
+    other = job_of(2)[0][0].ticket("another")
+    other.verdict = Verdict("library", "library", "it is")
+    stored.add_decisions([("group", other)])
+    carried = stored.carry_decisions(SimpleNamespace())
+    assert [each.winner for each in carried] == ["fast", "library"]
 
 
 def test_decisions_of_a_graph_that_was_not_stored_are_not_the_next_ones() -> None:
