@@ -22,7 +22,6 @@ from inductor_plugin.errors import CacheError
 logger = logging.getLogger(__name__)
 
 _LOCK_S = 30.0
-_UNWRITTEN = "inductor-plugin: the quarantine of %s is kept in memory only: %s"
 
 MISHAPS = frozenset({"hung", "crashed", "out_of_memory", "sticky_error"})
 """Failures that a busy machine, a full memory or another process may have caused."""
@@ -139,7 +138,7 @@ class QuarantineShelf:
                         self._memory.pop((environment, candidate), None)
                         return entry
             except CacheError as error:
-                logger.warning(_UNWRITTEN, candidate, error)
+                _warn_of_unwritten(candidate, error)
         entry = self._again(environment, candidate, fields, counts=counts)
         self._memory[environment, candidate] = entry
         self._folder.count_unwritten()
@@ -163,7 +162,7 @@ class QuarantineShelf:
                         self._memory.pop(name, None)
                         return True
             except CacheError as error:
-                logger.warning(_UNWRITTEN, entry.candidate, error)
+                _warn_of_unwritten(entry.candidate, error)
         own = self.get(*name)
         if own is not None and _rank(own) >= _rank(entry):
             return False
@@ -266,6 +265,12 @@ class QuarantineShelf:
         except (OSError, ValueError) as error:
             self._folder.report(path, error)
             return None
+
+
+def _warn_of_unwritten(candidate: str, error: CacheError) -> None:
+    logger.warning(
+        "inductor-plugin: the quarantine of %s is kept in memory only: %s", candidate, error
+    )
 
 
 def _rank(entry: Quarantined) -> tuple[bool, int, float, int, str]:

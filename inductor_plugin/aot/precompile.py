@@ -186,9 +186,11 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
         )
     signer = open_signer(request.config.signing_key)  # before minutes of compiling
     config = replace(request.config, policy="build", compile_timeout_s=_TIMEOUT_S)
-    store = store_to_write(config)
+    if config.cache == "off" or Path(config.cache_dir).exists():
+        store_to_write(config)  # else nothing is made for a model that is not there
     node = node_of(gpu, config) if request.measure else None
     lowered = _lower(request, gpu, config, say)
+    store = store_to_write(config)
     digests = sorted({digest for problem in lowered for digest in problem.kernels})
     if not digests:
         raise PackError(nothing_compiled(lowered))

@@ -108,10 +108,10 @@ def tune(request: TuneRequest, say: Callable[[str], None] = print) -> TuneReport
         OptionError: There is no such model, or it has no output with a gradient to train on.
         CacheError: The cache cannot be written to, or is off.
     """
-    store = store_to_write(Config.load(split(request.options)[0]))
-    lost = store.unwritten
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, sets = models.load_sets(request.model)
+    store = store_to_write(Config.load(split(request.options)[0]))
+    lost = store.unwritten
     model, sets = model.to(device).train(request.training), models.moved(sets, device)
     frozen = device == "cpu" and not request.training
     tickets: dict[str, TuningTicket] = {}

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inductor_plugin.errors import CallRefusedError, KernelError, OperandError
+from inductor_plugin.errors import CallRefusedError, OperandError
 from inductor_plugin.ops import launch, sites
 from inductor_plugin.ops.abi import TensorView
 from inductor_plugin.ops.gemm_abi import GemmCall
@@ -338,9 +338,6 @@ def test_a_workspace_begins_where_the_kernel_reads_it(
     begin = -storage.data_ptr() % alignment
     call(*operands, storage[begin : begin + 256], out=out)
     runs = echo.runs
-    for offset in (1, alignment // 2):
-        with pytest.raises(KernelError, match=f"multiple of {alignment} bytes"):
-            call(*operands, storage[begin + offset : begin + offset + 256], out=out)
-    assert echo.runs == runs
-    call(*operands, storage[begin + alignment : begin + alignment + 256], out=out)
-    assert echo.runs == runs + 1
+    for offset in (1, alignment // 2, alignment):  # where it does not, another one is allocated
+        call(*operands, storage[begin + offset : begin + offset + 256], out=out)
+    assert echo.runs == runs + 3

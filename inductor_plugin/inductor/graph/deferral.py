@@ -15,6 +15,7 @@ from typing import Any
 
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
+from torch._inductor.select_algorithm import ExternKernelCaller
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
@@ -48,6 +49,7 @@ class Deferred:
         current_node: The FX node that was lowered, for stack traces.
         winner: Returns the choice, waiting for it if necessary.
         operands: The boxes of its operands, and the names of the buffers that were in them when the call was lowered.
+        library: A library kernel among the choices, None if there is none.
     """
 
     buffer: ir.MultiTemplateBuffer
@@ -55,6 +57,7 @@ class Deferred:
     current_node: Any
     winner: Callable[[], ir.ChoiceCaller]
     operands: tuple[tuple[ir.StorageBox, str], ...]
+    library: ir.ChoiceCaller | None
 
 
 def stand_in(
@@ -69,7 +72,8 @@ def stand_in(
     storage = box.data
     assert isinstance(storage, ir.StorageBox)
     nodes = [*call.nodes, *(node for choice in choices for node in choice.input_nodes)]
-    return box, Deferred(buffer, storage, V.graph.current_node, winner, _named(nodes))
+    library = next((choice for choice in choices if isinstance(choice, ExternKernelCaller)), None)
+    return box, Deferred(buffer, storage, V.graph.current_node, winner, _named(nodes), library)
 
 
 def settle(graph: GraphLowering, deferred: Deferred) -> None:
@@ -77,14 +81,17 @@ def settle(graph: GraphLowering, deferred: Deferred) -> None:
 
     The node is created after the whole graph was lowered. An operation in place that Inductor lowers as one out of place
     (``lowering.mutate_to``: "just swing the data pointer") has put other buffers into boxes meanwhile: operands are those of the
-    call, and what such an operation has made of the result stays.
+    call, and what such an operation has made of the result stays. A C++ template reads the boxes of its operands once more, when
+    its code is generated; there the library kernel computes the call.
     """
-    choice = deferred.winner()
+    choice, moved = deferred.winner(), _moved(graph, deferred.operands)
+    if moved and deferred.library is not None and not isinstance(choice, ExternKernelCaller):
+        choice = deferred.library
     operations, buffers = len(graph.operations), len(graph.buffers)
     with (
         V.set_current_node(deferred.current_node),
         ir.IRNode.current_origins(deferred.buffer.origins),
-        _as_called(graph, deferred.operands),
+        _as_called(moved),
     ):
         output = choice.output_node()
     node = ir.InputsKernel.unwrap_storage_for_input(output)
@@ -113,23 +120,25 @@ def _named(nodes: Iterable[Any]) -> tuple[tuple[ir.StorageBox, str], ...]:
     )
 
 
-@contextmanager
-def _as_called(
+def _moved(
     graph: GraphLowering, operands: Iterable[tuple[ir.StorageBox, str]]
-) -> Generator[None]:
+) -> list[tuple[ir.StorageBox, Any]]:
+    """Return the boxes with another buffer than when the call was lowered, and the buffer of that time."""
+    now = graph.name_to_buffer
+    return [(box, now[name]) for box, name in operands if name in now and now[name] is not box.data]
+
+
+@contextmanager
+def _as_called(moved: Iterable[tuple[ir.StorageBox, Any]]) -> Generator[None]:
     """Put the buffers of a call into the boxes of its operands; those that are in them now are put back after it."""
-    moved = [
-        (box, box.data, graph.name_to_buffer[name])
-        for box, name in operands
-        if name in graph.name_to_buffer and graph.name_to_buffer[name] is not box.data
-    ]
-    for box, _, buffer in moved:
+    later = [(box, box.data) for box, _ in moved]
+    for box, buffer in moved:
         box.data = buffer
     try:
         yield
     finally:
-        for box, later, _ in moved:
-            box.data = later
+        for box, data in later:
+            box.data = data
 
 
 def _move(entries: list[Any], since: int, old: Any, new: Any) -> None:
