@@ -1,12 +1,11 @@
 """Graphs whose problems were not measured are not stored in Inductor's cache: a later compile measures them."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownLambdaType=false, reportAttributeAccessIssue=false
+# pyright: reportUnknownLambdaType=false, reportAttributeAccessIssue=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import inductor_plugin
+from inductor_plugin.inductor.graph import unstored
+from inductor_plugin.inductor.graph.due import Due
 from inductor_plugin.kernels.call import ExternKernel
-from inductor_plugin.tuning.decision import Verdict
-from inductor_plugin.tuning.selection import Selection
-from inductor_plugin.tuning.ticket import TuningTicket
 from tests.support.candidates import wrong_in_process
 from tests.support.lowering import Lab
 
@@ -87,30 +85,10 @@ def test_a_candidate_that_has_failed_is_decided(lab: Lab, status: str) -> None:
     assert hits() == 1
 
 
-def branches(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """A product of 24 rows, and one of fewer rows in each branch."""
-    h = torch.mm(a, b)
-    return torch.cond(
-        a.sum() > 0,
-        lambda h, c: torch.mm(h[:8], c),
-        lambda h, c: torch.mm(h[:8] + 1, c) + 1,
-        (h, c),
-    )
-
-
-@pytest.mark.parametrize("rows", [24, 8])
-def test_a_graph_is_due_by_any_of_its_branches(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, rows: int
-) -> None:
-    decide = Selection.decide
-
-    def beside_other_work(selection: Selection, ticket: TuningTicket) -> Verdict:
-        is_disturbed = ticket.problem.output.size[0] == rows
-        ticket.verdict = replace(decide(selection, ticket), provisional=is_disturbed)
-        return ticket.verdict
-
-    monkeypatch.setattr(Selection, "decide", beside_other_work)
-    first = compiled(branches, lab)
-    assert first
-    assert compiled(branches, lab) == first
-    assert hits() == 0
+def test_a_graph_is_due_by_any_of_its_branches() -> None:
+    marks: Any = unstored
+    unstored.mark_due(None)
+    for due in (None, Due(at=5.0), None, Due(at=7.0)):  # each has a session of its own
+        unstored.add_due(due)
+    assert marks._GRAPH.due == Due(at=5.0)
+    unstored.mark_due(None)
