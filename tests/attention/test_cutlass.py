@@ -129,8 +129,8 @@ def test_a_workspace_has_to_begin_where_tma_reads(library: Path) -> None:
     case.close((dq, dk, dv), case.grads[:3])
     with pytest.raises(KernelError, match="128 bytes of 256"):
         case.backward(kernel, aligned[:128])
-    with pytest.raises(KernelError, match="multiple of 128"):
-        case.backward(kernel, aligned[64:512])
+    # One that begins elsewhere, as in Inductor's pools of memory, is replaced.
+    case.close(case.backward(kernel, aligned[64:512]), case.grads[:3])
 
 
 @pytest.mark.parametrize("backward", [False, True])
