@@ -243,7 +243,7 @@ class Task:
         return race.contenders(racing, name, launches, self.disturbed)
 
     def cut_short(self) -> None:
-        """End the race with the budget: candidates that were not measured are skipped, and who lacks turns is noted."""
+        """End the race with the budget: candidates that were not measured are skipped, and those that lack turns are noted."""
         for candidate in self.unscreened():
             candidate.outcome = Outcome(candidate.candidate_id, "skipped", OUT_OF_TIME)
         racers = self.racers() if self.measured else ()

@@ -6,7 +6,7 @@ GROUP/refused/PROBLEM       the candidates that have failed, each with a rank on
 GROUP/tuners                counts those that measure, or did
 GROUP/absent                counts ranks whose device measures nothing now
 GROUP/decided               counts decisions, so that who waits asks for one number
-GROUP/log/NUMBER            the problem of each decision, by that number, so that who waits reads what is new
+GROUP/log/NUMBER            the problem of each decision, by that number, so that a rank that waits reads what is new
 GROUP/beat/RANK             the rank's latest sign of life, while it tunes
 """
 
@@ -24,7 +24,7 @@ from inductor_plugin.tuning.ranks.store import StoreLostError
 _HOLE_S = 2.0
 """Seconds in which a rank that has counted a decision writes its problem into the log, unless it is dead or stopped."""
 _MOST_NEW = 200
-"""Entries of the log that are read at once: whoever reads thousands gives no sign of life meanwhile."""
+"""Entries of the log that are read at once: a rank that reads thousands gives no sign of life meanwhile."""
 
 
 class Board:
@@ -57,7 +57,7 @@ class Board:
     def decided_since(self, seen: int, now: float) -> tuple[Sequence[str], int]:
         """Return problems that were decided, and how many decisions are read then.
 
-        An entry that a rank did not live to write is left out after a while: who waits for that problem has to ask for it.
+        An entry that a rank did not live to write is left out after a while: a rank that waits for that problem has to ask for it.
 
         Args:
             seen: How many decisions have been read.

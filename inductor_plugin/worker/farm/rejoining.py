@@ -23,7 +23,7 @@ class Rejoining:
     """
 
     def __init__(self, connect: Callable[[], Nodes] | None, done: Callable[[], None]) -> None:
-        """Do nothing yet: somebody has just tried to connect.
+        """Do nothing yet: the pool has just tried to connect.
 
         Args:
             connect: Connects to the cluster; None if that is not tried again.
