@@ -40,7 +40,7 @@ _TAKE_NUMBERS = {"where": (1, 2), "pow": (1,), "fmod": (1,)}
 
 
 def replay(
-    note: Mapping[str, str], operands: Sequence[Mapping[str, Any]]
+    stored: Mapping[str, str], operands: Sequence[Mapping[str, Any]]
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Return a function that computes a recorded epilogue.
 
@@ -50,13 +50,13 @@ def replay(
     dtype and rounds nothing.
 
     Args:
-        note: The epilogue as the record stores it (`epilogue_text.dump`).
+        stored: The epilogue as the record stores it (`epilogue_text.dump`).
         operands: The epilogue's operands, each with ``size``, ``stride`` and ``offset`` as measured.
 
     Raises:
         ValueError: The text is of another version, or damaged, or the epilogue cannot be computed again.
     """
-    recorded = load(note)
+    recorded = load(stored)
     epilogue, views = recorded.epilogue, plan(recorded, operands)
     steps = _shared(epilogue.steps)
 

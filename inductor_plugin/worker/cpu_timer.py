@@ -134,7 +134,7 @@ def caches(cores: Iterable[int], cpus: Path = _CPUS) -> list[CpuCache]:
         cores: Numbers of the cores.
         cpus: Where Linux describes them.
     """
-    found: list[CpuCache] = []
+    described: list[CpuCache] = []
     for core in cores:
         for index in cpus.glob(f"cpu{core}/cache/index*"):
             with suppress(OSError, ValueError):
@@ -142,5 +142,7 @@ def caches(cores: Iterable[int], cpus: Path = _CPUS) -> list[CpuCache]:
                 if size is not None:
                     size_bytes = int(size[1]) << {"K": 10, "M": 20}[size[2]]
                     shared = (index / "shared_cpu_list").read_text().strip()
-                    found.append(CpuCache(int((index / "level").read_text()), size_bytes, shared))
-    return found
+                    described.append(
+                        CpuCache(int((index / "level").read_text()), size_bytes, shared)
+                    )
+    return described

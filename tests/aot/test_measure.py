@@ -66,10 +66,10 @@ class Nodes:
 
     def connect(self, farm: str, *, on_gpu: bool) -> FakeBenchCluster:
         assert (farm, on_gpu) == ("ray:auto", True)
-        self.connected.append(FakeBenchCluster("gpu-node", make=self._made))
+        self.connected.append(FakeBenchCluster("gpu-node", make=self._node))
         return self.connected[-1]
 
-    def _made(self, settings: WorkerSettings) -> StubNode:
+    def _node(self, settings: WorkerSettings) -> StubNode:
         node = StubNode(settings, fast)
         node.facts_answer = NodeAnswer(self.facts)
         return node

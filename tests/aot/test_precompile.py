@@ -172,10 +172,10 @@ def test_libraries_of_cutlass_kernels_cross_from_a_farm(
     here = run(replace(request_, config=config), quiet)
     config = replace(config, cache_dir=tmp_path / "farm", compile_farm=ray_on_this_machine)
     there = run(replace(request_, config=config), quiet)
-    made = [{each.digest for each in r.kernels if each.kind == "cutlass"} for r in (here, there)]
-    assert made[0] == made[1] != set()
+    digests = [{each.digest for each in r.kernels if each.kind == "cutlass"} for r in (here, there)]
+    assert digests[0] == digests[1] != set()
     store = open_store(config.cache_dir)
-    for digest in made[1]:
+    for digest in digests[1]:
         entry = store.kernel(digest)
         assert entry is not None
         assert entry.path("kernel.so").read_bytes().startswith(b"\x7fELF")

@@ -43,6 +43,26 @@ def test_every_file_of_the_text_exists(repository: Path):
     assert [path for path in sorted(paths) if not exists(repository, path)] == []
 
 
+_NAMED = (
+    r"`(?P<name>\w+)`(?: in its row)?,? (?:in|of|and the functions of) `(?P<file>(?:\w+/)+\w+\.py)`",
+    r"`(?P<file>(?:\w+/)+\w+\.py)`: (?:one )?`(?:\w+\.)?(?P<name>\w+)`",
+)
+"""How the text names what is in a file: `BUILTIN` in `templates/__init__.py`, or `tuning/runtime.py`: `DeviceContext.submit`."""
+
+
+def test_every_name_of_a_file_is_in_that_file(repository: Path):
+    text = (repository / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = [(match["name"], match["file"]) for form in _NAMED for match in re.finditer(form, text)]
+    assert len(named) >= 24
+    roots = (repository, repository / "inductor_plugin")
+    missing: list[str] = []
+    for name, file in named:
+        path = next(root / file for root in roots if (root / file).is_file())
+        if not re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")):
+            missing.append(f"{name} in {file}")
+    assert missing == []
+
+
 @pytest.mark.parametrize("root", ["inductor_plugin", "templates", "cache"])
 def test_folders_are_small_and_say_what_lives_in_them(root: str, repository: Path):
     for folder in (repository / root, *(repository / root).rglob("*/")):

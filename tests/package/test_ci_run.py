@@ -97,12 +97,12 @@ def test_the_last_line_names_what_a_slow_machine_leaves_out(
 
 
 def test_a_machine_three_times_slower_runs_every_step_in_time(repository: Path) -> None:
-    """On a quiet machine, 750 s are gone before the documentation, which takes 250 s, as the part does at most."""
+    """On a quiet machine, 750 s are gone before the documentation, which takes 340 s, and the part 110 s: 20 minutes."""
     text = (repository / ".ci" / "run").read_text(encoding="utf-8")
     limits = {name: int(value) for name, value in re.findall(r"^([A-Z_]+_S)=(\d+)$", text, re.M)}
     assert limits["DOCS_BY_S"] >= 3 * 750
-    assert limits["PART_BY_S"] >= 3 * (750 + 250)
-    assert limits["TOTAL_S"] >= 3 * (750 + 250 + 250)
+    assert limits["PART_BY_S"] >= 3 * (750 + 340)
+    assert limits["TOTAL_S"] >= 3 * (750 + 340 + 110)
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def _marks(path: Path) -> dict[str, str]:
 
 
 def test_what_took_longer_than_20_s_is_marked_slow(repository: Path) -> None:
-    """Those of `make test-compat` are not, for it leaves out slow ones; a case may have a mark of its own."""
+    """A case may have a mark of its own."""
     unmarked: list[str] = []
     for file, names in selection.read(options.DURATIONS).by_file.items():
         long = {name for name, seconds in names.items() if seconds > selection.LONGEST_S}
@@ -260,7 +260,7 @@ def test_what_took_longer_than_20_s_is_marked_slow(repository: Path) -> None:
         unmarked += [
             f"{file}::{name}"
             for name in sorted(long)
-            if "[" not in name and not re.search(r"mark\.(slow|compat)\b", marks[name])
+            if "[" not in name and not re.search(r"mark\.slow\b", marks[name])
         ]
     assert unmarked == []
 

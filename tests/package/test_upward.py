@@ -39,15 +39,15 @@ _RANKS = {
 
 def texts() -> dict[str, str]:
     """Return the modules of the product, by their names in the package."""
-    found: dict[str, str] = {}
+    known: dict[str, str] = {}
     for root in (PACKAGE, "templates", "cache"):
         for path in (REPOSITORY / root).rglob("*.py"):
             parts = path.relative_to(REPOSITORY).with_suffix("").parts
             parts = parts[1:] if root == PACKAGE else parts
             name = ".".join(part for part in parts if part != "__init__")
-            found[name] = path.read_text(encoding="utf-8")
-    del found[""]  # the public face, which is in no layer
-    return found
+            known[name] = path.read_text(encoding="utf-8")
+    del known[""]  # the public face, which is in no layer
+    return known
 
 
 TEXTS = texts()
@@ -110,13 +110,13 @@ def reaches(module: str, other: str) -> bool:
 
 
 def test_texts_name_modules_of_higher_layers_only_where_the_architecture_says_so() -> None:
-    found = {
+    upward = {
         (module, other)
         for module, text in TEXTS.items()
         for other in named(text)
         if is_upward(module, other)
     }
-    assert found == BY_NAME
+    assert upward == BY_NAME
 
 
 def test_types_are_imported_from_higher_layers_and_in_cycles_only_where_it_says_so() -> None:

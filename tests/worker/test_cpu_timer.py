@@ -14,15 +14,15 @@ MIB = 1 << 20
 
 def machine(cores: int, l2_mib: int, l3_mib: int, cores_of_l3: int) -> list[CpuCache]:
     """Return the caches of each core: its own of levels 1 and 2, and a slice of level 3."""
-    found: list[CpuCache] = []
+    described: list[CpuCache] = []
     for core in range(cores):
         first = core - core % cores_of_l3
-        found += [
+        described += [
             CpuCache(1, 32 << 10, str(core)),
             CpuCache(2, l2_mib * MIB, str(core)),
             CpuCache(3, l3_mib * MIB, f"{first}-{first + cores_of_l3 - 1}"),
         ]
-    return found
+    return described
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ _METRICS: Mapping[str, tuple[str, str, str]] = {
 def metrics(fields: Mapping[str, Any]) -> str:
     """Return the fields of ``stats`` as metrics, each with its help, its type and the cache as a label."""
     label = f'{{cache_dir="{_escaped(str(fields["cache_dir"]))}"}}'
-    found, present = number(fields.get("corrupt")), number(fields.get("damaged"))
-    removed = None if found is None else found - (present or 0)  # `stats` adds up both
+    damaged, present = number(fields.get("corrupt")), number(fields.get("damaged"))
+    removed = None if damaged is None else damaged - (present or 0)  # `stats` adds up both
     fields = {**fields, "removed": removed}
     lines: list[str] = []
     for field, (name, kind, about) in _METRICS.items():

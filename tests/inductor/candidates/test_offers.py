@@ -65,6 +65,8 @@ def test_a_slice_of_a_weight_is_multiplied_as_such(cache_dir: Path) -> None:
     assert not [name for name in known if name.startswith("cpp")]
 
 
+@pytest.mark.slow
+@pytest.mark.claim
 @pytest.mark.parametrize("columns", [256, 320])
 def test_a_weight_that_stays_a_view_gives_the_right_answer(cache_dir: Path, columns: int) -> None:
     """AOTInductor keeps the transposition of a weight as a view of it."""

@@ -168,6 +168,8 @@ def values(arguments: Sequence[Arg]) -> list[torch.Tensor]:
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.claim
 def test_what_is_written_computes_the_graph(cache_dir: Path) -> None:
     written: list[tuple[str, list[torch.Tensor]]] = []
     for number, (function, arguments, _) in enumerate(CASES.values()):

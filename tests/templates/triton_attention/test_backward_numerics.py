@@ -64,6 +64,8 @@ def test_the_table_is_long_and_has_no_case_twice() -> None:
     assert {trial.group for trial in fast()} == {trial.group for trial in trials()}
 
 
+@pytest.mark.slow
+@pytest.mark.claim
 def test_some_of_all_gradients_are_right() -> None:
     check(fast())
 

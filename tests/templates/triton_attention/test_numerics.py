@@ -66,6 +66,8 @@ def test_the_table_is_long_and_has_no_case_twice() -> None:
     assert {trial.group for trial in fast()} == {trial.group for trial in trials()}
 
 
+@pytest.mark.slow
+@pytest.mark.claim
 def test_some_of_all_attentions_are_right() -> None:
     check(fast())
 
@@ -173,6 +175,8 @@ def lowered(graph: Graph, operands: Mapping[str, torch.Tensor]) -> str:
     return code
 
 
+@pytest.mark.slow
+@pytest.mark.claim
 def test_a_kernel_of_each_kind_is_right_with_unknown_sizes() -> None:
     check_graphs(SOME)
 

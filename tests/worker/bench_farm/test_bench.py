@@ -77,10 +77,10 @@ class Rig:
 
     def __init__(self, *names: str, idle_s: float = 60.0) -> None:
         self.answer: Callable[[Any], NodeAnswer] = measured
-        self.cluster = FakeBenchCluster(*names, make=self._made)
+        self.cluster = FakeBenchCluster(*names, make=self._node)
         self.bench = bench_on(self.cluster, replace(SETTINGS, idle_s=idle_s))
 
-    def _made(self, settings: WorkerSettings) -> StubNode:
+    def _node(self, settings: WorkerSettings) -> StubNode:
         return StubNode(settings, lambda what: self.answer(what))
 
     def lose_at(self, *numbers: int) -> None:
@@ -199,10 +199,10 @@ def test_a_cluster_that_was_lost_is_connected_again(tmp_path: Path) -> None:
     weight = tmp_path / "weight.bin"
     weight.write_bytes(b"values")
 
-    def made(settings: WorkerSettings) -> StubNode:
+    def new_node(settings: WorkerSettings) -> StubNode:
         return StubNode(settings, measured)
 
-    lost, again = FakeBenchCluster("node", make=made), FakeBenchCluster("node", make=made)
+    lost, again = FakeBenchCluster("node", make=new_node), FakeBenchCluster("node", make=new_node)
     clusters = [again, lost]
     bench = bench_on(clusters.pop, SETTINGS)
     assert bench.screen(job("a", str(weight))).status == "ok"

@@ -56,16 +56,16 @@ class Worker:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[BenchNode, Worker]]:
-    made: list[Worker] = []
+    workers: list[Worker] = []
 
     def worker(settings: WorkerSettings) -> Worker:
-        made.append(Worker(settings))
-        return made[-1]
+        workers.append(Worker(settings))
+        return workers[-1]
 
     monkeypatch.setattr("inductor_plugin.worker.bench_farm.node.BenchWorker", worker)
     paths = (str(tmp_path), "/only/at/the/sender")
     node = BenchNode(WorkerSettings(paths, "bench", kernel_folder="/only/at/the/sender"))
-    yield node, made[0]
+    yield node, workers[0]
     node.close()
 
 

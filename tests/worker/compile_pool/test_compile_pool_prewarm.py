@@ -169,10 +169,10 @@ def test_a_spare_that_has_ended_is_discarded_by_whoever_finds_it_first(
     spare.lives, is_lost = False, vars(compile_pool)["_is_lost"]
     answered = threading.Event()
 
-    def meanwhile(found: object) -> bool:
+    def meanwhile(worker: object) -> bool:
         rig.pool.submit(TRITON, lambda _compiled: answered.set())
         answered.wait(0.2)
-        return is_lost(found)
+        return is_lost(worker)
 
     monkeypatch.setattr(compile_pool, "_is_lost", meanwhile)
     rig.pool.prewarm(WARM, 1)

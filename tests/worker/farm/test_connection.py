@@ -65,10 +65,10 @@ def test_ray_does_not_end_a_process_that_has_joined_a_cluster_whose_head_is_lost
 
 
 def test_what_compiles_and_what_measures_at_once_are_connected_once(ray: FakeRay) -> None:
-    made: list[Connection] = []
+    connections: list[Connection] = []
 
     def connect(option: str) -> None:
-        made.append(Connection("ray:auto", option))
+        connections.append(Connection("ray:auto", option))
 
     options = ("compile_farm", "bench_farm")
     threads = [threading.Thread(target=connect, args=(option,)) for option in options]
@@ -76,7 +76,7 @@ def test_what_compiles_and_what_measures_at_once_are_connected_once(ray: FakeRay
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert (len(made), ray.calls) == (2, ["auto"])
+    assert (len(connections), ray.calls) == (2, ["auto"])
 
 
 def test_the_connection_of_the_users_program_stays(ray: FakeRay) -> None:
