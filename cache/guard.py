@@ -30,7 +30,16 @@ record the most recently used."""
 _LIMIT = "it has more than {} bytes, which no file of its kind has"
 _CHUNK = 1 << 20
 
-_OWN = ("kernels", "locks", "packs", "packs-installed", "private", "quarantine", "records")
+OWN = (
+    "graphs",
+    "kernels",
+    "locks",
+    "packs",
+    "packs-installed",
+    "private",
+    "quarantine",
+    "records",
+)
 """The folders in a cache directory that are read; `Layout` names them. Nothing reads ``damaged``."""
 
 
@@ -79,7 +88,7 @@ def reason_to_refuse(path: Path, *, above: bool = True) -> Refusal | None:
         return refusal
     with os.scandir(path) as entries:
         for entry in entries:
-            if entry.name in _OWN and entry.is_dir(follow_symlinks=True):
+            if entry.name in OWN and entry.is_dir(follow_symlinks=True):
                 refusal = _refusal(Path(entry.path), entry.stat())
                 if refusal is not None:
                     return refusal

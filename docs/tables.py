@@ -26,7 +26,7 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
     "kernel": ("<digest>",),
     "record": ("<environment>", "<op>", "<digest>"),
     "environment": ("<environment>",),
-    "quarantine": ("<environment>", "<candidate>"),
+    "quarantine": ("<environment>", "<candidate>-<problem>"),
     "graph": ("<digest>",),
     "pack": ("<name>",),
     "lock": ("<name>",),

@@ -15,6 +15,8 @@ from inductor_plugin.cache.key import ABSENT
 from inductor_plugin.cache.lookup.find import Match, find
 from inductor_plugin.cache.record import to_fields
 from inductor_plugin.cache.records import parse_environment, parse_record
+from inductor_plugin.cache.trust.keys import is_installed
+from inductor_plugin.cache.trust.signatures import true_signatures
 from inductor_plugin.cli.explain import misses
 from inductor_plugin.cli.source import is_source, read_source, row_of, rows_text
 from inductor_plugin.cli.verb import Verb, find_record, open_cache, read_record, say, undamaged
@@ -184,7 +186,9 @@ def _fields(match: Match) -> dict[str, Any]:
         entry = read_entry(match.path)
         fields = document.load(read(match.path / ENTRY))
         taken = asdict(entry.taken) if entry.taken else {"by": "built here", "source": ""}
-        origin = {**taken, "signers": sorted(fields.pop("signatures", {}))}
+        fields.pop("signatures", None)
+        true = true_signatures(entry)  # without `cryptography` those that are only claimed
+        origin = {**taken, "signers": sorted(true) if true and is_installed() else []}
         return {**fields, "taken": origin, "folder": str(entry.folder)}
 
 

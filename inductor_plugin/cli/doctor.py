@@ -80,17 +80,6 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
     ]
 
 
-def render(findings: list[Finding]) -> str:
-    """Return the findings as text."""
-    width = max(len(finding.name) for finding in findings)
-    lines: list[str] = []
-    for finding in findings:
-        lines.append(f"{finding.state:6}  {finding.name:{width}}  {finding.detail}")
-        if finding.remedy:
-            lines.append(f"{'':6}  {'':{width}}  -> {finding.remedy}")
-    return "\n".join(lines)
-
-
 def python(version: tuple[int, int, int]) -> Finding:
     """Check the version of Python."""
     text = ".".join(map(str, version))

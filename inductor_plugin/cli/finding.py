@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
+
+from inductor_plugin.cache.report import printable
 
 State = Literal["ok", "off", "broken"]
 
@@ -27,3 +30,15 @@ class Finding:
     def to_dict(self) -> dict[str, str]:
         """Return the finding as plain JSON values."""
         return asdict(self)
+
+
+def render(findings: Sequence[Finding]) -> str:
+    """Return the findings as text, each detail on one line: it may quote a pack that nobody trusts."""
+    width = max(len(finding.name) for finding in findings)
+    lines: list[str] = []
+    for finding in findings:
+        detail, remedy = printable(finding.detail), printable(finding.remedy)
+        lines.append(f"{finding.state:6}  {finding.name:{width}}  {detail}")
+        if remedy:
+            lines.append(f"{'':6}  {'':{width}}  -> {remedy}")
+    return "\n".join(lines)

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 
 from inductor_plugin.cache import Store
+from inductor_plugin.cache.report import printable
 from inductor_plugin.cache.trust.listing import vouchers
 from inductor_plugin.cache.verify import Damage
 from inductor_plugin.cli.verb import Verb, open_cache, open_to_write, say
@@ -38,7 +39,7 @@ def _verify(arguments: Namespace) -> int:
         **{n: v for n, v in usage.fields().items() if n not in ("damaged", "pinned", "looked")},
     }
     lines = [
-        f"{damage.kind} {damage.path}: {damage.reason}"
+        f"{damage.kind} {printable(str(damage.path))}: {printable(damage.reason)}"
         + (f"\n    {done[damage.path]}" if arguments.repair else "")
         for damage in damaged
     ]
@@ -47,7 +48,7 @@ def _verify(arguments: Namespace) -> int:
         f"{len(left)} damaged; {usage.leftovers} leftovers of killed processes"
     )
     if usage.kernels:
-        lines.append(f"kernels: {vouching.text()}")
+        lines.append(f"kernels: {printable(vouching.text())}")
     if left and not arguments.repair:
         lines.append("`inductor-plugin verify --repair` sets damaged entries aside")
     say(arguments, fields, "\n".join(lines))

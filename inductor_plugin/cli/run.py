@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import report
+from inductor_plugin.cli.finding import render
 from inductor_plugin.cli.verb import (
     Verb,
     announcement,
@@ -147,7 +148,7 @@ def _doctor_arguments(parser: ArgumentParser) -> None:
 
 
 def _doctor(arguments: Namespace) -> int:
-    from inductor_plugin.cli.doctor import examine, render  # noqa: PLC0415  loads torch (2.5 s)
+    from inductor_plugin.cli.doctor import examine  # noqa: PLC0415  loads torch (2.5 s)
 
     findings = examine(Path(arguments.cache_dir).expanduser() if arguments.cache_dir else None)
     if arguments.json:

@@ -135,7 +135,7 @@ def _imported_text(imported: Imported) -> str:
     ]
     lines += [
         f"pack {pack.name} for {pack.target}: {len(pack.kernels)} kernels, {len(pack.problems)} problems "
-        f"of {', '.join(pack.models)}"
+        f"of {printable(', '.join(pack.models))}"
         for pack in imported.packs
     ]
     if imported.libraries:

@@ -11,6 +11,7 @@ import pytest
 
 from inductor_plugin.cache import atomic, guard, open_store
 from inductor_plugin.cache.guard import (
+    OWN,
     exists,
     is_folder,
     kernel_refusal,
@@ -19,6 +20,7 @@ from inductor_plugin.cache.guard import (
     read_keys,
     reason_to_refuse,
 )
+from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cli.disk import cache as examined
 from inductor_plugin.errors import CacheRefusedError
 from tests.support.cache.records import kernel_key, put_library
@@ -213,6 +215,21 @@ def test_folders_of_others_beside_the_caches_own_do_not_matter(cache_dir: Path) 
     (cache_dir / "shared").mkdir()
     (cache_dir / "shared").chmod(0o777)
     assert reason_to_refuse(cache_dir) is None
+
+
+def test_every_folder_of_a_cache_that_is_read_is_looked_at(cache_dir: Path) -> None:
+    open_store(cache_dir)
+    of_layout = {
+        value.name
+        for name, kind in vars(Layout).items()
+        if isinstance(kind, property)
+        and not (value := getattr(Layout(cache_dir), name)).suffix
+        and value.parent == cache_dir
+    }
+    assert of_layout - {"damaged"} == set(OWN)
+    (cache_dir / "graphs").mkdir(exist_ok=True)
+    (cache_dir / "graphs").chmod(0o777)
+    assert "graphs may be written by everyone" in str(reason_to_refuse(cache_dir))
 
 
 def test_a_path_with_blanks_is_quoted_in_the_advice(tmp_path: Path) -> None:

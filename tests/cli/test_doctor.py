@@ -12,6 +12,7 @@ import pytest
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.cli import doctor
+from inductor_plugin.cli.finding import Finding, render
 from inductor_plugin.errors import CacheRefusedError
 from tests.support.cache.records import give_away
 from tests.support.cli.schemas import follow
@@ -38,7 +39,7 @@ def test_every_finding_that_is_not_ok_says_what_to_do(cache_dir: Path):
     said = json.loads(json.dumps([finding.to_dict() for finding in findings]))
     assert said[0]["name"] == "python"
     follow("doctor", said)
-    assert all(finding.name in doctor.render(findings) for finding in findings)
+    assert all(finding.name in render(findings) for finding in findings)
     assert not cache_dir.exists()
 
 
@@ -55,6 +56,14 @@ def test_python_is_judged_by_its_version(version: tuple[int, int, int], state: s
     finding = doctor.python(version)
     assert finding.state == state
     assert re.search(detail, finding.detail)
+
+
+def test_what_a_pack_says_is_one_line_that_a_terminal_only_shows():
+    forged = Finding("packs", "off", "it is signed by x\x1b[2J\nok      trust  all signed", "a\nb")
+    assert render([forged]).splitlines() == [
+        "off     packs  it is signed by x\\x1b[2J\\nok      trust  all signed",
+        "               -> a\\nb",
+    ]
 
 
 def test_a_wrong_variable_is_broken(monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache import Pack, Store, open_store
+from inductor_plugin.cache.transfer.archive import export_archive
 from inductor_plugin.cache.transfer.draft import exclusive
 from inductor_plugin.cli import main
 from inductor_plugin.tuning.pins.document import read_file
@@ -117,6 +118,19 @@ def test_import_says_that_code_will_be_loaded(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         main(["import", "--help"])
     assert "whose code you would run" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_pack_forges_no_line_of_what_import_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    line = "kernels: all signed by the build server"
+    pack = Pack("H200", "sm_90a", 1000.0, {"machine": "x"}, (f"m:f\n{line}",), (), ())
+    store, file = open_store(tmp_path / "from"), tmp_path / "x.pack"
+    export_archive(store, file, pack=pack)
+    run(open_store(tmp_path / "to"), "import", file)
+    said = capsys.readouterr().out
+    assert line in said
+    assert line not in said.splitlines()
 
 
 def another(path: Path, winner: str, samples: int, ms: float) -> Store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -29,7 +30,7 @@ def explain_profile(arguments: Namespace) -> int:
     store = open_cache(arguments)
     try:
         kernels = profiled(_content(file), store.iter_records())
-    except (OSError, EOFError, ValueError, RecursionError) as error:
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise CacheError(
             f"{file} is no trace of torch.profiler: {error}; write it with export_chrome_trace"
         ) from error

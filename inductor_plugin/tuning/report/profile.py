@@ -5,7 +5,6 @@ A chosen kernel is called in a range that names its record (`ops.ranges`). A ker
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
@@ -15,6 +14,7 @@ from typing import Any
 
 from inductor_plugin.cache import Record
 from inductor_plugin.cache.document import is_array, is_object
+from inductor_plugin.cache.report import number
 
 _RANGE = re.compile(r"inductor_plugin ([0-9a-f]{12}/[0-9a-f]{12}) (\S+) (.+)", re.DOTALL)
 """A range's name, as `inductor.graph.kernel_ranges` writes it."""
@@ -81,13 +81,9 @@ def _spans(events: Sequence[Any]) -> Iterator[dict[str, Any]]:
     for event in events:
         if not is_object(event) or not isinstance(event.get("name"), str):
             continue
-        if all(_is_finite(event.get(name)) for name in ("ts", "dur")):
+        if all(number(event.get(name)) is not None for name in ("ts", "dur")):
             arguments: object = event.get("args")
             yield {**event, "args": arguments if is_object(arguments) else {}}
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _key(record: Record) -> str:

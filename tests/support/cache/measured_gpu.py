@@ -24,6 +24,17 @@ H100: dict[str, Any] = {
     "numerics": {"float32_matmul_precision": "highest", "deterministic": False},
 }
 _EXTENTS = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_CONSTANT = {
+    "triton_int4": "B is not packed int4",
+    "cutlass_grouped": "the product has no groups",
+    "cutlass_blockwise": "scales by block are for compute capability 10.0",
+    "cutlass_rowwise": "the product has no scales",
+    "cutlass_mixed": "A and B have the same type",
+    "triton_split_k": "k is not much larger than m and n",
+    "triton_shared_batch": "the product has no batch",
+    "triton_fp8": "A is no 8-bit float",
+}
+"""Reasons of every record, as real ones are."""
 _REFUSALS = {
     "triton_decode": "A has more than 16 rows; the decode kernel is for few",
     "cutlass_fp8": "A is bfloat16, not an 8-bit float",
@@ -44,7 +55,7 @@ def gpu_records(count: int, candidates: int = 20, samples: int = 12) -> Iterator
             problem=problem.fields(),
             describe=problem.describe(),
             candidates={},
-            rejected=dict(draw.sample(sorted(_REFUSALS.items()), draw.randint(0, 2))),
+            rejected=_CONSTANT | dict(draw.sample(sorted(_REFUSALS.items()), draw.randint(0, 2))),
             created=1.79e9,
             updated=1.79e9 + index * 60,
         )

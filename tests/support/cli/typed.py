@@ -82,7 +82,12 @@ TYPES: Mapping[str, Mapping[str, Any]] = {
     "repro": {"file": str | None, "script": str | None},
     "push": {"": Transferred},
     "pull": {"": Transferred},
-    "precompile": {"pack": Pack, "counts.instructions": Mapping[str, int]},
+    "precompile": {
+        "pack": Pack,
+        "problems[].failed": Sequence[Sequence[str]],
+        "kernels[].instructions": Sequence[str],
+        "counts.instructions": Mapping[str, int],
+    },
     "bench_regret": {"records[].missing": Sequence[str]},
     "wheel": {"": Wheel},
     "doctor": {"[]": Finding},

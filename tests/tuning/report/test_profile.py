@@ -99,6 +99,7 @@ def test_figures_of_another_kind_are_left_out() -> None:
     odd = [
         {**span, "name": label(known, "fast"), "dur": float("inf")},
         {**span, "name": label(known, "fast"), "ts": float("nan")},
+        {**span, "name": label(known, "fast"), "ts": 10**400},
     ]
     assert profiled({"traceEvents": odd}, [known]) == []
 
@@ -136,6 +137,11 @@ def test_what_is_no_trace_is_an_error_and_an_empty_one_says_what_to_do(
             file.write_text(text, encoding="utf-8")
         assert main(words) == 2
         assert "is no trace of torch.profiler" in capsys.readouterr().err
+    packed = bytearray(gzip.compress(b'{"traceEvents": []}'))
+    packed[10] ^= 0xFF  # no deflate stream any more
+    (tmp_path / "cut.json.gz").write_bytes(packed)
+    assert main([*words[:2], str(tmp_path / "cut.json.gz"), *words[3:]]) == 2
+    assert "is no trace of torch.profiler" in capsys.readouterr().err
     file.write_text('{"traceEvents": []}', encoding="utf-8")
     assert main(words) == 0
     assert "it has no range of a chosen kernel" in capsys.readouterr().out

@@ -41,6 +41,8 @@ function rooflineChart(environment) {
   }));
   const rates = Object.entries(peak.rates).filter(([dtype]) => known.some((record) => rated(record.dtype, peak) === dtype));
   const shown = rates.length ? rates : Object.entries(peak.rates).slice(0, 1);
+  const roofs = new Map();
+  for (const [dtype, value] of shown) appended(roofs, value, dtype);
   const top = Math.max(...shown.map(([, value]) => value));
   const label = `Roofline of ${peak.name}: ${counted(known.length, "problem")}.`;
   const holder = drawn(label, (width) => {
@@ -52,12 +54,12 @@ function rooflineChart(environment) {
       xText: (value) => round(short(value)), yText: reachedText, xTitle: "FLOP per byte of operands and output", yTitle: "FLOP/s",
       across: width < 520 ? 4 : 7,
     }));
-    for (const [dtype, value] of shown) {
+    for (const [value, dtypes] of roofs) {
       const ridge = value / peak.bandwidth;
       const start = Math.max(x.low, y.low / peak.bandwidth);
       const path = `M${x(start)} ${y(Math.max(y.low, start * peak.bandwidth))}L${x(Math.min(ridge, x.high))} ${y(value)}H${x.to}`;
       drawing.append(svg("path", { class: "roof", d: path }));
-      drawing.append(svg("text", { class: "rooftext", x: x.to, y: y(value) - 6, "text-anchor": "end" }, `${dtype} ${rate(value)}`));
+      drawing.append(svg("text", { class: "rooftext", x: x.to, y: y(value) - 6, "text-anchor": "end" }, `${dtypes.join(", ")} ${rate(value)}`));
     }
     for (const point of points) [point.x, point.y] = [x(point.intensity), y(point.reached)];
     drawing.append(...dots(points, known.length > 400 ? "dots many" : "dots"));

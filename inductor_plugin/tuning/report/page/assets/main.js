@@ -58,4 +58,5 @@ const watched = new IntersectionObserver((entries) => {
 }, { rootMargin: "-20% 0px -70% 0px" });
 for (const part of parts) watched.observe(part);
 document.documentElement.dataset.ready = "true";
+performance.mark("ready");
 follow();

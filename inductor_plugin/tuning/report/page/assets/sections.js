@@ -215,7 +215,7 @@ function warmSection() {
 
 function refusedSection() {
   const refused = new Map();
-  for (const record of records) for (const place of record.refused) refused.set(place, [...(refused.get(place) ?? []), record]);
+  for (const record of records) for (const place of record.refused) appended(refused, place, record);
   const failures = new Map();
   for (const record of records) {
     for (const row of record.row[RECORD.candidates]) {
