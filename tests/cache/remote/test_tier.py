@@ -65,12 +65,12 @@ def test_a_record_is_written_behind_its_decision_and_the_process_ends_when_it_is
     opened: Open,
 ) -> None:
     files = MemoryFiles()
-    tier, store = opened(FaultyFiles(files, delay_s=0.2))
+    tier, store = opened(FaultyFiles(files, delay_s=0.05))
     assert ask(tier) is False
     store.put_record(record(measured("a")))
     started = time.monotonic()
     tier.send(*PLACE)
-    assert time.monotonic() - started < 0.2
+    assert time.monotonic() - started < 0.05
     tier.drain()
     other, cache = opened(files, "there")
     assert ask(other) is True
