@@ -17,12 +17,18 @@ def _run(
     total_s: int = 1000,
     docs_s: int = 1000,
     part_s: int = 1000,
+    goal_s: int = 1200,
 ) -> subprocess.CompletedProcess[str]:
     """Run the script with a `make` that is ``make``, in a folder without a history."""
     script = tmp_path / "checkout" / ".ci" / "run"
     script.parent.mkdir(parents=True)
     text = (repository / ".ci" / "run").read_text(encoding="utf-8")
-    limits = (("TOTAL_S=4200", total_s), ("DOCS_BY_S=2400", docs_s), ("PART_BY_S=3300", part_s))
+    limits = (
+        ("TOTAL_S=4200", total_s),
+        ("DOCS_BY_S=2400", docs_s),
+        ("PART_BY_S=3300", part_s),
+        ("GOAL_S=1200", goal_s),
+    )
     for limit, value in limits:
         assert f"\n{limit}\n" in text
         text = text.replace(limit, f"{limit.partition('=')[0]}={value}")
@@ -94,6 +100,16 @@ def test_the_last_line_names_what_a_slow_machine_leaves_out(
     assert "passed, all of it" not in done.stdout
     assert ("test-docs" in done.stdout) is (docs_s > 0)
     assert "test-part" not in done.stdout
+
+
+@pytest.mark.parametrize(("goal_s", "is_said"), [(-1, True), (1000, False)])
+def test_a_run_that_took_longer_than_it_should_says_so(
+    goal_s: int, is_said: bool, tmp_path: Path, repository: Path
+) -> None:
+    done = _run(tmp_path, repository, "exit 0", goal_s=goal_s)
+
+    assert done.returncode == 0
+    assert ("more than the -1 s of two quiet cores" in done.stderr) is is_said
 
 
 def test_a_machine_three_times_slower_runs_every_step_in_time(repository: Path) -> None:
