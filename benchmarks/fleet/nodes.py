@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from benchmarks.fleet.world import CancelledError, SimulatedWorker, World
 from inductor_plugin.worker.compile_pool import compile_all, kernel_keys
 from inductor_plugin.worker.farm.cluster import RETRIES
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel
+from inductor_plugin.worker.farm.window import Load
 
 _NOTICED_S = 30.0
 """Seconds after which Ray takes a node for dead that gives no sign of life (its health checks: 5 times 3 s, and what it waits before)."""
@@ -48,6 +50,7 @@ class SimulatedNodes:
         self._world = world
         self._tasks = world.clock.queue().SimpleQueue()
         self._started = self._idle = self._waiting = 0
+        self._running = Counter[str]()
 
     def put(self, parcel: Parcel) -> Parcel:
         """Send a job."""
@@ -73,6 +76,11 @@ class SimulatedNodes:
     def has_begun(self, key: str) -> bool:
         """Return True: all processes compile on these nodes alone."""
         return bool(key)
+
+    def load(self, sender: str) -> Load:
+        """Return what the cluster does."""
+        free = self.cpus - self._started + self._idle - self._waiting
+        return Load(max(0, free), self._running[sender])
 
     def cancel(self, task: NodeTask) -> None:
         """Give a task up."""
@@ -101,13 +109,15 @@ class SimulatedNodes:
             if task.cancelled:
                 continue
             worker.begin()
-            task.worker = worker
+            task.worker, sender = worker, task.parcel.key.split()[0]
+            self._running[sender] += 1
             try:
                 self._run(worker, task)
             except CancelledError:
                 continue
             finally:
                 task.worker = None
+                self._running[sender] -= 1
 
     def _run(self, worker: SimulatedWorker, task: NodeTask) -> None:
         world, job = self._world, task.parcel.job

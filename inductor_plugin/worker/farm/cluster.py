@@ -19,6 +19,7 @@ from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.farm.connection import ANSWER_S, Connection, reason_of
 from inductor_plugin.worker.farm.node import compile_parcel
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel
+from inductor_plugin.worker.farm.window import Load
 from inductor_plugin.worker.jobs import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -171,6 +172,18 @@ class Cluster:
         except Exception as error:  # noqa: BLE001  whatever Ray raises: it is waited for, as before
             logger.debug("whether a job has begun is not known: %s", error)
             return True
+
+    def load(self, sender: str) -> Load | None:
+        """Return what the cluster does; None if it does not say.
+
+        Args:
+            sender: What the keys of this process's parcels begin with.
+        """
+        try:
+            return Load(self._connection.free_cpus(), self._connection.marks(sender))
+        except Exception as error:  # noqa: BLE001  whatever Ray raises: tasks are sent as if it were free
+            logger.debug("what the farm does is not known: %s", error)
+            return None
 
     @property
     def alive(self) -> bool:

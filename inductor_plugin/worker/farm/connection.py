@@ -183,6 +183,25 @@ class Connection:
         """
         return self.within(ANSWER_S, lambda: bool(_keys()._internal_kv_exists(_MARK + key)))
 
+    def marks(self, sender: str) -> int:
+        """Return how many jobs run on nodes whose keys begin so; see `marked`.
+
+        Raises:
+            WorkerError: As of `within`.
+            Exception: What Ray raises.
+        """
+        return self.within(ANSWER_S, lambda: len(_keys()._internal_kv_list(_MARK + sender)))
+
+    def free_cpus(self) -> int:
+        """Return how many CPUs of the cluster run nothing.
+
+        Raises:
+            WorkerError: As of `within`.
+            Exception: What Ray raises.
+        """
+        free = self.within(ANSWER_S, lambda: self.ray.available_resources())
+        return int(free.get("CPU", 0))
+
     def only_on(self, node: str) -> Any:
         """Return the scheduling strategy of what runs on one node, or not at all."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415  optional, as Ray

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from inductor_plugin.worker.compile_pool import Done, kernel_keys
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel
+from inductor_plugin.worker.farm.window import Load
 from inductor_plugin.worker.jobs import Compiled, CompileJob
 
 _SLOWER = 3.0
@@ -57,6 +58,14 @@ class Nodes(Protocol):
 
     def has_begun(self, key: str) -> bool:
         """Return whether the job of a parcel runs on a node; True where that is not known."""
+        ...
+
+    def load(self, sender: str) -> Load | None:
+        """Return what the cluster does; None if it does not say.
+
+        Args:
+            sender: What the keys of this process's parcels begin with.
+        """
         ...
 
     def cancel(self, task: Any) -> None:

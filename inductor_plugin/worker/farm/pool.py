@@ -1,6 +1,6 @@
 """Compile workers on a Ray cluster, with the interface of `CompilePool`.
 
-submit ──► waiting, by rank ──► as many tasks as the cluster has CPUs ──► results, one by one ──► done
+submit ──► waiting, by rank ──► as many tasks as the cluster has CPUs for ──► results, one by one ──► done
                                     │ refused: another node; by all: the local pool
                                     │ lost: Ray runs it again; for good: the local pool
                                     │ the connection has ended: all jobs to the local pool
@@ -30,20 +30,21 @@ from inductor_plugin.worker.farm.flight import Flight, Nodes, is_straggler, skip
 from inductor_plugin.worker.farm.parcel import Delivery, parcel_of, unpacked
 from inductor_plugin.worker.farm.refusals import NodeRefusals
 from inductor_plugin.worker.farm.rejoining import Rejoining
+from inductor_plugin.worker.farm.window import Load, Window, next_window
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CompileJob, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-"""Seconds between two looks for stragglers."""
+"""Seconds between two looks for stragglers, and at what the cluster does."""
 _GONE = "the connection to the cluster has ended, or it does not answer"
 _BEGIN_S = 60.0
 """A job that no node has begun by then is compiled here, if a core is free."""
 _ON_THE_WAY_S = 5.0
 """For so long the answer of a job whose time is over may come, with the kernels that were in time."""
 _REMEMBERED = 200
-_AHEAD = 8
-"""One task in so many more than there are CPUs waits at the cluster, so that no CPU waits for the next one."""
+_OPENING_S = 0.25
+"""The same while the cluster has free CPUs and there is more to compile."""
 
 
 _Message: TypeAlias = tuple[Flight, Any, "Delivery | str"]
@@ -78,6 +79,9 @@ class FarmPool:
         self._answers: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
         self._rejoining = Rejoining(connect, lambda: self._answers.put(None))
         self._refusals = NodeRefusals()
+        self._sender = uuid.uuid4().hex
+        self._window, self._looked_at = Window(), -math.inf
+        self._load: Load | None = None
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._thread: threading.Thread | None = None
         self._active = 0
@@ -137,8 +141,9 @@ class FarmPool:
         """Start tasks and answer jobs, until the pool is closed."""
         while not self._closed:
             quiet, busy = False, bool(self._flying or self._waiting)
+            wait_s = _OPENING_S if self._waiting and self._window.opens else _LOOK_S
             try:  # an idle pool asks the cluster nothing
-                message = self._answers.get(timeout=_LOOK_S if busy else None)
+                message = self._answers.get(timeout=wait_s if busy else None)
             except queue.Empty:
                 message, quiet = None, True
             try:
@@ -184,10 +189,10 @@ class FarmPool:
     def _start(self) -> None:
         """Start tasks as long as the cluster takes more."""
         while self._waiting:
-            workers = self.workers  # without the lock: a cluster that is lost answers late
+            self._look()  # without the lock: a cluster that is lost answers late
             with self._guard:
-                most = workers + max(1, workers // _AHEAD)
-                if self._closed or not self._waiting or len(self._flying) >= most:
+                is_full = len(self._flying) >= self._window.most
+                if self._closed or not self._waiting or is_full:
                     return
                 flight = heapq.heappop(self._waiting)[2]
                 self._flying.add(flight)
@@ -197,7 +202,8 @@ class FarmPool:
                 if not is_late and not self._alive:
                     raise WorkerError(_GONE)  # noqa: TRY301  as whatever the cluster raises
                 if not is_late:
-                    parcel = replace(parcel_of(flight.job), key=uuid.uuid4().hex)
+                    key = f"{self._sender} {uuid.uuid4().hex}"
+                    parcel = replace(parcel_of(flight.job), key=key)
                     flight.needs, flight.key = parcel.needs, parcel.key
                     without = self._without(flight)
                     if without and not self._nodes.has_other(without):
@@ -209,6 +215,16 @@ class FarmPool:
             else:
                 if is_late:
                     self._answer(flight, skipped(flight.job, OUT_OF_TIME))
+
+    def _look(self) -> None:
+        """Look what the cluster does, unless that has just been done."""
+        now = time.monotonic()
+        if now - self._looked_at < (_OPENING_S if self._window.opens else _LOOK_S):
+            return
+        workers = self.workers
+        self._load = self._nodes.load(self._sender) if self._alive else None
+        self._window = next_window(self._window, self._load, workers, len(self._flying))
+        self._looked_at = now
 
     def _fly(self, flight: Flight) -> None:
         """Start a task of a job, where nobody has refused such a job."""
@@ -334,9 +350,12 @@ class FarmPool:
         """Start a second task of each straggler, while CPUs have nothing else to do."""
         if not self._flying:
             return
+        self._look()
         workers = self.workers
         with self._guard:
             idle = 0 if self._waiting else workers - len(self._flying)
+            if self._load is not None:  # others compile there, too
+                idle = min(idle, self._load.free)
             flights = sorted(self._flying, key=lambda flight: flight.started)
         now = time.monotonic()
         for flight in flights:

@@ -13,6 +13,7 @@ from inductor_plugin.errors import WorkerError
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.farm.parcel import Delivery, Parcel
 from inductor_plugin.worker.farm.pool import FarmPool
+from inductor_plugin.worker.farm.window import Load
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
 from tests.support.fakes.waiting import until
 from tests.support.fakes.workers import FakePool
@@ -33,6 +34,8 @@ class FakeNodes:
         self.alive = True
         self.tried = 0
         self.begun = set[str]()
+        self.does: Load | None = None
+        self.senders = set[str]()
         self.error: Exception | None = None
         self.deaf: Exception | None = None
 
@@ -67,6 +70,10 @@ class FakeNodes:
 
     def has_begun(self, key: str) -> bool:
         return key in self.begun
+
+    def load(self, sender: str) -> Load | None:
+        self.senders.add(sender)
+        return self.does
 
     def when_done(self, task: tuple[int, Parcel], answer: Callable[[Delivery | str], None]) -> None:
         if self.deaf is not None:

@@ -20,6 +20,7 @@ class FakeRay(ModuleType):
         error: Raised where it is to connect.
         started: Arguments of the tasks that were started.
         futures: Their results.
+        available: What nothing uses at the moment.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,7 @@ class FakeRay(ModuleType):
         self.error: Exception | None = None
         self.started: list[tuple[object, ...]] = []
         self.futures: list[Future[object]] = []
+        self.available = {"CPU": 2.0}
         self._there, self._is_lost, self._job = False, False, 0
 
     def is_initialized(self) -> bool:
@@ -76,3 +78,6 @@ class FakeRay(ModuleType):
             {"NodeID": "a", "Alive": True, "Resources": {"CPU": 2.0, "memory": 1e9}},
             {"NodeID": "b", "Alive": False, "Resources": {}},
         ]
+
+    def available_resources(self) -> dict[str, float]:
+        return self.available

@@ -24,6 +24,7 @@ from inductor_plugin.worker.farm.cluster import Cluster, next_of
 from inductor_plugin.worker.farm.connection import Connection
 from inductor_plugin.worker.farm.parcel import Parcel, parcel_of
 from inductor_plugin.worker.farm.pool import FarmPool, Pool, on_farm
+from inductor_plugin.worker.farm.window import Load
 from inductor_plugin.worker.jobs import Compiled, CompileJob, CppCompileJob, WorkerSettings
 from tests.support.fakes.ray import FakeRay
 from tests.support.fakes.waiting import until, wait_idle
@@ -89,9 +90,12 @@ def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster
     seen: Any = pool
     keys = [flight.key for flight in seen._flying]
     until(lambda: any(map(seen._nodes.has_begun, keys)), LIMIT_S)
+    until(lambda: seen._nodes.load(seen._sender) == Load(free=0, running=3), LIMIT_S)
+    assert seen._nodes.load("another") == Load(free=0, running=0)
     assert wait_idle(pool, LIMIT_S)
     assert are_right(answers)
     assert not any(map(seen._nodes.has_begun, keys))
+    until(lambda: seen._nodes.load(seen._sender) == Load(free=3, running=0), LIMIT_S)
 
 
 @pytest.mark.slow
@@ -184,6 +188,16 @@ def test_no_task_is_started_once_the_users_program_has_disconnected(
     cluster.cancel(task)
     assert len(ray.started) == 1
     assert not ray.is_initialized()
+
+
+def test_a_cluster_that_does_not_say_what_it_does_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    cluster = Cluster("ray:auto", SETTINGS)
+    monkeypatch.setattr(ray, "available_resources", lambda: 1 / 0)
+    assert cluster.load("sender") is None
+    assert cluster.alive
+    cluster.close()
 
 
 def test_a_job_that_some_nodes_refuse_is_placed_on_the_others_by_their_cpus() -> None:

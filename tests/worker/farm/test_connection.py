@@ -64,6 +64,14 @@ def test_ray_does_not_end_a_process_that_has_joined_a_cluster_whose_head_is_lost
     assert seen == [seconds, "7"]
 
 
+def test_cpus_that_run_nothing_are_those_that_ray_could_give(ray: FakeRay) -> None:
+    connection = Connection("ray:auto", "compile_farm")
+    assert connection.free_cpus() == 2
+    ray.available = {"memory": 1e9}  # Ray names no resource that is used up
+    assert connection.free_cpus() == 0
+    connection.close()
+
+
 def test_what_compiles_and_what_measures_at_once_are_connected_once(ray: FakeRay) -> None:
     connections: list[Connection] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 import threading
@@ -22,6 +23,7 @@ from inductor_plugin.worker.farm.flight import is_straggler
 from inductor_plugin.worker.farm.parcel import Delivery
 from inductor_plugin.worker.farm.pool import on_farm
 from inductor_plugin.worker.farm.rejoining import Rejoining
+from inductor_plugin.worker.farm.window import Load
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CppCompileJob, WorkerSettings
 from tests.support.fakes.farm import FakeNodes, Rig, a_rig, delivery
 from tests.support.fakes.waiting import unfinished, until
@@ -46,6 +48,47 @@ def test_no_more_tasks_than_the_cluster_needs_are_sent_and_the_highest_rank_is_n
     rig.nodes.cpus = 4  # a node has come
     rig.nodes.end(1)
     until(lambda: "light" in rig.nodes.started)
+
+
+def test_where_others_compile_too_a_process_keeps_what_runs_and_a_task_more(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray starts tasks in their order, whosever they are: what is sent early cannot be overtaken by a higher rank."""
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(pool_module, "_OPENING_S", 0.01)
+    rig.nodes.cpus, rig.nodes.does = 64, Load(free=64, running=0)
+    for number in range(40):
+        rig.submit(f"{number}")
+    until(lambda: len(rig.nodes.running) == 40)  # all, in some looks
+    rig.nodes.does = Load(free=0, running=3)
+    for number in range(40, 80):
+        rig.submit(f"{number}")
+    for number in range(1, 60):
+        rig.nodes.end(number)
+        time.sleep(0.01)  # a look
+    assert len(rig.nodes.running) == 5  # three that run, and one for 32 CPUs
+    rig.submit("heavy", 9.0)
+    rig.nodes.end(60)
+    until(lambda: rig.nodes.started[-1] == "heavy")
+    (sender,) = rig.nodes.senders
+    assert all(parcel.key.startswith(sender) for parcel, _ in rig.nodes.running.values())
+
+
+def test_a_straggler_is_not_started_again_where_all_cpus_compile(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_module, "_STRAGGLER_S", 0.05)
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    rig.nodes.does = Load(free=0, running=1)
+    rig.submit("quick")
+    until(lambda: rig.nodes.started == ["quick"])
+    rig.nodes.end(1)
+    rig.submit("slow")
+    until(lambda: rig.nodes.started == ["quick", "slow"])
+    time.sleep(0.5)
+    assert rig.nodes.started == ["quick", "slow"]
+    rig.nodes.does = Load(free=1, running=1)
+    until(lambda: rig.nodes.started == ["quick", "slow", "slow"])
 
 
 def test_what_was_made_on_a_node_lies_where_the_job_would_have_put_it(rig: Rig) -> None:
@@ -299,10 +342,16 @@ def test_a_farm_that_cannot_be_reached_is_tried_again_and_the_local_pool_compile
     until(lambda: rig.status() == {"here": ("ok", "")})
     there.append(FakeNodes(5))
     monkeypatch.setattr(rejoining_module, "_AGAIN_S", 0.0)
-    rig.submit("starts an attempt")
-    until(lambda: pool.workers == 5)
+    numbers = itertools.count()
+
+    def has_joined() -> bool:
+        """Submit a job, which has an attempt made unless the turn before took it along."""
+        rig.submit(f"{next(numbers)}")
+        return pool.workers == 5
+
+    until(has_joined)
     rig.submit("there")
-    until(lambda: there[0].started == ["there"])
+    until(lambda: "there" in there[0].started)
     pool.close()
     assert there[0].closed
 
