@@ -22,6 +22,18 @@ def test_verify_ends_with_1_when_something_is_damaged(
     assert path.exists()
 
 
+def test_a_damaged_entry_of_any_name_is_a_line_that_no_terminal_obeys(
+    store: Store, capsys: pytest.CaptureFixture[str]
+):
+    path = next(store.layout.quarantined.glob("*/*.json"))
+    path.rename(path.with_name("\x1b[2J\n0 damaged\n.json")).write_bytes(b"damaged")
+    run(store, "verify", status=1)
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert next(line for line in said.splitlines() if "[2J" in line).startswith("quarantine ")
+    assert "0 damaged" not in said.splitlines()
+
+
 @pytest.mark.parametrize("kind", ["schema", "environment"])
 def test_verify_misses_no_file_that_is_gone(
     store: Store, kind: str, capsys: pytest.CaptureFixture[str]

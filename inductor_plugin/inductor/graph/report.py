@@ -118,11 +118,17 @@ def _keep_graph(
     if not problems:
         return
     untyped: Any = graph
-    function = function_of(untyped.module.graph.nodes)
-    kind = "backward" if untyped.is_backward else "inference" if untyped.is_inference else "forward"
+    function, kind = function_of(untyped.module.graph.nodes), kind_of(graph)
     for store, places in problems.items():
         unique = tuple(dict.fromkeys(places))[:MOST_PROBLEMS]
         store.graphs.put(GraphEntry(_program(), function, kind, unique, time.time()))
+
+
+def kind_of(graph: GraphLowering | None) -> str:
+    """Return ``forward`` or ``backward`` of a training step's graph, ``inference`` of one without gradients."""
+    if getattr(graph, "is_backward", False):
+        return "backward"
+    return "inference" if getattr(graph, "is_inference", False) else "forward"
 
 
 def _program() -> str:

@@ -9,7 +9,7 @@ from torch._inductor.graph import GraphLowering
 
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
-from inductor_plugin.inductor.graph.report import with_contexts
+from inductor_plugin.inductor.graph.report import kind_of, with_contexts
 from inductor_plugin.tuning.ranks.job import rank_here
 from inductor_plugin.tuning.report.table import spent_on
 from inductor_plugin.tuning.runtime import DeviceContext
@@ -50,7 +50,6 @@ def _add(
     # The page's modules take 20 ms to import, and few processes write one.
     from inductor_plugin.tuning.report.page.run import DecidedProblem, run_page  # noqa: PLC0415
 
-    kind = "backward" if getattr(graph, "is_backward", False) else "forward"
     problems = [
         DecidedProblem(
             context.store, context.environment, ticket.problem.op, ticket.digest, hit=ticket.hit
@@ -58,4 +57,4 @@ def _add(
         for context, ticket in with_contexts(tickets, contexts)
     ]
     page = run_page(config.report, config.trace_path, rank_here())
-    page.add(kind, problems, spent_on(tickets).to_dict())
+    page.add(kind_of(graph), problems, spent_on(tickets).to_dict())

@@ -13,6 +13,7 @@ from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.cli import listing, main
 from inductor_plugin.cli.output.prometheus import metrics
 from tests.support.cli.command import answer_of, filled, run
+from tests.support.cli.committed import hold_answer
 
 LINE = re.compile(r'inductor_plugin_cache_(\w+)\{cache_dir="((?:[^"\\\n]|\\.)*)"\} (\S+)')
 
@@ -138,6 +139,8 @@ def test_stats_are_shown_again_until_ctrl_c(
     if as_json:
         rows: list[dict[str, Any]] = [json.loads(line) for line in said.splitlines()]
         assert [row["hits"] for row in rows] == [4, 5, 6]
+        for row in rows:
+            hold_answer(["stats"], row)
     else:
         assert re.findall(r"Hits: +(\d+) of", said) == ["4", "5", "6"]
 

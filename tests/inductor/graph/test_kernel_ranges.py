@@ -26,6 +26,9 @@ from torch._inductor.virtualized import V
 import inductor_plugin
 from inductor_plugin.inductor.graph.chosen import Chosen
 from inductor_plugin.inductor.graph.kernel_ranges import RangeWriter, are_written
+from inductor_plugin.worker.jobs import BenchCandidate
+from tests.support.attention.flex import Flex
+from tests.support.attention.flex_lab import opened
 from tests.support.attention.graphs import only
 from tests.support.lowering import Arg, Lab, cpp_wrapper, library_first, visited_first
 from tests.support.profiles import names_in, profile_of_the_host
@@ -115,6 +118,11 @@ def test_a_cutlass_kernel_has_a_range_with_its_epilogue_too(
     assert label.startswith(expected(record_of_fusion(cache_dir)))
 
 
+def experts(a: Any, b: Any, ends: Any) -> tuple[torch.Tensor]:
+    torch_untyped: Any = torch
+    return (torch_untyped._grouped_mm(a, b.transpose(1, 2), ends),)
+
+
 def two_products(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (a @ b, b.t() @ a.t())
 
@@ -131,6 +139,46 @@ def test_calls_of_library_kernels_have_a_range_each(cache_dir: Path, fake_gpu: N
     for known in [json.loads(path.read_text()) for path in cache_dir.glob("records/*/*/*.json")]:
         (name,) = [name for name in labels if name.startswith(expected(known))]
         assert name.endswith(known["describe"])
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_a_kernel_of_flex_attention_has_a_range(way: str, cache_dir: Path) -> None:
+    with opened("H200", cache_dir) as lab:
+        code = getattr(Flex(), way)(lab)
+    ((kernel, label),) = ranges_in(code).items()
+    assert kernel.startswith("triton_tem")
+    assert label.startswith(expected(lab.record()))
+    assert label.endswith(lab.record()["describe"])
+
+
+@needs_cuda_build
+def test_the_call_of_a_decomposed_product_has_a_range(cache_dir: Path, fake_gpu: None) -> None:
+    del fake_gpu
+
+    def decomposed_first(candidate: BenchCandidate) -> float:
+        return 0.1 if candidate.candidate_id.startswith("decompose_k") else 1.0
+
+    with Lab(decomposed_first, cache_dir).open() as lab:
+        lab.lower(product, Arg((64, 8192)), Arg((8192, 64)))
+    (label,) = dict(_CALL_RANGE.findall(lab.written[0])).values()
+    assert label.startswith(expected(lab.record()))
+    assert re.search(
+        r"if range_(\w+)\.on: range_\1\.begin\(\)\n(?:.*\n)*?.* = decompose_k_mm_\d+_split_\d+\(.*\n"
+        r"(?:.*\n)*? +if range_\1\.begun: range_\1\.end\(\)\n",
+        lab.written[0],
+    )
+
+
+@needs_cuda_build
+def test_a_grouped_product_has_a_range(cache_dir: Path, fake_gpu: None) -> None:
+    del fake_gpu
+    operands = (Arg((4000, 512)), Arg((8, 1024, 512)), Arg((8,), torch.int32))
+    with Lab(only(r"triton_\w+"), cache_dir).open() as lab:
+        lab.lower(experts, *operands)
+    ((kernel, label),) = ranges_in(lab.written[0]).items()
+    assert f"{kernel}.run(" in lab.written[0]
+    assert label.startswith(expected(lab.record()))
 
 
 @needs_cuda_build

@@ -69,7 +69,7 @@ class RunPage:
     def add(
         self, kind: str, problems: Sequence[DecidedProblem], spent: Mapping[str, float]
     ) -> None:
-        """Add a graph: ``forward``, ``backward`` ...; the page is written unless that was done a moment ago.
+        """Add a graph: ``inference``, ``forward`` or ``backward``; the page is written unless that was done a moment ago.
 
         All problems of a graph are of one cache, and those of two graphs may be of two.
         """

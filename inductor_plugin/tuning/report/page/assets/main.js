@@ -26,7 +26,7 @@ if (!document.getElementById("problems")) document.querySelector(".skip").remove
 function follow() {
   const id = addressed(location.hash);
   const record = id.startsWith("r/") ? byId.get(id.slice(2)) : null;
-  if (record) return openDialog(record, problems?.rows().includes(record) ? problems.rows() : records);
+  if (record) return openDialog(record, [together, problems?.rows()].find((list) => list?.includes(record)) ?? records);
   if (dialog.open) dialog.close();
   if (id.startsWith("g/") && groupById.has(id.slice(2))) {
     problems.choose(id.slice(2));

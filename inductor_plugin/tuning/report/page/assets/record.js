@@ -1,6 +1,8 @@
 // One record, whole: in a dialog over the page, named by the address, so that links lead to it.
 const dialog = document.getElementById("record");
 let opened = null;
+/** The records that the last link was one of: the arrows lead through them. None after a link to a single record. */
+let together = null;
 /** Width of the drawing of a candidate's samples. */
 const WIDE = 340;
 /** Problems of a graph that its record lists; the table has all. */
@@ -143,7 +145,7 @@ function openDialog(record, around) {
 
 dialog.addEventListener("close", () => {
   const record = opened?.record;
-  opened = null;
+  opened = together = null;
   if (location.hash.startsWith("#r/")) history.replaceState(null, "", location.pathname + location.search);
   const address = `#r/${record?.id}`;
   if (!record || document.activeElement?.getAttribute("href") === address) return; // the browser has gone back to its link

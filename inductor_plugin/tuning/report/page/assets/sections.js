@@ -225,7 +225,7 @@ function refusedSection() {
       const key = `${status}\n${reason}\n${family(text(raw.forms[row[CANDIDATE.form]][2]), name)}`;
       const entry = failures.get(key) ?? { names: new Set(), what: status, why: reason, records: [] };
       entry.names.add(name);
-      entry.records.push(record);
+      if (entry.records.at(-1) !== record) entry.records.push(record); // several of its candidates may have failed so
       failures.set(key, entry);
     }
   }
@@ -242,7 +242,7 @@ function refusedSection() {
       { name: "template", title: "Template or candidate", value: (r) => r.name, cell: (r) => cut(r.name, "cut mono") },
       { name: "what", title: "What", wide: true, value: (r) => r.what, cell: (r) => r.what },
       { name: "reason", title: "Why", value: (r) => r.why, cell: (r) => cut(r.why || missing) },
-      { name: "count", title: "Problems", number: true, first: true, value: (r) => r.records.length, cell: (r) => (r.records.length ? el("a", { href: `#r/${r.records[0].id}`, title: r.records[0].text }, count(r.records.length)) : missing) },
+      { name: "count", title: "Problems", number: true, first: true, value: (r) => r.records.length, cell: (r) => (r.records.length ? el("a", { href: `#r/${r.records[0].id}`, title: r.records[0].text, onclick: () => { together = r.records; } }, count(r.records.length)) : missing) },
     ],
   });
   if (rows.length) table.sort("count", true);

@@ -163,6 +163,29 @@ def test_arrows_move_between_rows_from_wherever_the_focus_is(page: Page, many: W
 
 
 @pytest.mark.slow
+def test_arrows_lead_through_the_problems_of_a_refusal(page: Page, many: WrittenPage) -> None:
+    opened(page, many.file)
+    links = "[...document.querySelectorAll('#grid-refused td.c-count a')]"
+    link = f"{links}.find(each => each.textContent !== '10,000')"
+    total, first = (page.run(f"{link}.{name}") for name in ("textContent", "title"))
+    page.run(f"{link}.click()")
+    page.wait("document.getElementById('record').open")
+    assert page.run("document.getElementById('record-title').textContent") == first
+    for number in (1, 2, 3):
+        page.wait(
+            "document.querySelector('#record .overline').textContent"
+            f".endsWith('{number} of {total}')"
+        )
+        page.press("ArrowRight")
+    page.press("Escape")
+    page.wait("!document.getElementById('record').open")
+    page.run(
+        f"{SHOWN}[1].querySelector('a').click()"
+    )  # a link to a problem leads through the table
+    page.wait("document.querySelector('#record .overline').textContent.endsWith('of 10,000')")
+
+
+@pytest.mark.slow
 def test_a_record_that_was_reached_by_arrows_is_focused_after_it(
     page: Page, many: WrittenPage
 ) -> None:
