@@ -44,11 +44,15 @@ from inductor_plugin.tuning.report.trace import SpanTrace
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.worker import compile_pool
 from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm import flight, watch
 from inductor_plugin.worker.farm import pool as farm_pool
 from inductor_plugin.worker.farm.pool import FarmPool, Pool
 from inductor_plugin.worker.jobs import BenchCandidate, TritonCompileJob, WorkerSettings
 
-_MODULES = (budget, holder, pipeline, builder, queue, journal, trace, compile_pool, farm_pool)
+_MODULES = (
+    *(budget, holder, pipeline, builder, queue, journal, trace),
+    *(compile_pool, farm_pool, flight, watch),
+)
 _LIMIT_S = 1e9
 _LATE = 20.0
 """Factor of the compile and measuring seconds that are to be expected, after which a run has come to a stop."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Protocol
@@ -134,3 +135,19 @@ def is_straggler(waited_s: float, kernels: int, each_s: deque[float]) -> bool:
         each_s: Seconds of each kernel in the jobs that have ended.
     """
     return bool(each_s) and waited_s > max(_STRAGGLER_S, _SLOWER * kernels * median(each_s))
+
+
+def stragglers(flights: Iterable[Flight], each_s: deque[float]) -> list[Flight]:
+    """Return the stragglers that have no second task, the oldest first.
+
+    Args:
+        flights: Jobs on their way.
+        each_s: As of `is_straggler`.
+    """
+    now = time.monotonic()
+    return [
+        flight
+        for flight in sorted(flights, key=lambda flight: flight.started)
+        if len(flight.tasks) == 1
+        and is_straggler(now - flight.started, len(kernel_keys(flight.job)), each_s)
+    ]

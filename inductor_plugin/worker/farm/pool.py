@@ -17,7 +17,6 @@ import queue
 import sys
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,25 +25,24 @@ from typing import Any, TypeAlias
 from inductor_plugin.errors import WorkerError, warn_once
 from inductor_plugin.worker.compile_pool import CompilePool, Done, kernel_keys, warn_of_skipped
 from inductor_plugin.worker.farm.cluster import REFUSED, Cluster
-from inductor_plugin.worker.farm.flight import Flight, Nodes, is_straggler, skipped
+from inductor_plugin.worker.farm.flight import Flight, Nodes, skipped, stragglers
 from inductor_plugin.worker.farm.parcel import Delivery, parcel_of, unpacked
 from inductor_plugin.worker.farm.refusals import NodeRefusals
 from inductor_plugin.worker.farm.rejoining import Rejoining
-from inductor_plugin.worker.farm.window import Load, Window, next_window
+from inductor_plugin.worker.farm.watch import Watch
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CompileJob, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-"""Seconds between two looks for stragglers, and at what the cluster does."""
+"""Seconds between two looks at what the cluster does, and for stragglers."""
 _GONE = "the connection to the cluster has ended, or it does not answer"
 _BEGIN_S = 60.0
 """A job that no node has begun by then is compiled here, if a core is free."""
+_UNSERVED = "no CPU was free for a job in {:.0f} s"
 _ON_THE_WAY_S = 5.0
 """For so long the answer of a job whose time is over may come, with the kernels that were in time."""
 _REMEMBERED = 200
-_OPENING_S = 0.25
-"""The same while the cluster has free CPUs and there is more to compile."""
 
 
 _Message: TypeAlias = tuple[Flight, Any, "Delivery | str"]
@@ -79,9 +77,7 @@ class FarmPool:
         self._answers: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
         self._rejoining = Rejoining(connect, lambda: self._answers.put(None))
         self._refusals = NodeRefusals()
-        self._sender = uuid.uuid4().hex
-        self._window, self._looked_at = Window(), -math.inf
-        self._load: Load | None = None
+        self._watch = Watch()
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._thread: threading.Thread | None = None
         self._active = 0
@@ -141,7 +137,7 @@ class FarmPool:
         """Start tasks and answer jobs, until the pool is closed."""
         while not self._closed:
             quiet, busy = False, bool(self._flying or self._waiting)
-            wait_s = _OPENING_S if self._waiting and self._window.opens else _LOOK_S
+            wait_s = self._watch.pause_s(_LOOK_S) if self._waiting else _LOOK_S
             try:  # an idle pool asks the cluster nothing
                 message = self._answers.get(timeout=wait_s if busy else None)
             except queue.Empty:
@@ -154,12 +150,7 @@ class FarmPool:
         self._give_up()
 
     def _turn(self, message: _Message | None, *, quiet: bool) -> None:
-        """Take an answer, if there is one, and start what can be started.
-
-        Args:
-            message: The answer.
-            quiet: Whether nothing has come for a while.
-        """
+        """Take an answer, if there is one, and start what can be started; ``quiet`` if nothing has come for a while."""
         if message is not None:
             self._answered(*message)
         if not self._alive:
@@ -172,9 +163,7 @@ class FarmPool:
 
     def _rescue(self) -> None:
         """Hand all jobs that are on their way to the local pool: nobody answers them any more."""
-        with self._guard:
-            flying = sorted(self._flying, key=lambda flight: flight.started)
-        for flight in flying:
+        for flight in sorted(self._flying, key=lambda flight: flight.started):
             self._compile_here(flight, _GONE)
 
     def _rejoin(self) -> None:
@@ -191,40 +180,44 @@ class FarmPool:
         while self._waiting:
             self._look()  # without the lock: a cluster that is lost answers late
             with self._guard:
-                is_full = len(self._flying) >= self._window.most
+                is_full = len(self._flying) >= self._watch.window.most
                 if self._closed or not self._waiting or is_full:
                     return
-                flight = heapq.heappop(self._waiting)[2]
-                self._flying.add(flight)
+                flight = self._pop()
             try:
-                flight.ends = flight.until() if flight.until is not None else math.inf
-                is_late = flight.ends <= time.monotonic()
-                if not is_late and not self._alive:
-                    raise WorkerError(_GONE)  # noqa: TRY301  as whatever the cluster raises
-                if not is_late:
-                    key = f"{self._sender} {uuid.uuid4().hex}"
-                    parcel = replace(parcel_of(flight.job), key=key)
-                    flight.needs, flight.key = parcel.needs, parcel.key
-                    without = self._without(flight)
-                    if without and not self._nodes.has_other(without):
-                        raise WorkerError(REFUSED)  # noqa: TRY301  before its sources are sent
-                    flight.parcel = self._nodes.put(parcel)
-                    self._fly(flight)
+                if self._is_in_time(flight):
+                    self._send(flight)
             except Exception as error:  # noqa: BLE001  whatever Ray raises where its cluster is gone
                 self._compile_here(flight, f"{type(error).__name__}: {error}")
-            else:
-                if is_late:
-                    self._answer(flight, skipped(flight.job, OUT_OF_TIME))
 
     def _look(self) -> None:
-        """Look what the cluster does, unless that has just been done."""
-        now = time.monotonic()
-        if now - self._looked_at < (_OPENING_S if self._window.opens else _LOOK_S):
-            return
-        workers = self.workers
-        self._load = self._nodes.load(self._sender) if self._alive else None
-        self._window = next_window(self._window, self._load, workers, len(self._flying))
-        self._looked_at = now
+        nodes = self._cluster if self._alive else None
+        self._watch.look(nodes, self.workers, len(self._flying), _LOOK_S)
+
+    def _pop(self) -> Flight:
+        """Take the next job to be on its way; the lock is held."""
+        flight = heapq.heappop(self._waiting)[2]
+        self._flying.add(flight)
+        return flight
+
+    def _is_in_time(self, flight: Flight) -> bool:
+        """Ask, once, until when a job may run; answer it if that is over."""
+        flight.ends = flight.until() if flight.until is not None else math.inf
+        if flight.ends > time.monotonic():
+            return True
+        self._answer(flight, skipped(flight.job, OUT_OF_TIME))
+        return False
+
+    def _send(self, flight: Flight) -> None:
+        if not self._alive:
+            raise WorkerError(_GONE)
+        parcel = replace(parcel_of(flight.job), key=self._watch.new_key())
+        flight.needs, flight.key = parcel.needs, parcel.key
+        without = self._without(flight)
+        if without and not self._nodes.has_other(without):
+            raise WorkerError(REFUSED)  # before its sources are sent
+        flight.parcel = self._nodes.put(parcel)
+        self._fly(flight)
 
     def _fly(self, flight: Flight) -> None:
         """Start a task of a job, where nobody has refused such a job."""
@@ -249,6 +242,7 @@ class FarmPool:
         if flight.over or task not in flight.tasks:
             return
         flight.tasks.remove(task)
+        self._watch.served()
         if isinstance(answer, str):
             if not flight.tasks:
                 self._lost(flight, answer)
@@ -302,9 +296,8 @@ class FarmPool:
 
     def _compile_here(self, flight: Flight, reason: str) -> None:
         """Hand a job to the local pool, since no node can compile it."""
-        warn_once(
-            logger, f"not all is compiled by the farm, the rest is compiled here: {reason}", "farm"
-        )
+        said = f"not all is compiled by the farm, the rest is compiled here: {reason}"
+        warn_once(logger, said, "farm")
         for task in flight.tasks:
             self._nodes.cancel(task)
         if self._closed:
@@ -344,33 +337,34 @@ class FarmPool:
                 flight.begun = self._nodes.has_begun(flight.key)
                 if not flight.begun:
                     idle -= 1
-                    self._compile_here(flight, f"no CPU was free for a job in {_BEGIN_S:.0f} s")
+                    self._compile_here(flight, _UNSERVED.format(_BEGIN_S))
+        if self._watch.unserved_s() > _BEGIN_S:  # what waits here would wait there, too
+            self._compile_waiting_here(idle)
+
+    def _compile_waiting_here(self, most: int) -> None:
+        with self._guard:
+            flights = [self._pop() for _ in range(min(most, len(self._waiting)))]
+        for flight in flights:
+            if self._is_in_time(flight):
+                self._compile_here(flight, _UNSERVED.format(_BEGIN_S))
 
     def _double(self) -> None:
         """Start a second task of each straggler, while CPUs have nothing else to do."""
         if not self._flying:
             return
         self._look()
-        workers = self.workers
+        idle, load = self.workers - len(self._flying), self._watch.load
+        if load is not None:  # others compile there, too
+            idle = min(idle, load.free)
         with self._guard:
-            idle = 0 if self._waiting else workers - len(self._flying)
-            if self._load is not None:  # others compile there, too
-                idle = min(idle, self._load.free)
-            flights = sorted(self._flying, key=lambda flight: flight.started)
-        now = time.monotonic()
-        for flight in flights:
-            if (
-                idle > 0
-                and len(flight.tasks) == 1
-                and is_straggler(now - flight.started, len(kernel_keys(flight.job)), self._each_s)
-            ):
-                logger.info("a compile job of the farm takes long; it is started a second time")
-                try:
-                    self._fly(flight)
-                except Exception as error:  # noqa: BLE001  whatever Ray raises: its first task is still on its way
-                    logger.debug("a job is not started a second time: %s", error)
-                    return
-                idle -= 1
+            flights = [] if self._waiting else stragglers(self._flying, self._each_s)
+        for flight in flights[: max(0, idle)]:
+            logger.info("a compile job of the farm takes long; it is started a second time")
+            try:
+                self._fly(flight)
+            except Exception as error:  # noqa: BLE001  whatever Ray raises: its first task is still on its way
+                logger.debug("a job is not started a second time: %s", error)
+                return
 
     def _give_up(self) -> None:
         with self._guard:

@@ -90,12 +90,12 @@ def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster
     seen: Any = pool
     keys = [flight.key for flight in seen._flying]
     until(lambda: any(map(seen._nodes.has_begun, keys)), LIMIT_S)
-    until(lambda: seen._nodes.load(seen._sender) == Load(free=0, running=3), LIMIT_S)
+    until(lambda: seen._nodes.load(seen._watch.sender) == Load(free=0, running=3), LIMIT_S)
     assert seen._nodes.load("another") == Load(free=0, running=0)
     assert wait_idle(pool, LIMIT_S)
     assert are_right(answers)
     assert not any(map(seen._nodes.has_begun, keys))
-    until(lambda: seen._nodes.load(seen._sender) == Load(free=3, running=0), LIMIT_S)
+    until(lambda: seen._nodes.load(seen._watch.sender) == Load(free=3, running=0), LIMIT_S)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import sys
 import threading
 import time
@@ -55,7 +56,6 @@ def test_where_others_compile_too_a_process_keeps_what_runs_and_a_task_more(
 ) -> None:
     """Ray starts tasks in their order, whosever they are: what is sent early cannot be overtaken by a higher rank."""
     monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
-    monkeypatch.setattr(pool_module, "_OPENING_S", 0.01)
     rig.nodes.cpus, rig.nodes.does = 64, Load(free=64, running=0)
     for number in range(40):
         rig.submit(f"{number}")
@@ -281,6 +281,23 @@ def test_jobs_that_no_node_begins_are_compiled_by_the_cores_that_are_idle_here(
     rig.nodes.end(1)
     until(lambda: len(rig.answers) == 3)
     assert len(rig.local.jobs) == 2
+
+
+def test_a_cluster_that_begins_nothing_leaves_all_to_the_cores_that_are_idle_here(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what is not sent, since no CPU is free: sent after a minute, it would wait another one."""
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(pool_module, "_BEGIN_S", 0.2)
+    rig.nodes.cpus, rig.nodes.does = 64, Load(free=0, running=0)
+    late = iter([math.inf, -1.0])
+    for number in range(20):
+        rig.submit(f"{number}", ends=lambda: next(late, math.inf))
+    until(lambda: len(rig.answers) == 20)
+    assert {status for status, _ in rig.status().values()} == {"ok", "skipped"}
+    assert len(rig.local.jobs) == 19
+    assert len(rig.nodes.started) < 12
+    until(lambda: unfinished(rig.pool) == 0)
 
 
 def test_closing_answers_every_job_and_disconnects(rig: Rig) -> None:
