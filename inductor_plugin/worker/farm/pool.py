@@ -167,17 +167,17 @@ class FarmPool:
             self._compile_here(flight, _GONE)
 
     def _rejoin(self) -> None:
-        """Take the connection that was made again; have one made, if there is something to compile."""
+        """Take the connection that was made again, if there is one."""
         joined = self._rejoining.taken()
         if joined is not None:
             logger.info("the farm is there again")
             self._cluster = joined
-        elif self._waiting:
-            self._rejoining.start(self._cluster)
 
     def _start(self) -> None:
         """Start tasks as long as the cluster takes more."""
         while self._waiting:
+            if not self._alive:
+                self._rejoining.start(self._cluster)
             self._look()  # without the lock: a cluster that is lost answers late
             with self._guard:
                 is_full = len(self._flying) >= self._watch.window.most

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import sys
@@ -359,16 +358,10 @@ def test_a_farm_that_cannot_be_reached_is_tried_again_and_the_local_pool_compile
     until(lambda: rig.status() == {"here": ("ok", "")})
     there.append(FakeNodes(5))
     monkeypatch.setattr(rejoining_module, "_AGAIN_S", 0.0)
-    numbers = itertools.count()
-
-    def has_joined() -> bool:
-        """Submit a job, which has an attempt made unless the turn before took it along."""
-        rig.submit(f"{next(numbers)}")
-        return pool.workers == 5
-
-    until(has_joined)
+    rig.submit("starts an attempt")
+    until(lambda: pool.workers == 5)
     rig.submit("there")
-    until(lambda: "there" in there[0].started)
+    until(lambda: there[0].started == ["there"])
     pool.close()
     assert there[0].closed
 
@@ -391,6 +384,20 @@ def test_a_cluster_that_was_lost_compiles_again_once_it_is_back(
     rig.submit("d")
     until(lambda: back.started == ["d"])
     assert len(rig.local.jobs) == 3
+
+
+def test_a_job_that_comes_while_this_machine_takes_another_has_the_cluster_connected_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def done(_: list[Compiled]) -> None:
+        monkeypatch.setattr(rejoining_module, "_AGAIN_S", 0.0)
+        rig.again.append(FakeNodes(5))
+        rig.submit("second")
+
+    rig.nodes.alive = False
+    job = CppCompileJob((CppSource("first", "", "kernel"),), ("cc",), str(rig.folder), 60.0)
+    rig.pool.submit(job, done)
+    until(lambda: rig.pool.workers == 5)
 
 
 def test_a_connection_that_comes_too_late_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
