@@ -389,14 +389,15 @@ def test_a_cluster_that_was_lost_compiles_again_once_it_is_back(
 def test_a_job_that_comes_while_this_machine_takes_another_has_the_cluster_connected_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def done(_: list[Compiled]) -> None:
+    def ends() -> float:
+        """Be asked in the turn that takes the job: the second one is taken in the same."""
         monkeypatch.setattr(rejoining_module, "_AGAIN_S", 0.0)
         rig.again.append(FakeNodes(5))
         rig.submit("second")
+        return math.inf
 
     rig.nodes.alive = False
-    job = CppCompileJob((CppSource("first", "", "kernel"),), ("cc",), str(rig.folder), 60.0)
-    rig.pool.submit(job, done)
+    rig.submit("first", ends=ends)
     until(lambda: rig.pool.workers == 5)
 
 
