@@ -166,6 +166,7 @@ class Holds:
         """Hold nothing yet."""
         self._locks = locks
         self._held: dict[str, tuple[Task, Callable[[], None]]] = {}
+        self._kept_at = -math.inf
 
     def has(self, task: Task) -> bool | None:
         """Return whether a task measures its problem; None if no task of this pipeline does."""
@@ -188,6 +189,10 @@ class Holds:
         A task that waits for a thread to wait for it (``exclusive``) makes none where that thread was
         interrupted; other processes must not wait for this one then.
         """
+        now = time.monotonic()
+        if waiting and now - self._kept_at < TOUCH_S:  # it is called at each news, for all problems
+            return
+        self._kept_at = now
         for digest, (task, release) in list(self._held.items()):
             if waiting or not task.exclusive:
                 self._locks.touch(task)

@@ -180,3 +180,17 @@ def test_a_lock_is_given_back_where_the_task_waits_for_a_thread_that_is_gone(
     assert released == ([] if waiting else ["cpu"])
     assert locks.touched == (["cpu", "cuda"] if waiting else ["cuda"])
     assert [holds.has(held) for held in tasks] == [True if waiting else None, True]
+
+
+def test_problems_that_make_progress_say_so_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline looks at each news: with 10,000 problems each look at all of them would take its time."""
+    locks: Any = Locks()
+    holds = Holds(locks)
+    for digest in ("a", "b"):
+        held = task([], exclusive=digest == "a", digest=digest)
+        holds.add(held, lambda: None)
+    now = [100.0]
+    monkeypatch.setattr(holder_module.time, "monotonic", lambda: now[0])
+    for now[0], waiting in ((100.0, True), (100.9, True), (101.0, True), (101.1, False)):
+        holds.keep_or_give_back(waiting=waiting)
+    assert locks.touched == ["a", "b", "a", "b", "b"]  # what is given back is given back at once
