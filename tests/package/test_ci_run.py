@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.support import browser
 
 
 def _run(
@@ -18,8 +21,9 @@ def _run(
     docs_s: int = 1000,
     part_s: int = 1000,
     goal_s: int = 1200,
+    browser: str = "chromium",
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script with a `make` that is ``make``, in a folder without a history."""
+    """Run the script with a `make` that is ``make`` and a browser of this name, in a folder without a history."""
     script = tmp_path / "checkout" / ".ci" / "run"
     script.parent.mkdir(parents=True)
     text = (repository / ".ci" / "run").read_text(encoding="utf-8")
@@ -37,13 +41,12 @@ def _run(
     stub.parent.mkdir()
     stub.write_text(f'#!/bin/sh\necho "make $*"\n{make}\n', encoding="utf-8")
     stub.chmod(0o755)
+    tools = {name: shutil.which(name) or "" for name in ("dirname", "git", "sleep", "timeout")}
+    for name, path in (tools | ({browser: "/bin/true"} if browser else {})).items():
+        (stub.parent / name).symlink_to(path)
     return subprocess.run(
-        ["bash", str(script)],
-        env=os.environ
-        | {
-            "PATH": f"{stub.parent}:{os.environ['PATH']}",
-            "GIT_CEILING_DIRECTORIES": str(tmp_path),
-        },
+        [shutil.which("bash") or "", str(script)],
+        env=os.environ | {"PATH": str(stub.parent), "GIT_CEILING_DIRECTORIES": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -110,6 +113,16 @@ def test_a_run_that_took_longer_than_it_should_says_so(
 
     assert done.returncode == 0
     assert ("more than the -1 s of two quiet cores" in done.stderr) is is_said
+
+
+@pytest.mark.parametrize("browser", [*browser.NAMES, ""])
+def test_a_run_without_a_browser_says_what_it_has_not_tested(
+    browser: str, tmp_path: Path, repository: Path
+) -> None:
+    done = _run(tmp_path, repository, "exit 0", browser=browser)
+
+    assert done.returncode == 0
+    assert ("the tests that open the report page were skipped" in done.stderr) is not bool(browser)
 
 
 def test_a_machine_three_times_slower_runs_every_step_in_time(repository: Path) -> None:

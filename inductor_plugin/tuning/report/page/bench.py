@@ -13,6 +13,8 @@ from inductor_plugin.tuning.report.page.candidates import digits
 SAMPLES = "samples_ms"
 MOST_ROWS = 5_000
 """Rows of a table, figures, and rows of a comparison."""
+MOST_ARMS = 500
+"""Arms of a set of samples, each a line of a drawing."""
 MOST_COLUMNS = 100
 _LISTED = 12
 """Values of a list that are written each."""
@@ -167,13 +169,15 @@ def _table(path: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _samples(path: str, arms: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return a set of samples, and how many of its values are no numbers."""
+    """Return a set of samples, and how many of its values are no numbers, or of arms that are too many."""
     rows: list[list[Any]] = []
     left_out = 0
     for name, fields in arms.items():
         values = [amount for each in fields[SAMPLES] if (amount := number(each)) is not None]
         left_out += len(fields[SAMPLES]) - len(values)
-        if values:
+        if len(rows) == MOST_ARMS:
+            left_out += len(values)
+        elif values:
             rows.append([printable(name), [digits(value) for value in values]])
     return {"name": printable(path or "samples"), "rows": rows}, left_out
 

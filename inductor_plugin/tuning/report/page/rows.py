@@ -26,10 +26,10 @@ from inductor_plugin.tuning.report.page.work import Peak, work_of
 RECORD = (
     *("key", "op", "text", "environment", "source", "winner", "library", "gain", "why", "updated"),
     *("flags", "flops", "bytes", "bound", "dtype", "refused", "call", "operands", "total"),
-    "candidates",
+    *("only", "candidates"),
 )
-"""The columns of a record. ``winner`` and ``library`` are indices in ``candidates``, or -1. ``updated`` in seconds since 1970,
-``bound`` in milliseconds. ``total`` counts all candidates, those included that are not in the page."""
+"""The columns of a record. ``winner`` and ``library`` are indices in ``candidates``, or -1. ``only`` is what runs without being
+a candidate, since there was nothing to compare it with. ``updated`` in seconds since 1970, ``bound`` in milliseconds. ``total`` counts all candidates, those included that are not in the page."""
 PINNED, NOISY, STAYS = 1, 2, 4
 """Flags: protected from eviction; the comparison is noisy; the library kernel runs."""
 _KEY = 16
@@ -94,6 +94,7 @@ def record_row(
         place(call),
         place(read),
         len(record.candidates),
+        place(winner) if winner is not None and winner not in names else -1,
         [candidate_row(measured, tables.forms, detail) for measured in rows],
     ]  # fmt: skip
 
@@ -123,6 +124,7 @@ def pin_row(pin: Pin, source: int, tables: Tables) -> list[Any]:
         place(""),
         place(""),
         len(measured),
+        -1,
         [
             [
                 forms.form(

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache.document import is_array, is_object
-from inductor_plugin.tuning.report.page.bench import MOST_COLUMNS, MOST_ROWS, bench, compared
+from inductor_plugin.tuning.report.page.bench import (
+    MOST_ARMS,
+    MOST_COLUMNS,
+    MOST_ROWS,
+    bench,
+    compared,
+)
 from tests.support.repository import REPOSITORY
 
 RESULTS = sorted((REPOSITORY / "benchmarks" / "results").glob("*.json"))
@@ -126,6 +132,14 @@ def test_every_value_of_a_committed_result_is_in_the_page(file: Path) -> None:
     cells = sum(len(each["rows"]) * len(each["columns"]) for each in known["tables"])
     samples = sum(len(values) for each in known["samples"] for _, values in each["rows"])
     assert len(known["figures"]) + cells + samples >= leaves(content) - lists_of_values(content)
+
+
+def test_so_many_arms_that_no_page_could_draw_them_are_counted() -> None:
+    """A browser gives up on a call with 200,000 arguments, which are the names of arms here."""
+    arms = {f"arm {number}": {"samples_ms": [1.0, 2.0]} for number in range(MOST_ARMS + 3)}
+    known = bench(arms)
+    (shown,) = known["samples"]
+    assert (len(shown["rows"]), known["left_out"]) == (MOST_ARMS, 6)
 
 
 def test_arms_with_samples_are_drawn_together() -> None:

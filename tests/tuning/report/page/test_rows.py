@@ -61,6 +61,15 @@ def test_a_winner_at_fault_is_no_decision() -> None:
     assert tables.texts.values[row["why"]] == "nothing is decided"
 
 
+def test_what_runs_alone_is_named_though_nothing_was_compared() -> None:
+    """A call that one kernel can do has a decision, and no candidate."""
+    row, tables = row_of(record(decision=replace(decision("mm"), library=None, candidates=0)))
+    assert (row["winner"], row["candidates"]) == (-1, [])
+    assert tables.texts.values[row["only"]] == "mm"
+    assert row_of(record(measured("a"), decision=decision("a")))[0]["only"] == -1
+    assert row_of(record())[0]["only"] == -1
+
+
 def test_samples_are_thousandths_of_the_median() -> None:
     times = (0.9, 0.95, 1.0, 1.1, 1.5)
     row, _ = row_of(record(measured("a", 1.0, samples_ms=times)))

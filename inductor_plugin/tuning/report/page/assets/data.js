@@ -17,6 +17,12 @@ function family(kind, name) {
   return "other";
 }
 
+/** The family of a kernel that nothing was compared with: a template's is named after it, a library kernel after the operator. */
+function familyOfOnly(name) {
+  const named = family("", name);
+  return named === "other" ? "library" : named;
+}
+
 const FAMILIES = {
   library: "Library",
   cpp: "C++",
@@ -55,6 +61,7 @@ function recordOf(row, index) {
   const ms = winner ? winner[CANDIDATE.median] : null;
   const stays = Boolean(flags & STAYS);
   const bound = row[RECORD.bound];
+  const only = text(row[RECORD.only]);
   return {
     index,
     key: row[RECORD.key],
@@ -63,10 +70,10 @@ function recordOf(row, index) {
     text: text(row[RECORD.text]),
     environment: row[RECORD.environment],
     source: row[RECORD.source],
-    identity: form ? form[0] : "",
-    winner: form ? form[1] : "",
+    identity: form ? form[0] : only,
+    winner: form ? form[1] : only.replace(/-[0-9a-f]{12}$/, ""),
     described: form ? form[3] : "",
-    family: stays ? "library" : form ? family(form[2], form[1]) : "",
+    family: stays ? "library" : form ? family(form[2], form[1]) : only && familyOfOnly(only),
     ms,
     libraryMs: library ? library[CANDIDATE.median] : null,
     gain: row[RECORD.gain],

@@ -196,7 +196,24 @@ function timelineSection() {
     figure(duration(total("measure").sum_ms), "measuring", counted(total("measure").count, "run")),
   ];
   return section("timeline", "Timeline", el("dl", { class: "figures small" }, parts), legend(["wait", "compile", "measure"], WORK), timelineChart(spans),
-    spans.left_out > 0 && el("p", { class: "note" }, `${counted(spans.left_out, "shorter span")} not drawn.`));
+    spanTable(spans), spans.left_out > 0 && el("p", { class: "note" }, `${counted(spans.left_out, "shorter span")} not drawn.`));
+}
+
+/** The spans of the timeline in words: for keys, and for who cannot see the drawing. */
+function spanTable(spans) {
+  const rows = spans.lanes.flatMap((lane) => lane.spans.map(([start, took, kind, name, problem]) => ({ lane: text(lane.name), start, took, what: WORK[text(kind)], name: text(name), problem: text(problem) })));
+  const table = grid({
+    name: "spans", label: "Spans of the timeline", rows, sorted: "start", height: "min(60vh, 32rem)", empty: "", words: (r) => `${r.lane} ${r.what} ${r.name} ${r.problem}`,
+    columns: [
+      { name: "start", title: "From, s", number: true, value: (r) => r.start, cell: (r) => plain(r.start / 1e3, 3) },
+      { name: "took", title: "Took, s", number: true, first: true, value: (r) => r.took, cell: (r) => plain(r.took / 1e3, 3) },
+      { name: "what", title: "What", value: (r) => r.what, cell: (r) => r.what },
+      { name: "lane", title: "Where", wide: true, value: (r) => r.lane, cell: (r) => r.lane },
+      { name: "span", title: "Kernel", value: (r) => r.name, cell: (r) => cut(r.name, "cut mono") },
+      { name: "of", title: "Problem", wide: true, value: (r) => r.problem, cell: (r) => cut(r.problem) },
+    ],
+  });
+  return el("details", {}, el("summary", {}, "All spans in a table"), table.element);
 }
 
 function warmSection() {
@@ -242,7 +259,7 @@ function refusedSection() {
       { name: "template", title: "Template or candidate", value: (r) => r.name, cell: (r) => cut(r.name, "cut mono") },
       { name: "what", title: "What", wide: true, value: (r) => r.what, cell: (r) => r.what },
       { name: "reason", title: "Why", value: (r) => r.why, cell: (r) => cut(r.why || missing) },
-      { name: "count", title: "Problems", number: true, first: true, value: (r) => r.records.length, cell: (r) => (r.records.length ? el("a", { href: `#r/${r.records[0].id}`, title: r.records[0].text, onclick: () => { together = r.records; } }, count(r.records.length)) : missing) },
+      { name: "count", title: "Problems", number: true, first: true, value: (r) => r.records.length, cell: (r) => (r.records.length ? el("a", { href: `#r/${r.records[0].id}`, title: r.records[0].text, onclick: (event) => { together = event.ctrlKey || event.metaKey || event.shiftKey ? null : r.records; } }, count(r.records.length)) : missing) },
     ],
   });
   if (rows.length) table.sort("count", true);
