@@ -173,14 +173,16 @@ class Cluster:
             logger.debug("whether a job has begun is not known: %s", error)
             return True
 
-    def load(self, sender: str) -> Load | None:
+    def load(self, sender: str, keys: Collection[str]) -> Load | None:
         """Return what the cluster does; None if it does not say.
 
         Args:
             sender: What the keys of this process's parcels begin with.
+            keys: Those of its parcels that are at the cluster. A process that was killed leaves the mark of its own.
         """
         try:
-            return Load(self._connection.free_cpus(), self._connection.marks(sender))
+            marked = self._connection.marks(sender)
+            return Load(self._connection.free_cpus(), sum(key in marked for key in keys))
         except Exception as error:  # noqa: BLE001  whatever Ray raises: tasks are sent as if it were free
             logger.debug("what the farm does is not known: %s", error)
             return None

@@ -183,14 +183,15 @@ class Connection:
         """
         return self.within(ANSWER_S, lambda: bool(_keys()._internal_kv_exists(_MARK + key)))
 
-    def marks(self, sender: str) -> int:
-        """Return how many jobs run on nodes whose keys begin so; see `marked`.
+    def marks(self, sender: str) -> set[str]:
+        """Return the keys of jobs that run on nodes, of those that begin so; see `marked`.
 
         Raises:
             WorkerError: As of `within`.
             Exception: What Ray raises.
         """
-        return self.within(ANSWER_S, lambda: len(_keys()._internal_kv_list(_MARK + sender)))
+        marks = self.within(ANSWER_S, lambda: _keys()._internal_kv_list(_MARK + sender))
+        return {mark.decode().removeprefix(_MARK) for mark in marks}
 
     def free_cpus(self) -> int:
         """Return how many CPUs of the cluster run nothing.

@@ -61,11 +61,12 @@ class Nodes(Protocol):
         """Return whether the job of a parcel runs on a node; True where that is not known."""
         ...
 
-    def load(self, sender: str) -> Load | None:
+    def load(self, sender: str, keys: Collection[str]) -> Load | None:
         """Return what the cluster does; None if it does not say.
 
         Args:
             sender: What the keys of this process's parcels begin with.
+            keys: Those of its parcels that are at the cluster.
         """
         ...
 

@@ -78,6 +78,7 @@ class FarmPool:
         self._rejoining = Rejoining(connect, lambda: self._answers.put(None))
         self._refusals = NodeRefusals()
         self._watch = Watch()
+        self._tended_at = -math.inf
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._thread: threading.Thread | None = None
         self._active = 0
@@ -136,27 +137,27 @@ class FarmPool:
     def _serve(self) -> None:
         """Start tasks and answer jobs, until the pool is closed."""
         while not self._closed:
-            quiet, busy = False, bool(self._flying or self._waiting)
             wait_s = self._watch.pause_s(_LOOK_S) if self._waiting else _LOOK_S
             try:  # an idle pool asks the cluster nothing
-                message = self._answers.get(timeout=wait_s if busy else None)
+                message = self._answers.get(timeout=wait_s if self._active else None)
             except queue.Empty:
-                message, quiet = None, True
+                message = None
             try:
-                self._turn(message, quiet=quiet)
+                self._turn(message)
             except Exception:  # the border around a turn: other jobs wait, too
                 logger.exception("inductor-plugin: a turn of the compile farm failed")
             del message  # not to be kept while this thread waits
         self._give_up()
 
-    def _turn(self, message: _Message | None, *, quiet: bool) -> None:
-        """Take an answer, if there is one, and start what can be started; ``quiet`` if nothing has come for a while."""
+    def _turn(self, message: _Message | None) -> None:
+        """Take an answer, if there is one, look after jobs that take long, and start what can be started."""
         if message is not None:
             self._answered(*message)
         if not self._alive:
             self._rescue()
             self._rejoin()
-        elif quiet:
+        elif time.monotonic() - self._tended_at >= _LOOK_S:
+            self._tended_at = time.monotonic()
             self._end_late()
             self._double()
         self._start()
@@ -191,8 +192,8 @@ class FarmPool:
                 self._compile_here(flight, f"{type(error).__name__}: {error}")
 
     def _look(self) -> None:
-        nodes = self._cluster if self._alive else None
-        self._watch.look(nodes, self.workers, len(self._flying), _LOOK_S)
+        nodes, keys = self._cluster if self._alive else None, [each.key for each in self._flying]
+        self._watch.look(nodes, self.workers, keys, _LOOK_S)
 
     def _pop(self) -> Flight:
         """Take the next job to be on its way; the lock is held."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
+from collections.abc import Collection
 
 from inductor_plugin.worker.farm.flight import Nodes
 from inductor_plugin.worker.farm.window import Load, Window, next_window
@@ -38,13 +39,15 @@ class Watch:
         """Return the seconds until the next look; ``look_s`` where the window does not open."""
         return min(_OPENING_S, look_s) if self.window.opens else look_s
 
-    def look(self, nodes: Nodes | None, workers: int, flying: int, look_s: float) -> None:
+    def look(
+        self, nodes: Nodes | None, workers: int, flying: Collection[str], look_s: float
+    ) -> None:
         """Look what the cluster does, unless that has just been done.
 
         Args:
             nodes: The cluster; None if it is gone.
             workers: Jobs that are compiled at once.
-            flying: Tasks of this process at the cluster.
+            flying: Keys of the jobs of this process at the cluster.
             look_s: As of `pause_s`.
         """
         now = time.monotonic()
@@ -52,8 +55,8 @@ class Watch:
             self.served()
         if now - self._looked_at < self.pause_s(look_s):
             return
-        self.load = nodes.load(self.sender) if nodes is not None else None
-        self.window = next_window(self.window, self.load, workers, flying)
+        self.load = nodes.load(self.sender, flying) if nodes is not None else None
+        self.window = next_window(self.window, self.load, workers, len(flying))
         if self.load is None or self.load.running:
             self.served()
         self._looked_at = now

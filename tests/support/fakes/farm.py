@@ -71,7 +71,8 @@ class FakeNodes:
     def has_begun(self, key: str) -> bool:
         return key in self.begun
 
-    def load(self, sender: str) -> Load | None:
+    def load(self, sender: str, keys: Collection[str]) -> Load | None:
+        assert all(key.startswith(sender) for key in keys)
         self.senders.add(sender)
         return self.does
 

@@ -90,12 +90,14 @@ def test_all_cpus_of_the_cluster_compile(pool: Pool, tmp_path: Path, ray_cluster
     seen: Any = pool
     keys = [flight.key for flight in seen._flying]
     until(lambda: any(map(seen._nodes.has_begun, keys)), LIMIT_S)
-    until(lambda: seen._nodes.load(seen._watch.sender) == Load(free=0, running=3), LIMIT_S)
-    assert seen._nodes.load("another") == Load(free=0, running=0)
+    sender, keys = seen._watch.sender, [flight.key for flight in seen._flying]
+    until(lambda: seen._nodes.load(sender, keys) == Load(free=0, running=3), LIMIT_S)
+    assert seen._nodes.load(sender, []) == Load(free=0, running=0)
+    assert seen._nodes.load("another", keys) == Load(free=0, running=0)
     assert wait_idle(pool, LIMIT_S)
     assert are_right(answers)
     assert not any(map(seen._nodes.has_begun, keys))
-    until(lambda: seen._nodes.load(seen._watch.sender) == Load(free=3, running=0), LIMIT_S)
+    until(lambda: seen._nodes.load(sender, keys) == Load(free=3, running=0), LIMIT_S)
 
 
 @pytest.mark.slow
@@ -195,8 +197,21 @@ def test_a_cluster_that_does_not_say_what_it_does_is_used(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "ray", ray)
     cluster = Cluster("ray:auto", SETTINGS)
     monkeypatch.setattr(ray, "available_resources", lambda: 1 / 0)
-    assert cluster.load("sender") is None
+    assert cluster.load("sender", []) is None
     assert cluster.alive
+    cluster.close()
+
+
+def test_the_mark_of_a_process_that_was_killed_is_no_job_that_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def marks(_: Connection, sender: str) -> set[str]:
+        return {f"{sender} runs", f"{sender} was killed"}
+
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    monkeypatch.setattr(Connection, "marks", marks)
+    cluster = Cluster("ray:auto", SETTINGS)
+    assert cluster.load("s", ["s runs", "s waits"]) == Load(free=2, running=1)
     cluster.close()
 
 

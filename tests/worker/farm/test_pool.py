@@ -218,6 +218,20 @@ def test_a_job_that_no_node_begins_in_time_is_skipped(
     assert unfinished(rig.pool) == 0
 
 
+def test_a_job_whose_time_is_over_is_answered_while_others_are_submitted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job and each answer wakes the pool: it is never quiet then."""
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.1)
+    monkeypatch.setattr(pool_module, "_ON_THE_WAY_S", 0.0)
+    ends = time.monotonic() + 0.2
+    rig.submit("late", ends=lambda: ends)
+    for number in range(30):
+        rig.submit(f"{number}")
+        time.sleep(0.02)
+    assert rig.status() == {"late": ("skipped", OUT_OF_TIME)}
+
+
 def test_jobs_that_no_node_begins_are_compiled_by_the_cores_that_are_idle_here(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
