@@ -18,6 +18,9 @@ _MOST_CHAIN_BYTES = 4 * MAX_BYTES
 _MOST_BYTES = 256 << 20
 """Bytes of records that are asked for together, so that no store can fill this machine's memory."""
 
+EXPIRED = 6
+"""Number of the first edition that is not asked for where none of those before it is there."""
+
 ReadParts = Callable[[Sequence[str], Sequence[int]], Sequence[bytes | OSError]]
 """Returns objects by their names, each up to a limit of bytes."""
 
@@ -61,7 +64,8 @@ def read_chains(
         keys: The public keys that count on this machine.
     """
     chains = {place: (begun or {}).get(place, Chain(keys=keys)) for place in places}
-    unread, width = {place: chain.next for place, chain in chains.items()}, 2
+    first = {place: chain.next for place, chain in chains.items()}
+    unread, width = first, 2
     while unread:
         goes_on: dict[Place, int] = {}
         for some in _parts([*unread], max(1, _TOGETHER // width)):
@@ -77,6 +81,8 @@ def read_chains(
             contents = _contents(read, windows)
             for place, window in windows.items():
                 chains[place], is_open = _extended(read, place, chains[place], window, contents)
+                if window.start == first[place]:
+                    is_open |= chains[place] == Chain(next=window.start, keys=keys)
                 if is_open and window.stop < MOST_EDITIONS:
                     goes_on[place] = window.stop
         unread, width = goes_on, width * 2
@@ -100,10 +106,7 @@ def _extended(
     window: range,
     contents: dict[str, bytes | OSError],
 ) -> tuple[Chain, bool]:
-    """Return a chain with the editions of a window, and whether there may be more behind it.
-
-    One that has expired may be missing before others.
-    """
+    """Return a chain with the editions of a window, and whether there may be more behind it."""
     is_open = False
     for number in window:
         name = edition_name(place, number)
@@ -122,7 +125,7 @@ def _extended(
         if chain.error is not None:
             return chain, False
         chain = replace(chain, next=number + 1)
-    return chain, is_open or (window.start == 0 and chain.next == 0)
+    return chain, is_open
 
 
 def _taken(read: ReadParts, place: Place, chain: Chain, name: str, content: bytes) -> Chain:

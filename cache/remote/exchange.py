@@ -15,7 +15,7 @@ from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import environment_document, parse_environment
 from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.cache.remote.answer import Answer
-from inductor_plugin.cache.remote.chain import Chain, read_chains
+from inductor_plugin.cache.remote.chain import EXPIRED, Chain, read_chains
 from inductor_plugin.cache.remote.edition import MAX_BYTES, Edition, edition_of, is_news, united
 from inductor_plugin.cache.remote.files import Files
 from inductor_plugin.cache.remote.kernels import KernelTraffic
@@ -133,6 +133,9 @@ class Exchange:
             known if known is not None else self._chain(place, Chain(keys=self._keys), timeout_s)
         )
         mine = self._outgoing(record, chain, timeout_s)
+        if chain.next == 0:  # the first editions of a record may have expired, and others not
+            late = self._chain(place, Chain(next=EXPIRED, keys=self._keys), timeout_s)
+            mine = united(late.edition, mine, self._keys)
         while chain.next < MOST_EDITIONS:
             whole = united(chain.edition, mine, self._keys)
             if not is_news(chain.edition, whole, chain.next):

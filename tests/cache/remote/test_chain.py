@@ -59,6 +59,22 @@ def test_a_bucket_that_expires_by_age_leaves_the_later_editions_readable(expired
     assert known(files) == set("abcdef")
 
 
+@pytest.mark.parametrize("expired", [6, 7, 8, 11])
+def test_what_nobody_reads_since_the_first_editions_have_expired_is_in_the_next_that_is_written(
+    expired: int,
+) -> None:
+    files, names = MemoryFiles(), "abcdefghijkl"
+    for name in names:
+        write(files, name)
+    for number in range(expired):
+        del files.objects[edition_name(PLACE, number)]
+    assert known(files) == set()
+    write(files, "a")  # known to the others: it is written all the same
+    assert known(files) == set(names)
+    write(files, "z")
+    assert known(files) == {*names, "z"}
+
+
 def test_a_record_that_is_not_there_takes_six_requests_and_no_name_twice() -> None:
     files = MemoryFiles()
     assert chain_of(files) == Chain()
