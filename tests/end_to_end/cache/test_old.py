@@ -201,14 +201,17 @@ def packed_again(name: str, most: int, cache_dir: Path, out: Path) -> PackReport
 @pytest.mark.usefixtures("inductor_cache")
 @pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
 def test_an_old_pack_is_all_that_a_model_needs(tmp_path: Path, cache_dir: Path) -> None:
+    """But for the kernels of a template whose text is another since: they are compiled again."""
     file = OLD / "triton.pack"
     pack = read_pack(file)
     again = packed_again("triton", 2, cache_dir, tmp_path / "again.pack")
-    assert again.stats.compiled == 0
+    changed = [kernel.name for kernel in again.kernels if kernel.digest not in pack.kernels]
+    assert changed == ["triton_persistent_tma"] * 2  # 32-bit coordinates where sizes have 64
+    assert again.stats.compiled == len(changed)
     assert again.stats.candidates == 12  # as when the pack was made
-    assert again.pack.kernels == pack.kernels
     assert again.pack.problems == pack.problems
-    assert [kernel.name for kernel in again.kernels] == [kernel.name for kernel in check(file)]
+    old = sorted(kernel.name for kernel in check(file))
+    assert sorted(kernel.name for kernel in again.kernels) == old
 
 
 @pytest.mark.usefixtures("inductor_cache")
