@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inductor_plugin.inductor import flex, jinja
+from inductor_plugin.inductor import flex, jinja, reductions
 from inductor_plugin.inductor.attention import lowering
 from inductor_plugin.inductor.fusion import decide, kernel_arguments, limits, visitors
 from inductor_plugin.inductor.graph import selector
@@ -21,6 +21,7 @@ def install() -> None:
     limits.install()
     visitors.install()
     lowering.install()
+    reductions.install()
 
 
 def uninstall() -> None:
@@ -33,3 +34,4 @@ def uninstall() -> None:
     limits.uninstall()
     visitors.uninstall()
     lowering.uninstall()
+    reductions.uninstall()

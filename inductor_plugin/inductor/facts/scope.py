@@ -82,7 +82,7 @@ class ConfigCarrier(CustomGraphPass):
             return ("inductor_plugin", "disabled", tuple(uuids))
         templates = default_registry().identity()
         code = (__version__, _GENERATION, templates, self.config.code_key())
-        return ("inductor_plugin", *code, tuple(uuids))
+        return ("inductor_plugin", *code, tuple(uuids), *_of_rank(self.config))
 
     def __eq__(self, other: object) -> bool:
         """Compare the parts of the cache key, so that equal options do not recompile."""
@@ -155,3 +155,12 @@ def passes_in(value: Any) -> tuple[Any, ...]:
 def user_passes(value: Any) -> tuple[Any, ...]:
     """Return the user's post-grad passes in a configuration value of any accepted form."""
     return tuple(p for p in passes_in(value) if not isinstance(p, ConfigCarrier))
+
+
+def _of_rank(config: Config) -> tuple[str, ...]:
+    """Return what the cache key of a rank has besides: its reductions have one tile, not the one that a process finds fastest."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return ()
+    from inductor_plugin.tuning.ranks.job import current  # noqa: PLC0415  of jobs alone
+
+    return () if current(config) is None else ("of a rank",)

@@ -31,7 +31,7 @@ _SHOWN = 10
 def is_reproducible(config: Config) -> bool:
     """Return True where nothing may be decided that others cannot repeat: a compile is recorded, decided by pins, or of a rank.
 
-    What Inductor measures itself (choices of its own kinds, prologues) it keeps for itself.
+    What Inductor measures itself (choices of its own kinds, prologues) it keeps for itself. See `inductor.reductions`, too.
     """
     return config.policy == "pinned" or bool(active()) or current(config) is not None
 
