@@ -78,26 +78,26 @@ def test_the_kernel_of_a_template_keeps_its_text(cache_dir: Path, tmp_path: Path
 
 
 def test_inductor_keeps_one_tile_where_the_field_says_so() -> None:
-    configs = [
-        triton_heuristics.Config({"XBLOCK": x, "R0_BLOCK": r}, num_warps=8)
-        for x, r in ((1, 2048), (8, 512), (64, 64))
-    ]
-    kept = triton_heuristics.filter_reduction_configs_for_determinism
-    meta: Any = {"deterministic": True}
-    assert len(kept(meta, configs)) == 1
-    meta = {"deterministic": False}
-    assert len(kept(meta, configs)) == 3
+    untyped: Any = triton_heuristics
+    tiles = ((1, 2048), (8, 512), (64, 64))
+    configs = [untyped.Config({"XBLOCK": x, "R0_BLOCK": r}, num_warps=8) for x, r in tiles]
+    for field, count in ((True, 1), (False, 3)):
+        kept = untyped.filter_reduction_configs_for_determinism({"deterministic": field}, configs)
+        assert len(kept) == count
 
 
 def test_a_graph_of_a_rank_is_another_one_in_inductors_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    carrier = ConfigCarrier(Config())
+    carrier, jobs = ConfigCarrier(Config()), [object(), None]
+
+    def current(_: Config) -> object:
+        return jobs.pop(0)
+
     alone = carrier.uuid()
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(job, "current", lambda _: object())
+    monkeypatch.setattr(job, "current", current)
     assert carrier.uuid() != alone
-    monkeypatch.setattr(job, "current", lambda _: None)
     assert carrier.uuid() == alone
 
 

@@ -35,6 +35,7 @@ class Board:
         self._store = job.store
         self._group = group
         self._rank = job.rank
+        self._roll = job.roll
         self._own = Claim(job.rank, job.token)
         self._hole = 0, 0.0
 
@@ -102,8 +103,13 @@ class Board:
         """Return how many ranks have said that they measure; 1 counts this one in."""
         return self._store.count(self._key("tuners"), change)
 
-    def absent(self, change: int = 0) -> int:
-        """Return how many ranks can measure nothing now; 1 counts this one in, -1 out."""
+    def absent(self) -> int:
+        """Return how many ranks can measure nothing now."""
+        return self._store.count(self._key("absent"))
+
+    def note_absence(self, part: int, *, absent: bool) -> int:
+        """Say whether a part of this process can measure nothing now, and return how many ranks say so; see `Roll.note_absence`."""
+        change = self._roll.note_absence(self._group, part, absent=absent)
         return self._store.count(self._key("absent"), change)
 
     def refuse(self, problem: str, candidates: Collection[str]) -> None:

@@ -205,7 +205,7 @@ class RankShare(Settlement):
             given_back, self._given_back = self._given_back, []
         if self._absent and not self._tuner.absence:
             self._absent = False
-            self._board.absent(-1)
+            self._board.note_absence(id(self), absent=False)
         for part in given_back:
             self._board.give_back(part.name)
         changed = [self._announce(), self._publish(now), self._read(now), self._claim_more(now)]
@@ -263,7 +263,7 @@ class RankShare(Settlement):
             lost = bool(absence) and ticket.task is not None and ticket.task.error == absence
             if not lost:
                 return False
-            ranks, self._absent = self._board.absent(int(not self._absent)), True
+            ranks, self._absent = self._board.note_absence(id(self), absent=True), True
             if ranks >= self._job.world:
                 return False
             self._board.give_back(part.name)

@@ -58,6 +58,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inductor_plugin.cache.remote.records.HEAD_START_S", 30.0)
 
 
+LATE_S = 1.5
+"""By so much a thread may come late to the end of its wait, on a machine that has other work."""
+
+
 @dataclass
 class Wait:
     """One wait of a compile for the remote.
@@ -199,9 +203,11 @@ def test_a_faulty_store_changes_no_result_loses_nothing_and_is_not_waited_for(
         took_s = time.monotonic() - started
         assert waits or fault != "slow"
         assert most_s(waits) <= LIMIT_S
+        assert all(each.took_s <= each.limit_s + LATE_S for each in waits)
         waits.clear()
         other, _, _ = machine(tmp_path, "second", url, torch.mm, c, d, **limit)
         assert most_s(waits) <= LIMIT_S
+        assert all(each.took_s <= each.limit_s + LATE_S for each in waits)
         server.fault()
     assert torch.allclose(answer, a @ b, atol=1e-4)
     assert torch.allclose(other, c @ d, atol=1e-4)

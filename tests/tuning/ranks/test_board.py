@@ -38,9 +38,19 @@ def test_a_rank_that_was_started_again_takes_over_its_former_claims() -> None:
     assert other.holder("problem") == 0
 
 
-def test_ranks_that_measure_nothing_are_counted() -> None:
-    first, other = boards(0, 1)
-    assert [first.absent(1), other.absent(1), other.absent(-1), first.absent()] == [1, 2, 1, 1]
+def test_ranks_that_measure_nothing_are_counted_once_whatever_of_them_does_not() -> None:
+    store = MemoryStore()
+    job = Job(0, 2, store)
+    first, second, other = (Board(each, "group") for each in (job, job, Job(1, 2, store)))
+    said = [(first, 1, True), (second, 2, True), (other, 3, True), (first, 1, False)]
+    assert [board.note_absence(part, absent=is_absent) for board, part, is_absent in said] == [
+        1,
+        1,
+        2,
+        2,
+    ]
+    assert second.note_absence(2, absent=False) == first.absent() == 1
+    assert Board(job, "another group").note_absence(1, absent=True) == 1
 
 
 def test_the_first_decision_stays() -> None:
