@@ -60,7 +60,7 @@ def verify_ranks(timeout_s: float = 60.0) -> RankReport:
         timeout_s: Seconds in which a rank is waited for.
 
     Returns:
-        The report, the same on all ranks.
+        The report, the same on all ranks that compare within the time-out; one that comes later, or does not come, has another.
 
     Raises:
         RankError: ``torch.distributed`` is not initialized with two ranks or more, or its store is lost.
