@@ -192,8 +192,8 @@ class FarmPool:
                 self._compile_here(flight, f"{type(error).__name__}: {error}")
 
     def _look(self) -> None:
-        nodes, keys = self._cluster if self._alive else None, [each.key for each in self._flying]
-        self._watch.look(nodes, self.workers, keys, _LOOK_S)
+        nodes = self._cluster if self._alive else None
+        self._watch.look(nodes, self.workers, self._flying, _LOOK_S)
 
     def _pop(self) -> Flight:
         """Take the next job to be on its way; the lock is held."""
@@ -339,7 +339,7 @@ class FarmPool:
                 if not flight.begun:
                     idle -= 1
                     self._compile_here(flight, _UNSERVED.format(_BEGIN_S))
-        if self._watch.unserved_s() > _BEGIN_S:  # what waits here would wait there, too
+        if self._watch.unserved_s(self._flying) > _BEGIN_S:  # the rest would wait there, too
             self._compile_waiting_here(idle)
 
     def _compile_waiting_here(self, most: int) -> None:

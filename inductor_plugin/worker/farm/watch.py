@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Collection
 
-from inductor_plugin.worker.farm.flight import Nodes
+from inductor_plugin.worker.farm.flight import Flight, Nodes
 from inductor_plugin.worker.farm.window import Load, Window, next_window
 
 _OPENING_S = 0.25
@@ -40,14 +40,14 @@ class Watch:
         return min(_OPENING_S, look_s) if self.window.opens else look_s
 
     def look(
-        self, nodes: Nodes | None, workers: int, flying: Collection[str], look_s: float
+        self, nodes: Nodes | None, workers: int, flying: Collection[Flight], look_s: float
     ) -> None:
         """Look what the cluster does, unless that has just been done.
 
         Args:
             nodes: The cluster; None if it is gone.
             workers: Jobs that are compiled at once.
-            flying: Keys of the jobs of this process at the cluster.
+            flying: Jobs of this process at the cluster.
             look_s: As of `pause_s`.
         """
         now = time.monotonic()
@@ -55,7 +55,8 @@ class Watch:
             self.served()
         if now - self._looked_at < self.pause_s(look_s):
             return
-        self.load = nodes.load(self.sender, flying) if nodes is not None else None
+        keys = [flight.key for flight in flying]
+        self.load = nodes.load(self.sender, keys) if nodes is not None else None
         self.window = next_window(self.window, self.load, workers, len(flying))
         if self.load is None or self.load.running:
             self.served()
@@ -65,6 +66,6 @@ class Watch:
         """Note that the cluster has begun something of this process, or that nothing is there."""
         self._served_at = time.monotonic()
 
-    def unserved_s(self) -> float:
-        """Return for how many seconds tasks have waited there, and none has run."""
-        return time.monotonic() - self._served_at
+    def unserved_s(self, flying: Collection[Flight]) -> float:
+        """Return for how many seconds these have waited at the cluster while none has run; an idle pool has not looked for long."""
+        return time.monotonic() - self._served_at if flying else 0.0

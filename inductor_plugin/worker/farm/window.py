@@ -1,7 +1,7 @@
 """How many tasks of one process may be at the cluster at once.
 
-Ray starts tasks in the order in which they come, whatever process they are of. If each process sent as many as the cluster
-has CPUs, its longest jobs, which it sends first, would wait for all that others have sent before. So a process starts with
+Ray starts tasks in the order in which they arrive, whichever process has sent them. If each process sent as many as the cluster
+has CPUs, its longest jobs, which it sends first, would wait for all tasks that others have sent before. So a process starts with
 few tasks and doubles what it adds as long as CPUs are free, as TCP's slow start does (RFC 5681); once none is free, it keeps
 those that run and a few ahead.
 """
@@ -66,7 +66,8 @@ def next_window(window: Window, load: Load | None, cpus: int, flying: int) -> Wi
         window = Window()  # what others have begun since is not known
     if load.free > 0:
         more = min(window.step, load.free + _ahead(cpus))
-        return Window(min(max(window.most, flying + more), alone), 2 * window.step)
+        most = min(max(window.most, flying + more), alone)
+        return Window(most, min(2 * window.step, max(alone, 2 * FIRST)))
     fewest = flying - max(1, flying // _SLOWLY)
     return Window(min(max(load.running + _ahead(cpus), fewest), alone))
 

@@ -19,7 +19,7 @@ __all__ = ["a_rig"]  # the fixture
 def test_where_others_compile_too_a_process_keeps_what_runs_and_a_task_more(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray starts tasks in their order, whosever they are: what is sent early cannot be overtaken by a higher rank."""
+    """Ray starts tasks in the order in which they arrive: what is sent early cannot be overtaken by a higher rank."""
     monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
     rig.nodes.cpus, rig.nodes.does = 64, Load(free=64, running=0)
     for number in range(40):
@@ -71,3 +71,20 @@ def test_a_cluster_that_begins_nothing_leaves_all_to_the_cores_that_are_idle_her
     assert len(rig.local.jobs) == 19
     assert len(rig.nodes.started) < 12
     until(lambda: unfinished(rig.pool) == 0)
+
+
+def test_a_pool_that_was_idle_for_long_sends_its_next_job_to_the_cluster(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not looked for as long: that is no cluster that begins nothing."""
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(pool_module, "_BEGIN_S", 0.1)
+    rig.nodes.does = Load(free=2, running=0)
+    rig.submit("first")
+    until(lambda: rig.nodes.started == ["first"])
+    rig.nodes.end(1)
+    until(lambda: unfinished(rig.pool) == 0)
+    time.sleep(0.3)
+    rig.submit("second")
+    until(lambda: rig.nodes.started == ["first", "second"])
+    assert rig.local.jobs == []
