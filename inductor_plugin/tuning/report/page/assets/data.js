@@ -17,7 +17,7 @@ function family(kind, name) {
   return "other";
 }
 
-/** The family of a kernel that nothing was compared with: a template's is named after it, a library kernel after the operator. */
+/** The family of a kernel that was compared with nothing: a template's name says it, a library kernel has the operator's name. */
 function familyOfOnly(name) {
   const named = family("", name);
   return named === "other" ? "library" : named;
