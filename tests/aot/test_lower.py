@@ -8,13 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+from torch import fx
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from inductor_plugin import stats
+from inductor_plugin.aot import lower
 from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.aot.lower import Lowered, lower_model
 from inductor_plugin.config import Config
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.graphs import models
+
+UNTYPED: Any = lower
 
 pytestmark = [
     pytest.mark.compat,
@@ -120,3 +126,42 @@ def test_nothing_is_left_behind(config: Config) -> None:
         lowered(make, config)
     assert session.OBSERVERS == []
     assert not torch.cuda.is_available()
+
+
+class Called(TorchDispatchMode):
+    """Keeps the names of the operators that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("head", "dtype", "masked", "flash"),
+    [
+        (64, torch.bfloat16, False, True),
+        (256, torch.float16, False, True),
+        (264, torch.float16, False, False),
+        (60, torch.float16, False, False),
+        (64, torch.float32, False, False),
+        (64, torch.float16, True, False),
+    ],
+)
+def test_attention_is_flash_where_its_kernels_take_the_call(
+    head: int, dtype: torch.dtype, masked: bool, flash: bool
+) -> None:
+    graph = fx.Graph()
+    operands = tuple(graph.placeholder(name) for name in ("q", "k", "v", "mask"))
+    graph.output(graph.call_function(functional.scaled_dot_product_attention, operands))
+    module = fx.GraphModule({}, graph)
+    UNTYPED._choose_attention(module)
+    q = torch.empty(1, 2, 16, head, dtype=dtype, device="meta")
+    mask = torch.empty(16, 16, dtype=dtype, device="meta") if masked else None
+    with Called() as called:
+        out = module(q, q, q, mask)
+    assert ("aten::_scaled_dot_product_flash_attention" in called.names) is flash
+    assert (out.size(), out.dtype) == (q.size(), dtype)

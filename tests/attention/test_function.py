@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -124,6 +125,22 @@ def test_the_size_of_its_blocks_changes_nothing(
     monkeypatch.setattr(blockwise, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(blockwise, "BLOCK_ROWS", 7)
     torch.testing.assert_close(results(), expected)
+
+
+@pytest.mark.parametrize("window", [(16, 16), (0, 16), (16, 0), (0, 0)])
+def test_a_window_takes_no_more_blocks_where_there_are_more_keys(
+    window: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    products = Mock(wraps=torch.bmm)
+    monkeypatch.setattr(torch, "bmm", products)
+    monkeypatch.setattr(blockwise, "BLOCK_BYTES", 1 << 17)
+    counts: list[int] = []
+    for keys in (256, 4096):
+        q, k, v = operands(Case(heads=(1, 1), tokens=(128, keys)), torch.float32).values()
+        blockwise.forward(q, k, v, ScoreParams(Mask(*window, bottom_right=True), 1.0))
+        counts.append(products.call_count)
+        products.reset_mock()
+    assert counts[0] == counts[1]
 
 
 def test_rows_that_see_nothing_have_no_gradient():

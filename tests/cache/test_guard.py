@@ -23,7 +23,7 @@ from inductor_plugin.cache.guard import (
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cli.disk import cache as examined
 from inductor_plugin.errors import CacheRefusedError
-from tests.support.cache.records import kernel_key, put_library
+from tests.support.cache.records import give_away, kernel_key, put_library
 
 DIGEST = kernel_key().digest
 
@@ -307,3 +307,24 @@ def test_in_a_cache_that_only_its_owner_enters_modes_below_do_not_matter(
         open_folder.chmod(0o755)
     cache_dir.chmod(root_mode)
     assert (kernel_refusal(cache_dir, folder, ["kernel.so"]) is None) is trusted
+
+
+def test_who_may_not_change_what_is_refused_is_advised_to_name_another(
+    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another directory for kernels, another file for keys; nobody changes the mode of a folder like /tmp."""
+    shared, file = tmp_path / "shared", tmp_path / "keys"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    assert str(reason_to_refuse(shared)).endswith("; choose another cache directory")
+    cache_dir.mkdir()
+    file.write_text("")
+    for path in (cache_dir, file):
+        give_away(path, monkeypatch)
+    for refusal, content, remedy in (
+        (reason_to_refuse(cache_dir), "kernels", "choose another cache directory"),
+        (read_keys(file, 100).refusal, "keys", "name another file"),
+    ):
+        assert refusal is not None
+        assert refusal.what.endswith(f"who could replace the {content} in it")
+        assert refusal.remedy == f"{remedy}, or copy it and own the copy"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -20,9 +21,11 @@ from torch._inductor.choices import InductorChoices
 from torch._inductor.virtualized import V
 from torch.nn.attention.flex_attention import flex_attention
 
+from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.cost.flex import FlexCall, shared
 from inductor_plugin.cost.flex_table import MORE, Tile
 from inductor_plugin.inductor import flex, hooks
+from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.compat import torch_version
 from inductor_plugin.problem.target import target
 from tests.support.attention.flex import SCALE, Flex
@@ -307,3 +310,23 @@ def test_their_numbers(cache_dir: Path) -> None:
     for output in interpreter.outputs(cases):
         assert (output[0].double() - out).abs().max() < 2e-3
         assert (output[1].double() - lse).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(("space", "is_extended"), [("DEFAULT", True), ("EXHAUSTIVE", False)])
+def test_the_exhaustive_list_of_inductor_is_not_added_to(
+    space: str, is_extended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compat, "hints", tuple)
+    node = SimpleNamespace(
+        get_size=lambda: (2, 8, 1024, 128),
+        get_device=lambda: torch.device("cuda", 0),
+        get_dtype=lambda: torch.bfloat16,
+    )
+    call = [node, node, node, *[None] * 6, (128, 128, None), SCALE, {}]
+    settings = {"max_autotune": True, "max_autotune_flex_search_space": space}
+    with as_target("H200"), inductor_config.patch(settings):
+        stock = InductorChoices().get_flex_attention_bwd_configs(128, torch.bfloat16)
+        choices = flex.FlexChoices(InductorChoices(), "backward", call)
+        ours = choices.get_flex_attention_bwd_configs(128, torch.bfloat16)
+    assert ours
+    assert any(config not in stock for config in ours) is is_extended

@@ -87,3 +87,11 @@ def test_fresh_caches_of_inductor_forget_what_is_in_memory_only(cache_dir: Path)
     with fresh_cache():
         assert unkept.record(*place) is None
         assert kept.record(*place) is not None
+
+
+def test_without_a_limit_of_ours_the_accelerator_is_not_asked_for() -> None:
+    """To ask whether CUDA is there initializes its driver, which children of a fork cannot use then."""
+    with mock.patch.object(torch.accelerator, "current_accelerator") as asked:
+        assert options({}) == {}
+        assert options({"max_fusion_buffers": 24}, {BUFFERS: 7}) == {BUFFERS: 7}
+    asked.assert_not_called()

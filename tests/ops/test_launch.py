@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from inductor_plugin.cache import atomic, open_store
+from inductor_plugin.cache import atomic
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
@@ -74,60 +74,6 @@ def test_the_folder_that_was_added_last_is_looked_into_first(library: Path, tmp_
     assert launch._folders == [(first, False, ""), (second, False, "")]
     kernel = host_kernels.stored(second, library, "ones")
     assert torch.equal(run(kernel), ONES)
-
-
-class Folders(list[tuple[Path, bool, str]]):
-    """The list of folders while another thread adds the same one."""
-
-    def remove(self, value: tuple[Path, bool, str], /) -> None:
-        super().remove(value)  # the other thread's
-        super().remove(value)
-
-
-def test_a_folder_may_be_added_by_two_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = (tmp_path / "first", False, ""), (tmp_path / "second", False, "")
-    monkeypatch.setattr(launch, "_folders", Folders([first, second]))
-    launch.add_kernel_folder(tmp_path / "first")
-    assert launch._folders == [first, second]
-    launch.add_kernel_folder(tmp_path / "second")
-    assert launch._folders == [second, first]
-
-
-class Retries(dict[str, float]):
-    """What is not tried, while another thread adds a cache."""
-
-    def __contains__(self, key: object) -> bool:
-        return True  # the other thread's `_changed` has removed it after this
-
-
-def test_a_cache_may_be_added_while_a_model_runs(
-    cached: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = cached("ones")
-    monkeypatch.setattr(launch, "_retry_at", Retries())
-    assert torch.equal(run(kernel), ONES)
-
-
-class Until(float):
-    """A time, during whose comparison a call of a model adds another one."""
-
-    def __lt__(self, other: float) -> bool:
-        launch._retry_at[f"another kernel {len(launch._retry_at)}"] = 0.0
-        return super().__lt__(other)
-
-
-def test_a_model_may_run_while_a_cache_is_added(
-    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "_retry_at", {"a kernel": Until(1.0)})
-    launch.add_kernel_store(open_store(cache_dir))
-    assert "a kernel" not in launch._retry_at
-    searched = launch.opened_caches()
-    next(searched)
-    launch.add_kernel_store(open_store(tmp_path / "another"))
-    assert list(searched) == []
 
 
 @pytest.mark.parametrize("why", ["switched off", "another user's", "not writable"])

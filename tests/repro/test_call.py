@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from inductor_plugin.cache import open_store
-from inductor_plugin.repro.call import call_of
+from inductor_plugin.repro.call import NotReproducible, call_of
 from inductor_plugin.repro.operand import OperandText
 from inductor_plugin.repro.script import script
 from tests.support.lowering import Arg, Lab, library_first
@@ -128,3 +128,36 @@ def test_a_product_with_a_bias_keeps_its_factors(op: str) -> None:
     factor = OperandText((2, 2), (2, 1), 0, "float32", "cpu", constant=False, opaque="")
     call = call_of({"op": op, "arguments": [("alpha", "2.0"), ("beta", "0.5")]}, [factor] * 3)
     assert call.body == f"torch.{op}(bias, a, b, alpha=2.0, beta=0.5)"
+
+
+def linear(op: str, count: int, **arguments: str) -> str:
+    """Return the call of a linear layer on a CPU."""
+    operand = OperandText((2, 2), (2, 1), 0, "float32", "cpu", constant=False, opaque="")
+    return call_of({"op": op, "arguments": [*arguments.items()]}, [operand] * count).body
+
+
+def test_a_linear_layer_keeps_what_is_behind_it() -> None:
+    plain, biased = "F.linear(x, packed, None)", "F.linear(x, packed, bias)"
+    assert linear("linear_unary", 2, attr="'none'") == plain
+    assert linear("linear_unary", 3, attr="'swish'") == f"F.silu({biased})"
+    assert linear("linear_unary", 3, attr="'gelu'", algorithm="'none'") == f"F.gelu({biased})"
+    tanh = linear("linear_unary", 2, attr="'gelu'", algorithm="'tanh'")
+    assert tanh == f"F.gelu({plain}, approximate='tanh')"
+    assert linear("linear_binary", 3, attr="'sub'") == f"{plain} - other"
+    assert linear("linear_binary", 4, attr="'mul'") == f"{biased} * other"
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "named"),
+    [
+        ("linear_unary", {"attr": "'elu'"}, "'elu'"),
+        ("linear_unary", {}, "'None'"),
+        ("linear_binary", {"attr": "'div'"}, "'div'"),
+        ("linear_binary", {"attr": "'relu'"}, "'relu'"),  # a unary operation
+    ],
+)
+def test_a_linear_layer_with_something_unknown_behind_it_is_refused_by_name(
+    op: str, arguments: dict[str, str], named: str
+) -> None:
+    with pytest.raises(NotReproducible, match=f"rebuild a linear layer with {named} behind it"):
+        linear(op, 3, **arguments)

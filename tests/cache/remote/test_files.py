@@ -155,6 +155,11 @@ class Refusing:
 
     def makedirs(self, path: str, *, exist_ok: bool) -> None: ...
 
+    def invalidate_cache(self) -> None: ...
+
+    def find(self, path: str) -> list[str]:
+        raise self._error
+
     def pipe_file(self, path: str, data: bytes, *, mode: str) -> None:
         if not self._mode or mode == self._mode:
             raise self._error
@@ -190,6 +195,19 @@ def test_a_missing_object_and_a_missing_right_stay_what_they_are() -> None:
     assert isinstance(read(missing, "x"), FileNotFoundError)
     denied = FsspecFiles(Refusing("AccessDenied", PermissionError("x")), "bucket")
     assert isinstance(read(denied, "x"), PermissionError)
+
+
+def test_a_missing_folder_has_no_names_and_what_cannot_be_listed_is_an_error() -> None:
+    missing = FsspecFiles(Refusing("NoSuchKey", FileNotFoundError("x")), "bucket")
+    assert missing.names("v1/", 5.0) == []
+    denied = FsspecFiles(Refusing("AccessDenied", PermissionError("x")), "bucket")
+    with pytest.raises(PermissionError):
+        denied.names("v1/", 5.0)
+    error = FileNotFoundError("The specified bucket does not exist")
+    gone = FsspecFiles(Refusing("NoSuchBucket", error), "bucket")
+    with pytest.raises(OSError, match="bucket does not exist") as raised:
+        gone.names("v1/", 5.0)
+    assert raised.value.errno == errno.EIO
 
 
 def test_a_store_without_conditional_requests_is_written_to_and_nothing_is_replaced() -> None:

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from inductor_plugin.attention.operator import FMHA
+from inductor_plugin.config import Config
 from inductor_plugin.inductor import packaged
-from inductor_plugin.inductor.attention import blocks, node_tools
+from inductor_plugin.inductor.attention import blocks, lowering, node_tools
 from tests.support.warned import forget
 
 SDPA: Any = torch.ops.aten._scaled_dot_product_flash_attention.default
@@ -49,3 +50,26 @@ def test_on_a_gpu_it_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
 def test_elsewhere_it_is_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packaged, "wanted", lambda: False)
     assert called(FMHA, "cpu") == "operator"
+
+
+def test_a_call_that_is_not_tuned_is_part_of_the_program_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without max_autotune, for one: Inductor would call the operator, which is Python."""
+    made: list[Any] = []
+
+    def fmha(op: Any, args: Any, kwargs: Any) -> str:
+        made.append((op, args, kwargs))
+        return "blocks"
+
+    monkeypatch.setattr(blocks, "fmha", fmha)
+    monkeypatch.setattr(lowering, "active_config", lambda: Config.load({}, {}))
+    monkeypatch.setattr(lowering, "_tuned_or_none", lambda *_: None)
+    untyped: Any = lowering
+    here, there = (
+        SimpleNamespace(get_device=lambda kind=kind: torch.device(kind)) for kind in ("cpu", "cuda")
+    )
+    assert untyped._lowering(FMHA)(here, here, here, return_lse=True) == "blocks"
+    assert untyped._lowering(FMHA)(there, there, there) is None  # Inductor's call
+    assert untyped._lowering(SDPA)(here, here, here) is None
+    assert made == [(FMHA, (here, here, here), {"return_lse": True})]

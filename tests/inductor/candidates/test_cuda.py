@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +125,26 @@ def test_many_problems_bring_one_warning_and_the_compile_goes_on(
     said = [warning for warning in warnings(caplog) if "CUTLASS" in warning]
     assert len(said) == 1
     assert "there is no /nowhere/nvcc" in said[0]
+
+
+def test_two_compiles_at_once_bring_one_warning(
+    machine: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2)
+
+    class Warned(set[str]):
+        def __contains__(self, reason: object) -> bool:
+            is_there = super().__contains__(reason)
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.3)  # the other thread has to stay outside
+            return is_there
+
+    machine(NO_NVCC)
+    monkeypatch.setattr(cuda, "_WARNED", Warned())
+    wanted = config("ATEN,CUTLASS")
+    threads = [threading.Thread(target=warn_without_cutlass, args=(wanted,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+    assert len(warnings(caplog)) == 1

@@ -136,6 +136,14 @@ def test_biases_of_a_single_row_or_column() -> None:
     assert facts(with_bias(dense((1, 1)), m=1, n=1)).bias == "row"
 
 
+@pytest.mark.parametrize("size", [(1,), (1, 1)])
+def test_one_number_is_a_row_of_one_element_and_no_column(size: tuple[int, ...]) -> None:
+    number = dense(size)
+    for m in (2, 64):
+        assert "is no row and no column of D" in str(facts_of(with_bias(number, m=m, n=1)))
+    assert facts(with_bias(number, m=1, n=1)).bias == "row"
+
+
 @pytest.mark.parametrize(
     ("bias", "reason"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -259,3 +260,27 @@ def test_a_rank_that_waits_for_a_comparison_asks_seldom(
     assert report.missing == (0,)
     assert clock[0] == 60.0
     assert store.calls.total() < most
+
+
+def test_what_this_process_has_compiled_is_compared_in_its_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def change(rank: int, ledger: Ledger) -> None:
+        ledger.add_winners({"group/mm/problem": ("fast", "slow")[rank]})
+
+    store, ledgers = MemoryStore(), [compiled(rank, 2, change) for rank in range(2)]
+    monkeypatch.setattr(verify_module, "joined", lambda _config: Job(0, 2, store))
+    monkeypatch.setattr(verify_module, "LEDGER", ledgers[0])
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(compare, Job(1, 2, store), ledgers[1], 10.0)
+        report = verify_ranks(timeout_s=10.0)
+    assert report == other.result()
+    assert (report.ranks, report.missing) == (2, ())
+    assert report.difference.endswith("rank 1 runs slow, rank 0 runs fast")
+
+
+def test_a_lost_store_is_an_error_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(0, 2, MemoryStore(lost="no answer"))
+    monkeypatch.setattr(verify_module, "joined", lambda _config: job)
+    with pytest.raises(RankError, match=r"the job's store is lost \(no answer\)"):
+        verify_ranks()

@@ -122,3 +122,14 @@ def test_other_numbers_are_in_the_range_of_the_first(dtype: str) -> None:
     assert bool((changed.abs() <= before.abs().max() + (dtype == "int8")).all())
     if dtype == "float32":  # kernels read no NaN for it
         assert torch.equal(changed, before * -0.5)
+
+
+def test_gaps_are_before_and_behind_an_operand_that_has_none_between_its_rows() -> None:
+    base = TensorSpec((4, 8), (8, 1), "float32", "cpu", seed=1)
+    rows = replace(base, size=(2, 8), offset=8)  # one of several chunks
+    tensor = build(base)
+    assert fill_gaps([rows], {base: tensor})
+    assert flat(base, tensor).view(4, 8).isnan().sum(1).tolist() == [8, 0, 0, 8]
+    other = build(base)
+    assert not fill_gaps([rows, base], {base: other})  # the whole is read, too
+    assert not bool(other.isnan().any())

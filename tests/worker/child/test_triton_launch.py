@@ -106,3 +106,20 @@ def test_a_module_is_launched_without_making_its_device_current(stream: list[int
     assert tuner.calls == [(("a", 3), {"stream": 207})]
     two = SimpleNamespace(triton_=tuner, other=Tuner())
     assert triton_launch.of_module(two, [], CUDA) is None
+
+
+def test_a_call_that_does_more_than_launch_is_not_replaced_by_its_launch(stream: list[int]) -> None:
+    out: Any = SimpleNamespace(device=CUDA)
+    run_method, input_tensors, extra_args, is_debug_autotuner = Tuner().run, ("a",), (5,), False
+
+    def run_and_flush() -> None:
+        """Has all that a launch needs, and more to do."""
+        assert not is_debug_autotuner
+        run_method(*input_tensors, out, *extra_args, stream=0)
+        stream.clear()
+
+    assert triton_launch.of_request(run_and_flush, out) is None
+    assert triton_launch.of_request(print, out) is None  # not written in Python: nothing to read
+
+    run_and_flush.__name__ = "run_fn"  # as Inductor names the function that only launches
+    assert triton_launch.of_request(run_and_flush, out) is not None

@@ -22,7 +22,6 @@ from inductor_plugin.worker.farm import rejoining as rejoining_module
 from inductor_plugin.worker.farm.flight import is_straggler
 from inductor_plugin.worker.farm.parcel import Delivery
 from inductor_plugin.worker.farm.pool import on_farm
-from inductor_plugin.worker.farm.rejoining import Rejoining
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CppCompileJob, WorkerSettings
 from tests.support.fakes.farm import FakeNodes, Rig, a_rig, delivery
 from tests.support.fakes.waiting import unfinished, until
@@ -355,21 +354,3 @@ def test_a_job_that_comes_while_this_machine_takes_another_has_the_cluster_conne
     rig.nodes.alive = False
     rig.submit("first", ends=ends)
     until(lambda: rig.pool.workers == 5)
-
-
-def test_a_connection_that_comes_too_late_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    late, gate, done = FakeNodes(1), threading.Event(), threading.Event()
-
-    def connect() -> FakeNodes:
-        gate.wait(10)
-        return late
-
-    monkeypatch.setattr(rejoining_module, "_AGAIN_S", -1.0)
-    rejoining = Rejoining(connect, done.set)
-    rejoining.start(None)
-    rejoining.start(None)  # one is on its way
-    rejoining.close()
-    gate.set()
-    assert done.wait(10)
-    assert late.closed
-    assert rejoining.taken() is None
