@@ -22,7 +22,8 @@ class Verdict:
             them is not known.
         given_up: The candidate that would run if the graph were not slower with it.
         provisional: True if a later compile is to decide again: other work has prolonged samples, or the tuning budget ended
-            before the finals.
+            before the finals, or a gain was less than the samples vary.
+        unproven: The candidate that would have run, had its samples varied less.
     """
 
     winner: str | None
@@ -32,6 +33,7 @@ class Verdict:
     rejected_speedup: float | None = None
     given_up: str | None = None
     provisional: bool = False
+    unproven: str | None = None
 
     def __post_init__(self) -> None:
         """Let a library kernel that stays be as fast as itself: the factor is that of the candidate that was rejected."""
@@ -50,7 +52,8 @@ class Gain:
 
     Attributes:
         factor: The median of the turns' factors.
-        low: The lower end of its 95 % interval, by ranks: no distribution of the noise is assumed.
+        low: The lower end of its 95 % interval, by ranks: no distribution of the noise is assumed. 0 in fewer than six
+            turns, which have no such interval.
     """
 
     factor: float
@@ -58,15 +61,19 @@ class Gain:
 
 
 def gain_of(library_ms: Sequence[float], candidate_ms: Sequence[float]) -> Gain | None:
-    """Return the gain of a candidate; None in fewer than six turns, which have no such interval.
+    """Return the gain of a candidate; None without a turn that both took.
 
     Args:
         library_ms: The library kernel's samples, one a turn.
-        candidate_ms: The candidate's in the same turns.
+        candidate_ms: The candidate's in the same turns, or in the first of them: after a leg of the race it may have been
+            out, and only the library kernel goes on to the end.
     """
-    factors = sorted(a / b for a, b in zip(library_ms, candidate_ms, strict=True) if b > 0)
+    pairs = zip(library_ms, candidate_ms, strict=False)
+    factors = sorted(a / b for a, b in pairs if b > 0)
+    if not factors:
+        return None
     rank = _rank(len(factors))
-    return Gain(median(factors), factors[rank - 1]) if rank else None
+    return Gain(median(factors), factors[rank - 1] if rank else 0.0)
 
 
 @functools.cache
@@ -81,6 +88,9 @@ def _rank(count: int) -> int:
 
 _PROLONGED = "other work on the machine has prolonged samples"
 _CUT_SHORT = "the tuning budget ended before the finals"
+_MEASURED_AGAIN = "it is measured again"
+_WORTH_MORE = 1.05
+"""A factor from which a gain that the samples do not prove is worth another measurement."""
 
 
 def decide(
@@ -105,9 +115,9 @@ def decide(
         spreads: Interquartile range of candidates' samples as a share of their median, for noisy
             samples: the gain must exceed the mean of both ranges.
         disturbed: Candidates all of whose samples are disturbed.
-        turns: Samples of candidates that were measured in the same turns, one a turn: where the library kernel is among
-            them, they are compared turn by turn, and a gain may be smaller than the samples vary if it is there in
-            enough of the turns.
+        turns: Samples of candidates that were measured in the same turns, one a turn, from the first turn on: where the
+            library kernel is among them, they are compared turn by turn, and a gain may be smaller than the samples vary
+            if it is there in enough of the turns.
     """
     calm = {n: ms for n, ms in (turns or {}).items() if n not in disturbed}
     verdict = _decided(medians_ms, libraries, margin, spreads or {}, disturbed, calm)
@@ -121,7 +131,10 @@ def _provisional(verdict: Verdict, why: str) -> Verdict:
 
 
 def open_to(
-    verdict: Verdict, late: Collection[str], undecided: Collection[str] = frozenset()
+    verdict: Verdict,
+    late: Collection[str],
+    undecided: Collection[str] = frozenset(),
+    unproven: Collection[str] = frozenset(),
 ) -> Verdict:
     """Return a decision as a provisional one, if candidates are out only by other work, or were not in enough turns.
 
@@ -131,10 +144,12 @@ def open_to(
         verdict: The decision among the others.
         late: Candidates that ran, took no part in the decision, and have no undisturbed sample.
         undecided: Candidates that the end of the tuning budget kept from the finals.
+        unproven: Candidates whose gain was less than their samples vary, and that are measured again.
     """
-    if verdict.provisional or not (late or undecided):
+    if verdict.provisional or not (late or undecided or unproven):
         return verdict
-    return _provisional(verdict, _PROLONGED if late else _CUT_SHORT)
+    why = _PROLONGED if late else _CUT_SHORT if undecided else _MEASURED_AGAIN
+    return _provisional(verdict, why)
 
 
 def _decided(
@@ -194,18 +209,17 @@ def _decided(
         else f"less than the samples vary ({unsteady[fastest]:.3f}x)"
     )
     reason = f"the library kernel stays: {fastest} is {speedup:.3f}x faster, {why}"
-    return Verdict(library, library, reason, 1.0, speedup)
+    unproven = fastest if speedup >= max(margin, _WORTH_MORE) else None
+    return Verdict(library, library, reason, 1.0, speedup, unproven=unproven)
 
 
 def _gains(
     library: str, rivals: Collection[str], turns: Mapping[str, Sequence[float]]
 ) -> dict[str, Gain]:
-    """Return the gain over a library kernel of those that were measured in its turns."""
-    own = turns.get(library)
-    if own is None:
-        return {}
-    paired = [name for name in rivals if len(turns.get(name, ())) == len(own)]
-    gains = {name: gain_of(own, turns[name]) for name in paired}
+    """Return the gain over a library kernel of those that were measured in its turns, or in the first of them."""
+    own = turns.get(library, ())
+    paired = [name for name in rivals if len(turns.get(name, ())) <= len(own)]
+    gains = {name: gain_of(own, turns.get(name, ())) for name in paired}
     return {name: gain for name, gain in gains.items() if gain is not None}
 
 

@@ -15,15 +15,18 @@ from inductor_plugin.tuning import race
 from inductor_plugin.tuning.decision import Verdict, open_to
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task, TaskCandidate
-from inductor_plugin.tuning.ticket import TURNS, TuningTicket, is_kept
+from inductor_plugin.tuning.ticket import TURNS, TuningTicket, is_kept, proven_by_turns
 from inductor_plugin.tuning.validity import (
     advice,
     checked,
     disturbance,
     indecision,
     is_calm,
+    is_provisional,
     is_undecided,
+    is_unproven,
     limits,
+    unproven,
 )
 from inductor_plugin.worker.jobs import INCOMPARABLE, MAY_HAVE_CHANGED, Outcome
 
@@ -99,8 +102,9 @@ def measured_now(
     """
     own: dict[str, Any] = dict(candidate.conditions)
     own |= {"race": stage(task, candidate)} if candidate.alive else {}
-    # All its samples are of turns, and none was left out: the samples of one turn have the same index in all candidates.
-    if 0 < candidate.rounds == len(candidate.samples_ms) and not candidate.disturbed:
+    # All its samples are of calm turns. A turn that other work has disturbed is left out of all candidates' samples, so
+    # those of one turn have the same index in all that took part in it.
+    if 0 < candidate.calm_rounds == len(candidate.samples_ms) and not candidate.disturbed:
         own[TURNS] = f"{ticket.digest[:12]} {ticket.created:.3f}"
     if not candidate.library:
         own |= checked(task.check, verify=config.verify_numerics)
@@ -196,8 +200,9 @@ def raced_again(ticket: TuningTicket, unseen: Sequence[CandidateOffer]) -> list[
     """Return the known candidates that are measured again with unseen ones: times of different clocks decide no race.
 
     That is the library kernel, by which those of earlier races are related to the new ones (`related_ms`), the finalists
-    that cannot be: of an earlier version, of a race without an undisturbed library kernel, or without any; and those that
-    the end of a budget kept from the finals.
+    that cannot be: of an earlier version, of a race without an undisturbed library kernel, or without any; those that
+    the end of a budget kept from the finals; and those that were faster in each turn with the library kernel, which proves
+    less once that is measured in other turns.
     """
     known = [o for o in ticket.offers if o not in unseen and is_usable(ticket, o)]
     library = next((o for o in known if o.library), None)
@@ -209,6 +214,7 @@ def raced_again(ticket: TuningTicket, unseen: Sequence[CandidateOffer]) -> list[
         if row.provenance.get("race") in stages and _REFERENCE_MS not in row.provenance
     }
     rivals |= {name for name, row in ticket.measured.items() if is_undecided(row)}
+    rivals |= proven_by_turns(ticket)
     again = [o for o in known if o is not library and o.candidate_id in rivals]
     return [library, *again] if library is not None else again
 
@@ -244,10 +250,19 @@ def _is_open(ticket: TuningTicket, offer: CandidateOffer) -> bool:
 
 
 def open_to_late(ticket: TuningTicket, verdict: Verdict) -> Verdict:
-    """Return a decision, provisional where candidates that ran are out by disturbed samples alone, or lack their finals."""
+    """Return a decision, provisional where candidates that ran are out by disturbed samples alone, or lack their finals.
+
+    A candidate whose gain was less than its samples vary is marked, so that a later compile measures it again.
+    """
+    row = ticket.measured.get(verdict.unproven or "")
+    if row is not None and row.measured_at >= ticket.created and not is_provisional(row):
+        why = unproven(ticket.recorded.get(row.candidate))
+        ticket.measured[row.candidate] = replace(row, provenance={**row.provenance, **why})
     ran = medians_of(ticket).keys()
     out = [n for n in ran - contending(ticket).keys() if ticket.measured[n].disturbed]
-    return open_to(verdict, out, [n for n in ran if is_undecided(ticket.measured[n])])
+    undecided = {n for n in ran if is_undecided(ticket.measured[n])}
+    unproven_now = {n for n in undecided if is_unproven(ticket.measured[n])}
+    return open_to(verdict, out, undecided - unproven_now, unproven_now)
 
 
 def contending(ticket: TuningTicket) -> dict[str, float]:

@@ -16,7 +16,7 @@ from inductor_plugin.errors import warn_once
 from inductor_plugin.ops.native import source
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
-from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.decision import Verdict, gain_of
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.validity import DISTURBED, is_calm, is_undecided
@@ -174,7 +174,10 @@ def outdated(rows: Mapping[str, Measured], store: Store) -> dict[str, str]:
 
 
 def turns_of(ticket: TuningTicket) -> dict[str, tuple[float, ...]]:
-    """Return the samples of the library kernel that raced last and of all that took each turn with it, one a turn."""
+    """Return the samples of the library kernel that raced last and of all that raced with it, one a turn, from the first turn on.
+
+    Others may have been out of the race before its last turn.
+    """
     rows = {
         name: row
         for name, row in ticket.measured.items()
@@ -190,8 +193,21 @@ def turns_of(ticket: TuningTicket) -> dict[str, tuple[float, ...]]:
         name: row.samples_ms
         for name, row in rows.items()
         if row.provenance[TURNS] == last.provenance[TURNS]
-        and len(row.samples_ms) == len(last.samples_ms)
+        and len(row.samples_ms) <= len(last.samples_ms)
     }
+
+
+def proven_by_turns(ticket: TuningTicket) -> set[str]:
+    """Return the candidates that were faster than the library kernel in enough of the turns that both took."""
+    turns = turns_of(ticket)
+    libraries = [o.candidate_id for o in ticket.offers if o.library and o.candidate_id in turns]
+    gains = {
+        name: gain_of(turns[library], samples_ms)
+        for library in libraries[:1]
+        for name, samples_ms in turns.items()
+        if name not in libraries
+    }
+    return {name for name, gain in gains.items() if gain is not None and gain.low > 1.0}
 
 
 def spreads(ticket: TuningTicket) -> dict[str, float]:

@@ -33,8 +33,12 @@ DISTURBED = "measured beside other work"
 """Reason to repeat a measurement: other work on the machine has prolonged every sample."""
 UNDECIDED = "the tuning budget ended before its finals"
 """Reason to repeat a measurement: it could have won, and was not measured in enough turns."""
-_UNDECIDED_FIELD = "undecided"
-"""Field of the provenance that is True of such a measurement."""
+UNPROVEN = "its gain was less than its samples varied"
+"""Reason to repeat a measurement: in turns with the library kernel it was faster, but not in enough of them."""
+_UNDECIDED_FIELD, _UNPROVEN_VALUE = "undecided", "unproven"
+"""Field of the provenance that is True of a measurement cut short, and its value of an unproven one."""
+_MOST_PROOFS = 3
+"""Races after which a gain that is still not proven is none."""
 _ATTEMPTS = "attempts"
 _MOST_ATTEMPTS = 6
 AGAIN_S, _LATER = 10.0, 6.0
@@ -70,7 +74,7 @@ def why_void(measured: Measured, config: Config, *, library: bool, reference: bo
         return f"{measured.status} at a limit that has been raised since"
     # Where nothing is measured, a disturbed measurement is better than none.
     again = config.policy == "tune" and is_provisional(measured) and time.time() >= due_at(measured)
-    why = DISTURBED if measured.noisy else UNDECIDED
+    why = DISTURBED if measured.noisy else UNPROVEN if is_unproven(measured) else UNDECIDED
     return why if again else ""
 
 
@@ -110,8 +114,15 @@ def is_provisional(measured: Measured) -> bool:
 
 
 def is_undecided(measured: Measured) -> bool:
-    """Return True if a candidate could have won, but the tuning budget ended before it had enough turns of the finals."""
-    return measured.status == "ok" and measured.provenance.get(_UNDECIDED_FIELD) is True
+    """Return True if a candidate may win yet: the tuning budget ended before its finals, or its gain is unproven."""
+    cut_short = measured.status == "ok" and measured.provenance.get(_UNDECIDED_FIELD) is True
+    return cut_short or is_unproven(measured)
+
+
+def is_unproven(measured: Measured) -> bool:
+    """Return True if a candidate was faster than the library kernel by less than the samples vary, and is measured again."""
+    value = measured.provenance.get(_UNDECIDED_FIELD)
+    return measured.status == "ok" and value == _UNPROVEN_VALUE
 
 
 def is_calm(measured: Measured) -> bool:
@@ -134,6 +145,12 @@ def disturbance(before: Measured | None) -> dict[str, Any]:
 def indecision(before: Measured | None) -> dict[str, Any]:
     """Return the provenance of an undecided measurement; ``before`` is the one in the record, if any."""
     return {_UNDECIDED_FIELD: True, **_tried(before)}
+
+
+def unproven(before: Measured | None) -> dict[str, Any]:
+    """Return the provenance of a measurement whose gain is not proven; nothing after so many that it never will be."""
+    tried = _tried(before)
+    return {} if tried[_ATTEMPTS] > _MOST_PROOFS else {_UNDECIDED_FIELD: _UNPROVEN_VALUE, **tried}
 
 
 def _tried(before: Measured | None) -> dict[str, int]:

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from inductor_plugin.tuning.decision import Verdict, decide, gain_of, guarded, of_graph
+from inductor_plugin.tuning.decision import Gain, Verdict, decide, gain_of, guarded, of_graph
 from inductor_plugin.tuning.race import sample_stats
 
 
@@ -174,13 +174,14 @@ def test_a_candidate_that_was_slower_in_every_turn_never_wins() -> None:
         samples = {"library": own, "a": other}
         medians = {"library": median(own) * rng.uniform(1, 3), "a": median(other)}
         gain = gain_of(own, other)
-        assert gain is None or gain.factor < 1.0
-        if gain is not None:  # else only the medians are known
-            assert decide(medians, ["library"], MARGIN, {}, (), samples).winner == "library"
+        assert gain is not None
+        assert gain.factor < 1.0
+        assert decide(medians, ["library"], MARGIN, {}, (), samples).winner == "library"
 
 
 def test_the_interval_of_a_gain_is_by_ranks() -> None:
-    assert gain_of([1.0] * 5, [1.0] * 5) is None
+    assert gain_of([1.0] * 5, []) is None
+    assert gain_of([1.5] * 5, [1.0] * 5) == Gain(1.5, 0.0)
     gain = gain_of([1.1, 1.2, 1.3, 1.4, 1.5, 1.6], [1.0] * 6)
     assert gain is not None
     assert (gain.factor, gain.low) == (pytest.approx(1.35), pytest.approx(1.1))
@@ -195,3 +196,25 @@ def test_what_was_not_measured_in_the_same_turns_is_compared_by_medians() -> Non
     assert decide(medians, ["library"], MARGIN, {}, (), turns).winner == "b"
     assert decide(medians, ["library"], MARGIN, {}, {"a"}, turns).winner == "a"
     assert decide(medians, ["library"], MARGIN, {}, (), {"a": [2.0] * 6}).winner == "a"
+
+
+def test_who_left_the_race_early_is_compared_in_the_turns_that_it_took() -> None:
+    """From the second leg on all take 1.1x as long: the library kernel is no slower for that than who was out by then."""
+    turns = {
+        "library": [0.905] * 6 + [0.905 * 1.1] * 18,
+        "b": [0.900] * 6 + [0.900 * 1.1] * 18,
+        "early": [0.950] * 6,
+        "once": [0.952],
+    }
+    medians = {name: median(samples) for name, samples in turns.items()}
+    assert medians["early"] * 1.04 < medians["library"]
+    verdict = decide(medians, ["library"], MARGIN, {}, (), turns)
+    assert (verdict.winner, verdict.rejected_speedup) == ("library", pytest.approx(0.905 / 0.9))
+
+
+def test_a_large_gain_that_the_samples_do_not_prove_has_the_candidates_name() -> None:
+    spreads = {"library": 0.4, "a": 0.35}
+    assert decide({"library": 1.3, "a": 1.0}, ["library"], MARGIN, spreads).unproven == "a"
+    assert decide({"library": 1.04, "a": 1.0}, ["library"], MARGIN, spreads).unproven is None
+    assert decide({"library": 1.3, "a": 1.0}, ["library"], 1.5).unproven is None
+    assert decide({"library": 1.3, "a": 1.0}, ["library"], MARGIN).unproven is None

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ticket import TURNS, TuningTicket, decided, looked_up, turns_of
+from inductor_plugin.tuning.validity import UNPROVEN, attempts
 from inductor_plugin.worker.jobs import Outcome
 from tests.support.cache.records import measured
-from tests.support.fakes.selection import offers, rig
+from tests.support.fakes.selection import entries, offers, rig
 from tests.support.fakes.tasks import offer, problem
 from tests.support.fakes.workers import spread
 
@@ -52,12 +54,14 @@ def test_the_turns_of_a_race_are_those_that_the_last_library_kernel_took() -> No
         row("library", "now"),
         row("a", "now"),
         row("earlier", "then"),
-        row("left", "now", 5),
+        row("left", "now", 5),  # before the last turn
+        row("other", "now", 7),
         row("late", "now", disturbed=True),
         row("odd", ["now"]),
     )
     submitted.measured = {each.candidate: each for each in rows}
-    assert turns_of(submitted) == {"library": (1.0,) * 6, "a": (1.0,) * 6}
+    turns = {"library": (1.0,) * 6, "a": (1.0,) * 6, "left": (1.0,) * 5}
+    assert turns_of(submitted) == turns
     del submitted.measured["library"]
     assert turns_of(submitted) == {}
 
@@ -85,7 +89,8 @@ def test_a_decision_compares_turn_by_turn_in_this_process_and_in_a_later_one(
     for entry in task.entries:
         factor = 1.0 if entry.library else 1 / 1.1
         entry.outcome = Outcome(entry.candidate_id, "ok", error=1e-6)
-        entry.samples_ms, entry.rounds = tuple(factor * ms for ms in turns), len(turns)
+        entry.samples_ms = tuple(factor * ms for ms in turns)
+        entry.rounds = entry.calm_rounds = len(turns)
         if entry.candidate_id in host_ms:
             entry.conditions = {"host_ms": host_ms[entry.candidate_id]}
     task.finish(task)
@@ -98,18 +103,91 @@ def test_a_decision_compares_turn_by_turn_in_this_process_and_in_a_later_one(
 
 def test_samples_that_are_of_the_same_turns_say_so_in_later_processes_too(tmp_path: Path) -> None:
     bench = rig(tmp_path)
-    ticket = bench.plan(offers("a", "fewer", "screened"))
+    ticket = bench.plan(offers("a", "disturbed", "screened"))
     task = ticket.task
     assert task is not None
-    rounds = {"library": 6, "a": 6, "fewer": 12, "screened": 0}
+    calm = {"library": 6, "a": 6, "disturbed": 0, "screened": 0}
     task.refresh(task)
     task.legs = 1
     for entry in task.entries:
         entry.outcome = Outcome(entry.candidate_id, "ok", error=1e-6)
         entry.samples_ms = spread(1.0, 6)
-        entry.rounds = rounds[entry.candidate_id]
+        entry.calm_rounds = calm[entry.candidate_id]
+        entry.rounds = 0 if entry.candidate_id == "screened" else 12
     task.finish(task)
     stored = bench.record(ticket).candidates
     assert {name for name, row in stored.items() if TURNS in row.provenance} == {"library", "a"}
-    later = rig(tmp_path).plan(offers("a", "fewer", "screened"))
+    later = rig(tmp_path).plan(offers("a", "disturbed", "screened"))
     assert turns_of(ticket).keys() == turns_of(later).keys() == {"library", "a"}
+
+
+NOISY = (1.0, 1.3, 1.05, 1.25, 1.1, 1.2)
+"""By how much longer all kernels take in each turn of a race."""
+
+
+def raced(ticket: TuningTicket, **times_ms: float) -> None:
+    """Let candidates race in turns that differ; who has no time here is only screened, and far behind."""
+    task = ticket.task
+    assert task is not None
+    task.refresh(task)
+    task.legs = 1
+    for entry in task.entries:
+        entry.outcome = Outcome(entry.candidate_id, "ok", error=1e-6)
+        took_ms = times_ms.get(entry.candidate_id)
+        if took_ms is None:
+            entry.screened(Outcome(entry.candidate_id, "ok", samples_ms=(9.0,) * 5))
+            continue
+        for first in (0, 3):  # a leg is six turns; three of each were disturbed
+            calm_ms = tuple(took_ms * factor for factor in NOISY[first : first + 3])
+            entry.raced(Outcome(entry.candidate_id, "ok", samples_ms=calm_ms, turns=6))
+    task.finish(task)
+
+
+def test_turns_beside_other_work_leave_the_others_pairs(tmp_path: Path) -> None:
+    """Each turn takes another time, both kernels alike: without pairs the gain would be less than the samples vary."""
+    ticket = rig(tmp_path).plan(offers("a"))
+    raced(ticket, library=1.05, a=1.0)
+    assert ticket.verdict is not None
+    assert (ticket.verdict.winner, ticket.verdict.provisional) == ("a", False)
+    assert ticket.verdict.speedup == pytest.approx(1.05)
+
+
+def test_who_was_faster_in_each_turn_races_again_where_the_library_kernel_does(
+    tmp_path: Path,
+) -> None:
+    """In other turns than the library kernel's its gain would be less than the samples vary."""
+    raced(rig(tmp_path).plan(offers("a", "slower")), library=1.05, a=1.0, slower=1.06)
+    ticket = rig(tmp_path).plan(offers("a", "slower", "new"))
+    assert entries(ticket) == ["library", "a", "new"]
+    raced(ticket, library=1.05, a=1.0)
+    assert ticket.verdict is not None
+    assert (ticket.verdict.winner, ticket.verdict.provisional) == ("a", False)
+
+
+def test_a_large_gain_that_is_not_proven_is_measured_again_three_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def beside_noise(ticket: TuningTicket) -> Verdict:
+        task = ticket.task
+        assert task is not None
+        task.refresh(task)
+        for entry in task.entries:
+            entry.outcome = Outcome(entry.candidate_id, "ok", error=1e-6)
+            least_ms = 1.3 if entry.library else 1.0
+            noise = (1.0, 1.0, 1.0, 1.6, 1.6)
+            entry.samples_ms = tuple(least_ms * factor for factor in noise)
+        task.finish(task)
+        assert ticket.verdict is not None
+        return ticket.verdict
+
+    monkeypatch.setattr(validity, "AGAIN_S", -1.0)
+    for attempt in (1, 2, 3):
+        ticket = rig(tmp_path).plan(offers("a"))
+        assert ticket.void == ({} if attempt == 1 else {"a": UNPROVEN})
+        verdict = beside_noise(ticket)
+        assert (verdict.winner, verdict.provisional) == ("library", True)
+        assert verdict.reason.endswith("(1.600x) (provisional, it is measured again)")
+        assert attempts(ticket.measured["a"]) == attempt
+    verdict = beside_noise(rig(tmp_path).plan(offers("a")))
+    assert (verdict.winner, verdict.provisional) == ("library", False)
+    assert rig(tmp_path).plan(offers("a")).hit

@@ -75,14 +75,18 @@ def foreign(choice: Any) -> str | None:
     return f"{type(inner).__name__} choices are measured by Inductor itself"
 
 
-def repack_hazard(nodes: Sequence[Any]) -> str | None:
+def repack_hazard(nodes: Sequence[Any], bias: int | None = None) -> str | None:
     """Return why Inductor's C++ templates would misread a frozen weight, None if they would not.
 
     To repack a weight, they (torch 2.11-2.15) look up the constant by name and view it by sizes and strides: a
     slice is packed as if it began at offset 0. Without an offset a view is packed rightly.
+
+    Args:
+        nodes: The call's operands.
+        bias: Index of the bias, which is read as it is; None if there is none.
     """
-    for node in nodes:
-        value = constant(node)
+    for index, node in enumerate(nodes):
+        value = constant(node) if index != bias else None
         if value is not None and value.layout is torch.strided and value.storage_offset():
             return f"Inductor's C++ template would not see the offset of {node.get_name()}"
     return None

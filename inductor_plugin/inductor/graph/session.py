@@ -49,7 +49,7 @@ from inductor_plugin.inductor.graph.ranks import GraphShares
 from inductor_plugin.inductor.graph.report import keep_graph, report
 from inductor_plugin.inductor.graph.unstarted import Unstarted
 from inductor_plugin.problem import Problem
-from inductor_plugin.problem.number_check import NumberCheck
+from inductor_plugin.problem.number_check import NumberCheck, bias_of
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.counters import COUNTERS, Counters
@@ -128,7 +128,8 @@ class Session:
         self, call: AutotuneCall, choices: list[Any]
     ) -> tuple[list[Any], dict[str, str]]:
         """Return the choices including those of registered templates, and why others are left out."""
-        hazard = repack_hazard(call.nodes) if any(map(is_cpp, choices)) else None
+        bias = bias_of(call.problem)
+        hazard = repack_hazard(call.nodes, bias) if any(map(is_cpp, choices)) else None
         if hazard is not None:
             choices = [choice for choice in choices if not is_cpp(choice)]
         if is_nvidia(device_text(call.layout.device)):

@@ -49,6 +49,12 @@ def add_due(due: Due | None) -> None:
     _GRAPH.due = first_of([getattr(_GRAPH, "due", None), due])
 
 
+def is_due_at_once() -> bool:
+    """Return True if the graph that this thread has compiled is due in the next compile, whatever the time."""
+    due = getattr(_GRAPH, "due", None)
+    return due is not None and due.at == 0.0
+
+
 def install() -> None:
     """Let Inductor skip storing graphs with marked constants, and those with provisional decisions."""
     cache: Any = codecache.FxGraphCache

@@ -121,7 +121,7 @@ def compile_graph(
     trial, waited_s, started = Trial(digest_of(problem)), _waited_s(), time.perf_counter()
     with compiling(trial):
         compiled = stock(gm, example_inputs, *arguments, **keywords)
-    elapsed_s = time.perf_counter() - started
+    elapsed_s, at_once = time.perf_counter() - started, unstored.is_due_at_once()
     allowance = _allowance(trial, config, elapsed_s)
     if isinstance(compiled, CompiledFxGraph):
         is_waiting = _is_waiting(trial)
@@ -144,7 +144,7 @@ def compile_graph(
         compiled, agreed = graph.code, trial.agreed(graph.given_up)
         if agreed != graph.given_up and original is not None:
             compiled = source.again(Trial(trial.digest, agreed, is_extra=True)).code
-        _mark(trial, graph, due)
+        _mark(trial, graph, due, at_once=at_once)
     _carry(trial, config)
     return compiled
 
@@ -260,17 +260,19 @@ def _carry(trial: Trial, config: Config) -> None:
         add_record(trial.store, trial.environment, GRAPH, trial.digest)
 
 
-def _mark(trial: Trial, graph: VerifiedGraph, due: Due | None) -> None:
+def _mark(trial: Trial, graph: VerifiedGraph, due: Due | None, *, at_once: bool) -> None:
     """Note what makes a graph due: provisional decisions, a disturbed comparison, or that there was no time for one.
 
     Args:
         trial: Its compile.
         graph: What runs.
         due: What makes a later compile compare it; None if nothing does.
+        at_once: Whether its own compile has left a problem undecided.
     """
     tuned = None if graph.is_settled or trial.record is None else trial.record.candidates.get(TUNED)
     again = None if graph.is_settled else Due(at=again_at([tuned] if tuned is not None else []))
-    unstored.mark_due(first_of([due_of_decisions(trial.tickets), again, due]))
+    left = Due(at=0.0) if at_once else None
+    unstored.mark_due(first_of([due_of_decisions(trial.tickets), again, left, due]))
 
 
 def _guarded(

@@ -22,6 +22,8 @@ from torch._inductor.virtualized import V
 
 import inductor_plugin
 from inductor_plugin.cache import open_store
+from inductor_plugin.inductor.candidates import offers
+from inductor_plugin.inductor.candidates.offers import repack_hazard
 from inductor_plugin.inductor.facts.problem import constant
 from inductor_plugin.tuning.runtime import RUNTIME
 
@@ -63,6 +65,41 @@ def test_a_slice_of_a_weight_is_multiplied_as_such(cache_dir: Path) -> None:
         for candidate in record.candidates
     ]
     assert not [name for name in known if name.startswith("cpp")]
+
+
+class Biased(nn.Module):
+    """A linear layer whose bias is a part of a longer one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(256, 256))
+        self.bias = nn.Parameter(torch.randn(768))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias[512:])
+
+
+@pytest.mark.slow
+def test_a_slice_of_a_bias_keeps_no_kernel_out(cache_dir: Path) -> None:
+    """Only weights are repacked; a bias is read where it lies."""
+    model, x = Biased().eval(), torch.randn(ROWS, 256)
+    options: Any = {"cache_dir": str(cache_dir), "never_slower_margin": 1}
+    answer = torch.compile(model, backend="inductor_plugin", options=options)(x)
+    assert torch.allclose(answer, model(x), atol=1e-3)
+    (record,) = open_store(cache_dir).iter_records()
+    assert [row.status for name, row in record.candidates.items() if name.startswith("cpp")] == [
+        "ok"
+    ]
+
+
+def test_an_offset_matters_where_an_operand_is_repacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"weight": torch.ones(8), "bias": torch.ones(8)[2:]}
+    monkeypatch.setattr(offers, "constant", lambda node: values.get(node.get_name()))
+    nodes = [SimpleNamespace(get_name=lambda name=name: name) for name in ("x", "weight", "bias")]
+    assert "would not see the offset of bias" in str(repack_hazard(nodes))
+    assert repack_hazard(nodes, bias=2) is None
+    values["weight"] = torch.ones(8)[2:]
+    assert "would not see the offset of weight" in str(repack_hazard(nodes, bias=2))
 
 
 @pytest.mark.slow

@@ -24,6 +24,9 @@ from inductor_plugin.cache.graph import TUNED
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.inductor.graph.record import LIBRARY, PLAIN
 from inductor_plugin.inductor.guard.comparison import Comparison
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.selection import Selection
+from inductor_plugin.tuning.ticket import TuningTicket
 from tests.support.compile import fresh
 from tests.support.fakes.referee import (
     ALWAYS,
@@ -272,3 +275,21 @@ def test_random_numbers_of_training_stay(cache_dir: Path) -> None:
     loss.backward()  # compiled here
     assert torch.equal(torch.get_rng_state(), before)
     assert GRAPH in [record.op for record in open_store(cache_dir).iter_records()]
+
+
+def test_a_compared_graph_whose_problem_an_error_left_undecided_is_decided_again(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of Inductor's cache it would run the library kernel for ever."""
+    Referee(monkeypatch, allowed=2)
+    decide = Selection.decide
+
+    def broken(selection: Selection, ticket: TuningTicket) -> Verdict:
+        if ticket.problem.output.size[-1] == C.shape[-1]:
+            raise RuntimeError("an error of ours")
+        return decide(selection, ticket)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Selection, "decide", broken)
+        assert run(cache_dir) == 1
+    assert run(cache_dir) == 2
