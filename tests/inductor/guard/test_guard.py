@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
 from torch.compiler._cache import CacheArtifactManager
 
 import inductor_plugin
@@ -289,7 +290,8 @@ def test_a_compared_graph_whose_problem_an_error_left_undecided_is_decided_again
             raise RuntimeError("an error of ours")
         return decide(selection, ticket)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Selection, "decide", broken)
-        assert run(cache_dir) == 1
-    assert run(cache_dir) == 2
+    with inductor_config.patch(fx_graph_cache=True):
+        with monkeypatch.context() as patched:
+            patched.setattr(Selection, "decide", broken)
+            assert run(cache_dir) == 1
+        assert run(cache_dir) == 2
