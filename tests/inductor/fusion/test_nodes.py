@@ -1,6 +1,6 @@
 """Arguments of a kernel that Inductor has generated for a fusion, as a worker builds them."""
 
-# pyright: reportPrivateUsage=false
+# pyright: reportPrivateUsage=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
