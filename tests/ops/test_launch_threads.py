@@ -1,6 +1,6 @@
 """Kernels that run while another thread adds a cache; C functions are the kernels."""
 
-# pyright: reportPrivateUsage=false
+# pyright: reportPrivateUsage=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_caches_that_two_threads_add_at_once_both_count(
 
     class Added(list[int]):
         def __getitem__(self, index: Any, /) -> Any:
-            value: Any = super().__getitem__(index)
+            value = super().__getitem__(index)
             with suppress(threading.BrokenBarrierError):
                 both.wait(
                     0.3

@@ -1,5 +1,7 @@
 """What a recording keeps of compiles in several threads."""
 
+# pyright: reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import threading
@@ -22,7 +24,7 @@ def test_graphs_that_two_threads_lower_at_once_are_both_counted(
     both, kept = threading.Barrier(2), Recording()
 
     def read(recording: Any) -> int:
-        count: int = vars(recording)["graphs"]
+        count = vars(recording)["graphs"]
         with suppress(threading.BrokenBarrierError):
             both.wait(0.3)  # the other thread has to stay outside
         return count
