@@ -64,7 +64,10 @@ class Machine:
                     raise self._deadlock(f"not finished within {self._limit_s:g} s of computing")
                 else:
                     self._step(group)
-        return self.wave.finish()
+        try:
+            return self.wave.finish()
+        except FaultError as fault:
+            raise fault.at(self.wave.program.function.name[:80]) from fault
 
     def _step(self, group: Group) -> None:
         """Run the block of a group, and send its lanes on."""

@@ -193,8 +193,13 @@ class Wave:
             raise UnmodelledError(f"{who} calls a device function, which is not known: {text}")
 
     def finish(self) -> list[str]:
-        """Do what nobody has waited for, and return what there was, in lines."""
+        """Do what nobody has waited for, and return what there was, in lines.
+
+        Raises:
+            FaultError: Something was overwritten that it reads.
+        """
         return [
+            *self.products.finish(),
             *self.stores.finish(),
             *self.copies.finish(),
             *self.tensor_products.finish(),

@@ -193,6 +193,30 @@ def test_a_product_may_not_lose_its_operands_before_it_is_waited_for() -> None:
         run(spoiled, [*images, result], block=128, schedule=LATE)
 
 
+@pytest.mark.parametrize("schedule", [EAGER, LATE], ids=str)
+def test_a_product_that_nobody_waits_for_is_unfinished(schedule: Schedule) -> None:
+    left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
+    layout = LAYOUTS["128 bytes"]
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    operands = [image(left, layout), image(right, layout), np.zeros((128, 8), np.uint32)]
+    assert run(body, operands, block=128, schedule=schedule).unfinished == ()
+    left_alone = body[: body.index("wgmma.wait_group")]
+    done = run(left_alone, operands, block=128, schedule=schedule)
+    assert done.unfinished == ("wgmma operations of 4 warps were never waited for",)
+    uncommitted = left_alone.replace("wgmma.commit_group.sync.aligned;", "")
+    assert run(uncommitted, operands, block=128, schedule=schedule).unfinished == done.unfinished
+
+
+def test_operands_of_a_product_that_nobody_waits_for_stay() -> None:
+    left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
+    layout = LAYOUTS["128 bytes"]
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    spoiled = body[: body.index("wgmma.wait_group")] + "st.shared.b32 [%right], %tid;"
+    operands = [image(left, layout), image(right, layout), np.zeros((128, 8), np.uint32)]
+    with pytest.raises(FaultError, match=r"k: .*overwritten, and nobody has waited"):
+        run(spoiled, operands, block=128, schedule=LATE)
+
+
 BLACKWELL = """
   .reg .b32 %d<32>; .reg .b32 %tmem, %bar, %warp, %lanes; .reg .pred %one, %done, %first;
   .shared .align 8 .b64 mbar; .shared .align 4 .b32 where;
