@@ -46,6 +46,8 @@ def allocate(
         lane = group.part(np.arange(group.n) == place)
         where = group.all(address)[place : place + 1]
         array, index = wave.memory.resolve(space, where, lane, 4)
+        if array is wave.memory.shared_words[4]:
+            wave.memory.barriers.check(4, index)
         array[index] = begin
     wave.progress.events += 1
 
