@@ -64,10 +64,10 @@ _NAMES: dict[str, Any] = {
 
 def is_together(instruction: Instruction) -> bool:
     """Return whether an instruction needs all lanes of its warp."""
-    if instruction.name in ("tcgen05", "tensormap"):
+    if instruction.name in ("tcgen05", "tensormap", "barrier"):
         return instruction.has("aligned")
     known = OPCODES.get(instruction.name)
-    return known is not None and known.together
+    return known is not None and (known.together or instruction.has("aligned"))
 
 
 def _write(writer: Writer, instruction: Instruction) -> None:
@@ -75,6 +75,7 @@ def _write(writer: Writer, instruction: Instruction) -> None:
     if known is None:
         raise UnknownError(f"opcode {instruction.opcode} is not known")
     known.check(instruction)
+    warps.check_lanes(writer, instruction)
     known.write(writer, instruction)
 
 
