@@ -196,8 +196,14 @@ class Wave:
         """Do what nobody has waited for, and return what there was, in lines.
 
         Raises:
-            FaultError: Something was overwritten that it reads.
+            FaultError: Something was overwritten that it reads, or tensor memory was not given back.
         """
+        for block, used in self.columns.items():
+            if used:
+                raise FaultError(
+                    f"block {tuple(self.lanes.position[block].tolist())} has ended without tcgen05.dealloc of "
+                    f"{sum(used.values())} columns"
+                )
         return [
             *self.products.finish(),
             *self.stores.finish(),

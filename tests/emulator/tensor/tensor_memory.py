@@ -68,6 +68,21 @@ def release(wave: Wave, group: Group, address: Any, count: Any, guard: Array | N
     wave.progress.events += 1
 
 
+def check_allocated(wave: Wave, block: int, first: int, end: int) -> None:
+    """Check that columns of a block are allocated; they may belong to several neighbouring allocations.
+
+    Raises:
+        FaultError: One is not.
+    """
+    used = wave.columns.get(block, {})
+    known = sum(max(0, min(end, at + n) - max(first, at)) for at, n in used.items())
+    if known != end - first:
+        raise FaultError(
+            f"columns {first} to {end - 1} of tensor memory are used, and not all of them are allocated",
+            CudaError.ILLEGAL_ADDRESS,
+        )
+
+
 def _places(
     wave: Wave, group: Group, address: Any, count: int, split: int | None
 ) -> tuple[Array, Array, Array]:
@@ -93,7 +108,11 @@ def _places(
         )
     if (columns >= TENSOR_COLUMNS).any():
         raise FaultError(f"column {int(columns.max())} of tensor memory", CudaError.ILLEGAL_ADDRESS)
-    return wave.lanes.block[group.lanes][:, None], lane[:, None], columns
+    blocks = wave.lanes.block[group.lanes]
+    for block in np.unique(blocks):
+        for first in np.unique(columns[blocks == block, 0]):
+            check_allocated(wave, int(block), int(first), int(first) + count)
+    return blocks[:, None], lane[:, None], columns
 
 
 def load(
