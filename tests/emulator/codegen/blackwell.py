@@ -13,7 +13,7 @@ _FENCES = (
     "fence::before_thread_sync",
     "fence::after_thread_sync",
 )
-"""What changes nothing here, since all is done when it is issued."""
+"""What changes nothing here, since all is done when it is issued; for ``wait::ld`` see `tensor_tracking`."""
 
 
 def _tcgen05(writer: Writer, instruction: Instruction) -> None:

@@ -189,6 +189,34 @@ def test_tensor_memory_is_allocated_and_given_back(old: str, new: str, reason: s
     assert reason in str(caught.value)
 
 
+LOADED = f"{LOAD} {names(32)}, [%lanes];"
+READY = "tcgen05.wait::ld.sync.aligned;"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"{LOADED} add.u32 %at, %d3, 1; {READY}", "used before tcgen05.wait::ld"),
+        (f"{LOADED} mov.b32 %d3, 0; {READY}", "used before tcgen05.wait::ld"),
+        (f"{LOADED} mov.b32 %copy, %d3; add.u32 %at, %copy, 1; {READY}", "used before"),
+        (f"{LOADED} bra.uni ON; ON: st.global.b32 [%from], %d3; {READY}", "used before"),
+        (LOADED, "used before tcgen05.wait::ld"),
+        (f"{LOADED} mov.b32 %copy, %d3; {READY} mov.b32 %d3, %copy;", ""),
+        (f"{LOADED} add.u32 %at, %tid, 1; {READY}", ""),
+    ],
+)
+def test_registers_are_not_ready_before_the_wait_for_a_load(text: str, reason: str) -> None:
+    both = f"{LOADED}\n{READY}"
+    assert both in PLAIN.body
+    body = ".reg .b32 %copy;" + PLAIN.body.replace(both, text)
+    if not reason:
+        assert PLAIN.is_right(PLAIN.run(body)[0])
+        return
+    with pytest.raises(FaultError, match="PTX line") as caught:
+        PLAIN.run(body)
+    assert reason in str(caught.value)
+
+
 def test_lanes_that_are_left_out_and_a_scaled_d_are_not_known() -> None:
     none = PLAIN.body.replace(", %keep;", ", {%zero, %zero, %zero, 0}, %keep;")
     none = f".reg .b32 %zero; mov.b32 %zero, 0;{none}"
