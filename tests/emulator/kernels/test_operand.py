@@ -65,7 +65,16 @@ def test_what_is_not_written_is_no_number(dtype: torch.dtype) -> None:
 
 def test_c_is_no_number_where_beta_is_0() -> None:
     config = GemmConfig(
-        "sm_90a", (128, 128, 64), (1, 1, 1), "pingpong", *["bf16"] * 4, "f32", bias="full"
+        "sm_90a",
+        (128, 128, 64),
+        (1, 1, 1),
+        "pingpong",
+        "bf16",
+        "bf16",
+        "bf16",
+        "bf16",
+        "f32",
+        bias="full",
     )
     case = gemm.Case(config, 3, 8, 16, beta=0.0)
     tensors = gemm.operands(case)
