@@ -13,7 +13,7 @@ _FENCES = (
     "fence::before_thread_sync",
     "fence::after_thread_sync",
 )
-"""What changes nothing here, since all is done when it is issued."""
+"""What changes nothing here, since all is done when it is issued; for ``wait::ld`` see `tensor_tracking`."""
 
 
 def _tcgen05(writer: Writer, instruction: Instruction) -> None:
@@ -44,7 +44,11 @@ def _tcgen05(writer: Writer, instruction: Instruction) -> None:
 def _product(writer: Writer, instruction: Instruction) -> None:
     kind = next(part for part in instruction.parts if part.startswith("kind::"))[6:]
     target, a, b, descriptor, *rest = instruction.operands
-    rest = [operand for operand in rest if not isinstance(operand, Vector)]  # disabled lanes
+    if isinstance(rest[0], Vector):
+        disabled = writer.tuple_of(rest.pop(0))
+        writer.emit(f"tcgen05.check_all_lanes({disabled}, g, {writer.guard(instruction)})")
+    if len(rest) != 1:
+        raise UnknownError(f"{instruction.opcode}: D scaled before it is added")
     if isinstance(a, Address):
         left = f"('tensor', {writer.address(a, 'u32')})"
     else:

@@ -22,6 +22,7 @@ from tests.emulator.codegen import (
     warps,
 )
 from tests.emulator.codegen.opcode import Opcode
+from tests.emulator.codegen.tensor_tracking import TensorTracker, loaded
 from tests.emulator.codegen.tracking import Tracker, tracked
 from tests.emulator.codegen.writer import UnknownError, Writer
 from tests.emulator.machine.program import BlockFunction, Program
@@ -64,10 +65,10 @@ _NAMES: dict[str, Any] = {
 
 def is_together(instruction: Instruction) -> bool:
     """Return whether an instruction needs all lanes of its warp."""
-    if instruction.name in ("tcgen05", "tensormap"):
+    if instruction.name in ("tcgen05", "tensormap", "barrier"):
         return instruction.has("aligned")
     known = OPCODES.get(instruction.name)
-    return known is not None and known.together
+    return known is not None and (known.together or instruction.has("aligned"))
 
 
 def _write(writer: Writer, instruction: Instruction) -> None:
@@ -75,6 +76,7 @@ def _write(writer: Writer, instruction: Instruction) -> None:
     if known is None:
         raise UnknownError(f"opcode {instruction.opcode} is not known")
     known.check(instruction)
+    warps.check_lanes(writer, instruction)
     known.write(writer, instruction)
 
 
@@ -91,7 +93,14 @@ class _Text:
             self.instructions[len(self.lines)] = instruction
 
 
-def _block(text: _Text, writer: Writer, block: Block, alive: Liveness, tracker: Tracker) -> None:
+def _block(
+    text: _Text,
+    writer: Writer,
+    block: Block,
+    alive: Liveness,
+    tracker: Tracker,
+    loads: TensorTracker,
+) -> None:
     """Write the function of a block.
 
     Raises:
@@ -103,6 +112,7 @@ def _block(text: _Text, writer: Writer, block: Block, alive: Liveness, tracker: 
     for instruction in block.code:
         try:
             tracker.before(writer, instruction)
+            loads.before(writer, instruction)
             _write(writer, instruction)
         except (UnknownError, KeyError, ValueError, IndexError, StopIteration) as error:
             reason = str(error) if isinstance(error, UnknownError) else repr(error)
@@ -132,10 +142,12 @@ def compiled(function: Function, symbols: Mapping[str, tuple[str, int]]) -> Prog
     """
     alive = liveness(function)
     text, constants = _Text(), list[Any]()
-    registers = tracked(function)
+    registers, loads = tracked(function), loaded(function)
+    tensor_tracker = TensorTracker(loads)
     for block in function.blocks:
         if block.end != "barrier":
-            _block(text, Writer(symbols, constants), block, alive, Tracker(registers))
+            writer, tracker = Writer(symbols, constants), Tracker(registers)
+            _block(text, writer, block, alive, tracker, tensor_tracker)
     joined = "\n".join(text.lines) + "\n"
     short = re.sub(r"\W", "_", function.name)[:60]
     filename = f"<ptx {short} {abs(hash(joined)):x}>"
@@ -155,6 +167,7 @@ def compiled(function: Function, symbols: Mapping[str, tuple[str, int]]) -> Prog
             for block in function.blocks
         ),
         registers.all,
+        loads,
         text.instructions,
         joined,
         filename,

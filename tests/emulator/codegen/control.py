@@ -33,7 +33,7 @@ def _fence(writer: Writer, instruction: Instruction) -> None:
 
 
 def _nothing(writer: Writer, instruction: Instruction) -> None:
-    """Write nothing: fences, hints, and barriers of whole warps, whose lanes are together anyway."""
+    """Write nothing: hints."""
 
 
 def _policy(writer: Writer, instruction: Instruction) -> None:
@@ -63,6 +63,5 @@ OPCODES: dict[str, Opcode] = {
     "nanosleep": opcode(_nothing),
     "pmevent": opcode(_nothing, "mask"),
     "createpolicy": opcode(_policy, "fractional range cvt", CACHING, SPACES),
-    "bar": opcode(_nothing, "warp sync", together=True),
 }
-"""Barriers of blocks and clusters are run by the machine itself."""
+"""Barriers of blocks and clusters are run by the machine itself, that of a warp is in `warps`."""

@@ -10,6 +10,28 @@ _TYPES = "f16 bf16 tf32 f32 f64 s8 u8 s4 u4 s32 e4m3 e5m2"
 _ELEMENTS = words(_TYPES)
 
 
+_MASK = {"shfl": 4, "vote": 2, "match": 2, "redux": 2, "elect": 1, "bar": 0}
+"""Place of the membermask among the operands of what has ``.sync``."""
+_ALL_LANES = 0xFFFFFFFF
+
+
+def check_lanes(writer: Writer, instruction: Instruction) -> None:
+    """Write the check that all lanes run an instruction that have to: those of its membermask, or whole warps if it is aligned."""
+    place = _MASK.get(instruction.name)
+    if place is None or not instruction.has("sync"):
+        if instruction.has("aligned"):
+            writer.emit(f"warp.check_members(None, w.lanes.alive, g, {writer.guard(instruction)})")
+        return
+    mask = instruction.operands[place]
+    is_full = isinstance(mask, Immediate) and int(mask.value) & _ALL_LANES == _ALL_LANES
+    text = "None" if is_full else writer.value(mask, "b32", array=True)
+    writer.emit(f"warp.check_members({text}, w.lanes.alive, g, {writer.guard(instruction)})")
+
+
+def _bar_warp(writer: Writer, instruction: Instruction) -> None:
+    """Write nothing: lanes of a warp are in order, and `check_lanes` sees that they are here."""
+
+
 def _shuffle(writer: Writer, instruction: Instruction) -> None:
     operands = ", ".join(writer.value(x, "b32", array=True) for x in instruction.operands[1:4])
     result = writer.temporary(f"warp.shuffle({instruction.parts[2]!r}, {operands}, g)")
@@ -31,7 +53,9 @@ def _active_mask(writer: Writer, instruction: Instruction) -> None:
 
 def _match(writer: Writer, instruction: Instruction) -> None:
     value = writer.value(instruction.operands[1], instruction.type, array=True)
-    result = writer.temporary(f"warp.match({instruction.parts[1]!r}, {value}, g)")
+    result = writer.temporary(
+        f"warp.match({instruction.parts[1]!r}, {value}, g, {writer.guard(instruction)})"
+    )
     writer.put(instruction, instruction.operands[0], f"{result}[0]", "b32")
     writer.put(instruction, instruction.pair, f"{result}[1]", "pred")
 
@@ -39,12 +63,12 @@ def _match(writer: Writer, instruction: Instruction) -> None:
 def _reduce(writer: Writer, instruction: Instruction) -> None:
     kind = "u32" if instruction.type == "b32" else instruction.type
     value = writer.value(instruction.operands[1], kind, array=True)
-    text = f"warp.reduce({instruction.parts[2]!r}, {value}, g)"
+    text = f"warp.reduce({instruction.parts[2]!r}, {value}, g, {writer.guard(instruction)})"
     writer.put(instruction, instruction.operands[0], text, kind)
 
 
 def _elect(writer: Writer, instruction: Instruction) -> None:
-    result = writer.temporary("warp.elect(g)")
+    result = writer.temporary(f"warp.elect(g, {writer.guard(instruction)})")
     writer.put(instruction, instruction.operands[0], f"{result}[0]", "b32")
     writer.put(instruction, instruction.pair, f"{result}[1]", "pred")
 
@@ -155,6 +179,7 @@ OPCODES: dict[str, Opcode] = {
     "match": opcode(_match, "any all sync", together=True),
     "redux": opcode(_reduce, "sync add min max and or xor", together=True),
     "elect": opcode(_elect, "sync", together=True),
+    "bar": opcode(_bar_warp, "warp sync", together=True),
     "ldmatrix": opcode(_load_matrices, _MATRIX, SPACES, together=True),
     "stmatrix": opcode(_store_matrices, _MATRIX, SPACES, together=True),
     "movmatrix": opcode(_move_matrix, _MATRIX, together=True),

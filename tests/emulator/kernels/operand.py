@@ -13,7 +13,8 @@ from tests.emulator.memory.allowed import Allowed
 
 _AROUND = 4096
 _ALIGNMENT = 128
-_POISON = 0xA5
+_POISON = 0xFF
+"""No number in any floating-point type, so that what a kernel does not write spoils a result; -1 as an integer."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def device_tensor(
     values: torch.Tensor | None = None,
     offset: int = 0,
 ) -> DeviceTensor:
-    """Return a tensor with these values, or full of other bytes.
+    """Return a tensor with these values, or full of what is no number (-1 of integers).
 
     Args:
         shape: Its shape.

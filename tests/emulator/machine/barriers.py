@@ -42,12 +42,23 @@ class _Waiting:
 
 @dataclass
 class _NamedBarrier:
-    """One barrier of a block; ``wanted`` is None if all its threads take part."""
+    """One barrier of a block.
+
+    Attributes:
+        arrived: Threads that have arrived, 32 for each warp (PTX ISA, "barrier": "in multiple of warp size").
+        wanted: Threads it is for; None if all of the block take part.
+        waiting: Those that wait.
+        lanes: All that are here.
+        parts: Those of warps that are not all here: they do not count yet.
+        text: The instruction of who came last.
+        known: What the barrier knows of others' steps, see `Races`.
+    """
 
     arrived: int = 0
     wanted: int | None = None
     waiting: list[_Waiting] = field(default_factory=list[_Waiting])
     lanes: list[Array] = field(default_factory=list[Array])
+    parts: list[Array] = field(default_factory=list[Array])
     text: str = ""
     known: Array | None = None
 
@@ -80,8 +91,9 @@ class NamedBarriers:
             place = (int(key) // MOST_BARRIERS, int(key) % MOST_BARRIERS)
             barrier = self._barriers.setdefault(place, _NamedBarrier())
             self._expect(barrier, place, None if wanted is None else int(wanted[mask][0]))
-            barrier.arrived += part.n
             barrier.lanes.append(part.lanes)
+            barrier.parts.append(part.lanes)
+            self._count(barrier)
             if self._wave.memory.races is not None:
                 barrier.known = self._wave.memory.races.give(barrier.known, part.lanes)
             barrier.text = f"{instruction.text} at {instruction.place}"
@@ -93,10 +105,21 @@ class NamedBarriers:
                 barrier.waiting.append(waiting)
             self.release(*place)
 
+    def _count(self, barrier: _NamedBarrier) -> None:
+        """Count the warps of which all living threads are at a barrier."""
+        if not barrier.parts:
+            return
+        lanes = np.concatenate(barrier.parts)
+        here = np.bincount(lanes >> 5, minlength=len(self._wave.lanes.live_in_warp))
+        complete = (here > 0) & (here >= self._wave.lanes.live_in_warp)
+        rest = lanes[~complete[lanes >> 5]]
+        barrier.arrived += 32 * int(complete.sum())
+        barrier.parts = [rest] if len(rest) else []
+
     def _expect(self, barrier: _NamedBarrier, place: tuple[int, int], wanted: int | None) -> None:
         if wanted is not None and (wanted % 32 or wanted <= 0):
             raise FaultError(f"barrier {place[1]} for {wanted} threads, no multiple of a warp")
-        if barrier.arrived and barrier.wanted != wanted:
+        if (barrier.arrived or barrier.parts) and barrier.wanted != wanted:
             raise FaultError(
                 f"barrier {place[1]} is for {barrier.wanted or 'all'} threads, now for {wanted or 'all'}"
             )
@@ -128,9 +151,10 @@ class NamedBarriers:
             FaultError: More threads have arrived than the barrier is for.
         """
         barrier = self._barriers[block, number]
+        self._count(barrier)
         wanted = barrier.wanted
         if wanted is None:
-            wanted = int(self._wave.lanes.live_in_block[block])
+            wanted = 32 * self._wave.lanes.live_warps(block)
         if not barrier.arrived or barrier.arrived < wanted:
             return
         if barrier.arrived > wanted:

@@ -18,6 +18,7 @@ from tests.emulator.machine.groups import Groups
 from tests.emulator.machine.wave import Wave
 from tests.emulator.ptx.syntax import Block, Instruction
 from tests.emulator.threads.group import Group
+from tests.emulator.threads.warp import check_members
 
 LIMIT_S = 120.0
 """Seconds of this process after which a wave counts as stuck."""
@@ -64,7 +65,10 @@ class Machine:
                     raise self._deadlock(f"not finished within {self._limit_s:g} s of computing")
                 else:
                     self._step(group)
-        return self.wave.finish()
+        try:
+            return self.wave.finish()
+        except FaultError as fault:
+            raise fault.at(self.wave.program.function.name[:80]) from fault
 
     def _step(self, group: Group) -> None:
         """Run the block of a group, and send its lanes on."""
@@ -72,14 +76,14 @@ class Machine:
         number = group.block
         block = program.function.blocks[number]
         self.visited.add(number)
-        if block.end == "barrier":
-            self._barrier(group, block)
-            return
         if program.together[number]:
             whole = self._groups.whole(group)
             if whole is None:
                 return
             group = whole
+        if block.end == "barrier":
+            self._barrier(group, block)
+            return
         self.instructions += len(block.code)
         self.lane_instructions += len(block.code) * group.n
         progress = self.wave.progress
@@ -131,15 +135,18 @@ class Machine:
     def _barrier(self, group: Group, block: Block) -> None:
         instruction = block.code[0]
         assert block.following is not None
+        taking = None
         if instruction.guard is not None:
             taking = self.wave.registers[instruction.guard.number][group.s] != instruction.negated
-            if not taking.all():
+        barriers = self._clusters if instruction.parts[1] == "cluster" else self._named
+        try:
+            if self.wave.program.together[block.number]:
+                check_members(None, self.wave.lanes.alive, group, taking)
+            if taking is not None and not taking.all():
                 self._groups.place(group.part(~taking), block.following)
                 if not taking.any():
                     return
                 group = group.part(taking)
-        barriers = self._clusters if instruction.parts[1] == "cluster" else self._named
-        try:
             barriers.take(group, block)
         except FaultError as fault:
             raise fault.at(self._place(instruction, group)) from fault

@@ -44,6 +44,45 @@ def test_more_threads_than_a_barrier_is_for_are_a_fault() -> None:
         run(body, [numbers(128)], block=128)
 
 
+HALF = "and.b32 %x, %tid, 31; setp.lt.u32 %p, %x, 16;"
+ARMS = f"{HALF} @%p bra A; {{0}} bra END; A: {{0}} END: st.global.b32 [%at], 1;"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HALF} @%p bar.sync 1, 64;",
+        f"{HALF} @%p bra A; bra END; A: bar.sync 1, 64; END: bar.warp.sync -1;",
+        ARMS.format("bar.sync 0;"),
+        ARMS.format("barrier.sync.aligned 0;"),
+        ARMS.format("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"),
+    ],
+)
+def test_an_aligned_barrier_is_for_whole_warps(text: str) -> None:
+    with pytest.raises(FaultError, match=r"PTX line .*not all lanes of a warp are here"):
+        run(f"{OWN} {text}", [numbers(128)], block=128)
+
+
+@pytest.mark.parametrize("schedule", ALL, ids=str)
+def test_a_barrier_that_is_not_aligned_takes_lanes_of_a_warp_apart(schedule: Schedule) -> None:
+    result = numbers(128)
+    run(f"{OWN} {ARMS.format('barrier.sync 0;')}", [result], block=128, schedule=schedule)
+    assert result.tolist() == [1] * 128
+    half = f"{HALF} @%p bra A; bra END; A: barrier.sync 1, 64; END: L: @!%p bra L;"
+    with pytest.raises(DeadlockError, match=r"barrier 1 (.|\n)*0 of 64 threads have arrived"):
+        run(f"{OWN} {half}", [result], block=128, schedule=schedule, limit_s=0.3)
+
+
+def test_lanes_that_have_ended_count_with_their_warp() -> None:
+    result = numbers(128)
+    body = f"{HALF} @%p exit; bar.sync 1, 64; st.global.b32 [%at], 1;"
+    run(f"{OWN} {body}", [result], block=64)
+    assert result.tolist() == ([0] * 16 + [1] * 16) * 2 + [0] * 64
+    result[:] = 0
+    run(f"{OWN} bar.sync 1, 64; bar.sync 0; st.global.b32 [%at], 1;", [result], block=48)
+    assert result.tolist() == [1] * 48 + [0] * 80
+
+
 CLUSTER = f"""{OWN}
   .shared .align 4 .b8 tile[4]; .reg .b32 %rank, %other, %s, %r;
   mov.u32 %rank, %cluster_ctarank; xor.b32 %other, %rank, 1; mov.u32 %s, tile;

@@ -164,6 +164,12 @@ def test_a_fault_names_kernel_line_source_and_thread() -> None:
             "outside of the block's",
             CudaError.ILLEGAL_ADDRESS,
         ),
+        (
+            "ld.shared.b32 %y, [%x];",
+            "outside of the block's own, 0x400 to",
+            CudaError.ILLEGAL_ADDRESS,
+        ),
+        ("st.shared.b32 [%x+1020], %y;", "outside of the block's", CudaError.ILLEGAL_ADDRESS),
         ("ld.local.b32 %y, [4096];", "outside of the thread's", CudaError.ILLEGAL_ADDRESS),
         ("trap;", "runs trap", CudaError.LAUNCH_FAILURE),
         ("bar.sync 17;", "barrier 17; a block has 16", CudaError.LAUNCH_FAILURE),

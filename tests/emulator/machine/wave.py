@@ -17,6 +17,7 @@ from tests.emulator.memory.mbarriers import MBarriers
 from tests.emulator.memory.memory import Memory
 from tests.emulator.memory.pending import PendingGroups, PendingLoads, PendingSequences, Progress
 from tests.emulator.memory.products import PendingProducts
+from tests.emulator.memory.tensor_loads import PendingTensorLoads
 from tests.emulator.ptx.types import register_type
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import Extent, Lanes, Shape
@@ -39,6 +40,7 @@ class Wave:
         stores: Bulk stores.
         loads: TMA and bulk loads.
         products: ``wgmma`` instructions that are not waited for.
+        tensor_loads: Registers that ``tcgen05.ld`` has not filled yet.
         tensor_products: ``tcgen05.mma`` instructions that are not waited for.
         mbarriers: Barriers in shared memory.
         special: Special registers.
@@ -83,6 +85,7 @@ class Wave:
         self.stores = PendingGroups(count, "store", races, late=schedule.late)
         self.loads = PendingLoads(self.progress, late=schedule.late)
         self.products = PendingProducts(len(program.tracked), count >> 5, races, late=schedule.late)
+        self.tensor_loads = PendingTensorLoads(len(program.loaded), count >> 5)
         self.tensor_products = PendingSequences(late=schedule.late)
         self.mbarriers = MBarriers(count, self.memory, self.progress, self.loads)
         self.special = SpecialRegisters(self.lanes, shared_bytes, multiprocessors)
@@ -193,8 +196,19 @@ class Wave:
             raise UnmodelledError(f"{who} calls a device function, which is not known: {text}")
 
     def finish(self) -> list[str]:
-        """Do what nobody has waited for, and return what there was, in lines."""
+        """Do what nobody has waited for, and return what there was, in lines.
+
+        Raises:
+            FaultError: Something was overwritten that it reads, or tensor memory was not given back.
+        """
+        for block, used in self.columns.items():
+            if used:
+                raise FaultError(
+                    f"block {tuple(self.lanes.position[block].tolist())} has ended without tcgen05.dealloc of "
+                    f"{sum(used.values())} columns"
+                )
         return [
+            *self.products.finish(),
             *self.stores.finish(),
             *self.copies.finish(),
             *self.tensor_products.finish(),

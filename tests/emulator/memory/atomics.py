@@ -87,6 +87,8 @@ def atomic(
             at = address[place : place + 1] + U64(element * width)
             array, index = memory.resolve(space, at, lane, width)
             memory.note(space, at, "written", width, lane, atomic=True)
+            if array is memory.shared_words[width]:
+                memory.barriers.check(width, index)
             old = array[index].view(number)
             values = tuple(column[element][place : place + 1] for column in columns)
             array[index] = flat(combined(operation, old, values, kind)).view(array.dtype)

@@ -79,13 +79,16 @@ class MBarriers:
             if not 1 <= arrivals <= _MOST_COUNT:
                 raise FaultError(f"mbarrier.init with a count of {arrivals}")
             self._barriers[where] = MBarrier(arrivals, arrivals)
+            self._memory.barriers.begin(where)
             self._progress.events += 1
 
     def invalidate(self, address: Any, guard: Array | None, group: Group) -> None:
         """End barriers."""
         for place in group.active(guard):
-            self.at(group.at(address, place))
-            del self._barriers[group.at(address, place)]
+            where = group.at(address, place)
+            self.at(where)
+            del self._barriers[where]
+            self._memory.barriers.end(where)
             self._progress.events += 1
 
     def expect(self, address: Any, count: Any, guard: Array | None, group: Group) -> None:

@@ -18,6 +18,7 @@ from tests.emulator.arithmetic.arrays import I64, U8, U16, U32, U64, Array, flat
 from tests.emulator.fault import CudaError, FaultError, UnmodelledError
 from tests.emulator.memory.allowed import Allowed
 from tests.emulator.memory.generic_writes import GenericWrites
+from tests.emulator.memory.live_barriers import LiveBarriers
 from tests.emulator.memory.races import Races
 from tests.emulator.memory.traffic import Traffic
 from tests.emulator.threads.group import Group
@@ -63,6 +64,7 @@ class Memory:
         shared: The bytes of all blocks' shared memory, by address.
         allowed: Global memory that may be touched; None for all.
         generic: What threads have written to shared memory without a proxy fence since.
+        barriers: Where mbarriers lie in shared memory.
         traffic: What is moved; None if that is not counted.
         races: Who has touched shared memory; None if that is not watched.
     """
@@ -91,6 +93,7 @@ class Memory:
             self.shared[begin : begin + shared_bytes] = _POISON
         self.shared_words = {width: self.shared.view(kind) for width, kind in _WORDS.items()}
         self.generic = GenericWrites(lanes.blocks, shared_bytes)
+        self.barriers = LiveBarriers(lanes.blocks)
         self._local_bytes = max(16, -(-local_bytes // 16) * 16)
         self._local = np.full(lanes.count * self._local_bytes, _POISON, U8)
         self._local_words = {width: self._local.view(kind) for width, kind in _WORDS.items()}
@@ -116,7 +119,8 @@ class Memory:
             self._refuse(space, address, wrong, group, width, CudaError.MISALIGNED_ADDRESS)
         shift = width.bit_length() - 1
         if space == "shared":
-            outside = (address & SHARED_MASK) + width > self.shared_bytes
+            inside = address & SHARED_MASK
+            outside = (inside < SYSTEM_SHARED_BYTES) | (inside + width > self.shared_bytes)
             outside |= (address >> SHARED_SHIFT) >= self._lanes.blocks
             if outside.any():
                 self._refuse(space, address, int(outside.argmax()), group, width)
@@ -146,7 +150,7 @@ class Memory:
         who = self._lanes.describe_thread(int(group.lanes[place])) if place < group.n else ""
         value = int(address[place])
         limits = {
-            "shared": f"outside of the block's {self.shared_bytes:#x} bytes, or of the wave's blocks",
+            "shared": f"outside of the block's own, {self._own_shared}, or of the wave's blocks",
             "local": f"outside of the thread's {self._local_bytes} bytes",
         }
         why = limits.get(space, "in no operand")
@@ -228,9 +232,10 @@ class Memory:
         self, space: str, address: Array, data: Array, group: Group, width: int = 16
     ) -> None:
         array, index = self.resolve(space, address, group, width)
-        array[index] = data.view(array.dtype)
         if array is self.shared_words[width]:
+            self.barriers.check(width, index)
             self.generic.wrote(width, index)
+        array[index] = data.view(array.dtype)
 
     def store_rows(self, address: Array, rows: Array, group: Group) -> None:
         """Store 16 bytes for each lane to shared (or generic) addresses."""
@@ -255,6 +260,7 @@ class Memory:
                 self.allowed.check(address, size, "cp.async")
             data[place, :size] = np.frombuffer(ctypes.string_at(address, size), U8)
         array, index = self.resolve("shared", target, group, width)
+        self.barriers.check(width, index)
         array[index] = data.reshape(-1).view(array.dtype)
 
     def note(
@@ -286,17 +292,23 @@ class Memory:
             places = address.astype(I64)[:, None] + np.arange(width)
             self.races.writes(address, after, self.shared[places], group)
 
+    @property
+    def _own_shared(self) -> str:
+        """Say which addresses are a block's own."""
+        return f"{SYSTEM_SHARED_BYTES:#x} to {self.shared_bytes:#x}"
+
     def check_shared(self, address: int, size: int, what: str) -> None:
         """Check a range of shared memory.
 
         Raises:
             FaultError: It is outside of its block's.
         """
-        inside = (address & SHARED_MASK) + size <= self.shared_bytes
+        begin = address & SHARED_MASK
+        inside = begin >= SYSTEM_SHARED_BYTES and begin + size <= self.shared_bytes
         if not inside or address >> SHARED_SHIFT >= self._lanes.blocks:
             raise FaultError(
                 f"{what} touches {size:#x} bytes at shared address {address:#x}; a block has "
-                f"{self.shared_bytes:#x}",
+                f"{self._own_shared}",
                 CudaError.ILLEGAL_ADDRESS,
             )
 

@@ -30,6 +30,10 @@ class _Read:
     again: Callable[[], Array]
     was: Array
 
+    def is_unchanged(self) -> bool:
+        """Return whether the same is still there."""
+        return np.array_equal(self.again(), self.was, equal_nan=True)
+
 
 class PendingProducts:
     """Products of all warps that are not waited for.
@@ -109,17 +113,28 @@ class PendingProducts:
             groups[groups < self._committed[warps] - allowed] = _NONE
             self._groups[:, warps] = groups
             self.flying = bool((self._groups != _NONE).any())
-        if not self._reads:
-            return
         mine, kept = set(warps.tolist()), list[_Read]()
         for read in self._reads:
             if read.warp not in mine or read.number >= self._committed[read.warp] - allowed:
                 kept.append(read)
-            elif not np.array_equal(read.again(), read.was, equal_nan=True):
+            elif not read.is_unchanged():
                 raise FaultError(
                     "shared memory that a wgmma reads was overwritten before this wait for it"
                 )
         self._reads = kept
+
+    def finish(self) -> list[str]:
+        """Return a line about products that nobody has waited for, if there are any.
+
+        Raises:
+            FaultError: What one reads from shared memory was overwritten.
+        """
+        if not all(read.is_unchanged() for read in self._reads):
+            raise FaultError(
+                "shared memory that a wgmma reads was overwritten, and nobody has waited for it"
+            )
+        warps = int((self._groups != _NONE).any(0).sum())
+        return [f"wgmma operations of {warps} warps were never waited for"] if warps else []
 
 
 def _warps(group: Group) -> Array:

@@ -152,13 +152,13 @@ class Races:
         self._change(units, agent, step, self._clocks[warp], writes=False)
 
     def loaded(self, address: Array, width: int, lane: int, mbarrier: int) -> None:
-        """Take note of what a load writes, the end of which an mbarrier tells."""
+        """Take note of what a load writes, the end of which an mbarrier tells, with what its warp did before the issue."""
         warp, agent = lane >> 5, self._agent_of(mbarrier)
         step = self._loads[agent] = self._loads.get(agent, 0) + 1
         units = _units(address, width).reshape(-1)
         self._change(units, agent, step, self._clocks[warp], writes=True)
         gathered = self._gathered_by(mbarrier)
-        np.maximum(gathered, self._clocks[warp], out=gathered)
+        self._give(gathered, warp)
         gathered[agent] = step
 
     def waited(self, kind: Kind, lanes: Array, steps: Array) -> None:

@@ -102,6 +102,45 @@ def test_wrong_use_is_a_fault(text: str, reason: str) -> None:
     assert reason in str(caught.value)
 
 
+INIT = "@%p mbarrier.init.shared::cta.b64 [%bar], 1; bar.sync 0;"
+BULK = "@%p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [%out], 16, [%bar];"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "@%p st.shared.b32 [%bar+4], 0;",
+        "@%p st.shared.u8 [%bar+7], 0;",
+        "@%p st.shared.v2.b64 [%bar], {%out, %out};",
+        "@%p red.shared.add.u32 [%bar], 1;",
+        "@%p cp.async.ca.shared.global [%bar], [%out], 8;",
+        BULK.format(to="%bar"),
+    ],
+)
+def test_nothing_else_writes_to_an_mbarrier_in_use(write: str) -> None:
+    begin = BEGIN.replace(".align 8 .b64 mbar;", ".align 16 .b64 mbar;")
+    arrays = [np.zeros(64, np.uint32)]
+    with pytest.raises(FaultError, match="hits the mbarrier at 0x400, which is in use"):
+        run(f"{begin} {INIT} {write}", arrays, block=64)
+    if "complete_tx" not in write:
+        end = "@%p mbarrier.inval.shared::cta.b64 [%bar];"
+        run(f"{begin} {INIT} {end} {write}", arrays, block=64)
+    beside = write.replace("[%bar", "[%s", 1)
+    run(f"{begin} {INIT} {beside}", arrays, block=64)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mov.u32 %bar, 0; @%p mbarrier.init.shared::cta.b64 [%bar], 1;",
+        f"{INIT} {BULK.format(to='%x')}",
+    ],
+)
+def test_the_systems_shared_memory_is_not_the_blocks(text: str) -> None:
+    with pytest.raises(FaultError, match=r"at shared address 0x0; a block has 0x400 to"):
+        run(f"{BEGIN} mov.u32 %x, 0; {text}", [np.zeros(64, np.uint32)], block=64)
+
+
 def test_the_state_of_an_arrival_is_waited_for() -> None:
     result = np.zeros(64, np.uint32)
     body = f"""{BEGIN}

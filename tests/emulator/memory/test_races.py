@@ -20,6 +20,11 @@ _HEAD = """
 _WRITE = "st.shared.u32 [%r3], %r0;"
 _READ_OTHERS = "ld.shared.u32 %r5, [%r4]; st.global.u32 [%g1], %r5;"
 _BARRIER = "bar.sync 0;"
+_MBARRIER = "setp.eq.u32 %p0, %r0, 0; mov.u32 %r6, full; @%p0 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0;"
+_LOAD = (
+    "@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256;"
+    "@%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%g0], 256, [%r6];"
+)
 
 
 def run(body: str, block: int = 64) -> None:
@@ -112,19 +117,21 @@ def test_copies_are_waited_for() -> None:
 
 
 def test_a_load_is_over_when_its_mbarrier_has_been_seen() -> None:
-    first = "setp.eq.u32 %p0, %r0, 0; mov.u32 %r6, full; @%p0 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0;"
-    load = (
-        "@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256;"
-        "@%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%g0], 256, [%r6];"
-    )
     wait = "W{n}: mbarrier.try_wait.parity.shared.b64 %p1, [%r6], {parity}; @!%p1 bra W{n};"
     seen = wait.format(n=0, parity=0)
     read = "ld.shared.u32 %r5, [%r3];"
-    assert races(first + load + read)
-    assert not races(first + load + seen + read)
-    again = load + wait.format(n=1, parity=1) + read
-    assert races(first + load + seen + read + again)
-    assert not races(first + load + seen + read + _BARRIER + again)
+    assert races(_MBARRIER + _LOAD + read)
+    assert not races(_MBARRIER + _LOAD + seen + read)
+    again = _LOAD + wait.format(n=1, parity=1) + read
+    assert races(_MBARRIER + _LOAD + seen + read + again)
+    assert not races(_MBARRIER + _LOAD + seen + read + _BARRIER + again)
+
+
+def test_a_load_orders_what_its_warp_wrote_before_it_alone() -> None:
+    write = "@%p0 st.shared.u32 [%r2+512], 7;"
+    rest = "W: mbarrier.try_wait.parity.shared.b64 %p1, [%r6], 0; @!%p1 bra W; ld.shared.u32 %r5, [%r2+512];"
+    assert not races(_MBARRIER + write + _LOAD + rest)
+    assert races(_MBARRIER + _LOAD + write + rest)
 
 
 def test_a_buffer_of_a_bulk_store_is_free_when_it_has_been_waited_for() -> None:

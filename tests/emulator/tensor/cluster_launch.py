@@ -40,6 +40,7 @@ def try_cancel(
                 words_written = np.arange(where, where + _ANSWER_BYTES, 4)
                 counted = base | barrier & SHARED_MASK
                 wave.memory.races.loaded(words_written, 4, lane, counted)
+            wave.memory.barriers.check(_ANSWER_BYTES, np.array([where // _ANSWER_BYTES]))
             wave.memory.shared_words[4][where >> 2 : (where >> 2) + 4] = words
             wave.mbarriers.received(base | group.at(mbarrier, place) & SHARED_MASK, _ANSWER_BYTES)
 

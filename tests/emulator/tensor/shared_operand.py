@@ -111,7 +111,8 @@ def _words(
     places = offsets(extents[0], extents[1], item, rest, major_k)
     places = swizzled(descriptor.start + places, descriptor.swizzle)
     begin = block << SHARED_SHIFT
-    memory.check_shared(begin, int(places.max()) + item, "a matrix operand")
+    first = int(places.min())
+    memory.check_shared(begin + first, int(places.max()) + item - first, "a matrix operand")
     return (places + begin) // item
 
 

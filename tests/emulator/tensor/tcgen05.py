@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from tests.emulator.arithmetic.arrays import F16, F32, U8, U16, U32, Array, flat
 from tests.emulator.fault import CudaError, FaultError, UnmodelledError
 from tests.emulator.machine.wave import TENSOR_COLUMNS, Wave
-from tests.emulator.tensor import shared_operand
+from tests.emulator.tensor import shared_operand, tensor_memory
 from tests.emulator.tensor.fragments import BYTES, accumulated, numbers
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import SHARED_MASK, SHARED_SHIFT
@@ -153,11 +153,26 @@ def multiply(
     wave.progress.events += 1
 
 
+def check_all_lanes(disabled: Sequence[Any], group: Group, guard: Array | None) -> None:
+    """Check that a product writes all lanes: no bit of disable-output-lane is set.
+
+    Raises:
+        UnmodelledError: One is.
+    """
+    if any(group.at(word, place) for place in group.active(guard) for word in disabled):
+        raise UnmodelledError("tcgen05.mma that leaves lanes of its output as they are")
+
+
 def _check_operands(wave: Wave, product: _Product, lane: int) -> None:
-    """Check that no operand in shared memory lacks a proxy fence, or is still being written."""
+    """Check that tensor memory is allocated, and that no operand in shared memory lacks a proxy fence or is still being written."""
     races = wave.memory.races
     shape, count = product.shape, len(product.blocks)
+    _, columns = _accumulator(product.target, shape.rows // count, shape.columns, count > 1)
     for block in product.blocks:
+        tensor_memory.check_allocated(wave, block, int(columns.min()), int(columns.max()) + 1)
+        if product.left[0] == "tensor":
+            first = product.left[1] & 0xFFFF
+            tensor_memory.check_allocated(wave, block, first, first + _DEPTH_BYTES // 4)
         right = shared_operand.blackwell(product.right)
         extents = (shape.columns // count, shape.depth)
         places = shared_operand.check_written(

@@ -50,6 +50,7 @@ _OPERAND_SWIZZLE = {0: 0, 1: 3, 2: 2, 3: 1}
 """``CUtensorMapSwizzle`` as the swizzle of a matrix descriptor."""
 _WIDTH = {0: 0, 1: 32, 2: 64, 3: 128}
 _MAP_ALIGNMENT, _BOX_ALIGNMENT = 64, 128
+_MOST_BOX = 256
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def at(address: int) -> TensorMap:
     """Return the tensor map at an address of global (or parameter) memory.
 
     Raises:
-        FaultError: There is none.
+        FaultError: There is none, or it says what the driver would have refused: kernels can change it.
     """
     if address % _MAP_ALIGNMENT:
         raise FaultError(
@@ -162,6 +163,7 @@ def at(address: int) -> TensorMap:
     if raw["magic"] != MAGIC:
         raise FaultError(f"there is no tensor map at {address:#x}", CudaError.ILLEGAL_INSTRUCTION)
     rank = int(raw["rank"])
+    _check_fields(raw, rank)
     if raw["interleave"] or (raw["step"][:rank] != 1).any():
         raise UnmodelledError("a tensor map with interleaving, or with element strides")
     element = ELEMENTS[int(raw["type"])]
@@ -175,6 +177,30 @@ def at(address: int) -> TensorMap:
         int(raw["swizzle"]),
         bool(raw["fill"]),
     )
+
+
+def _check_fields(raw: Any, rank: int) -> None:
+    """Check what ``cuTensorMapEncodeTiled`` checks on the host, of the fields that ``tensormap.replace`` writes.
+
+    Raises:
+        FaultError: A field has a value that no map can have.
+    """
+    strides, sizes, box = raw["stride"][: rank - 1], raw["size"][:rank], raw["box"][:rank]
+    wrong = {
+        "rank": not 1 <= rank <= len(raw["size"]),
+        "address": raw["address"] % 16 != 0,
+        "stride": ((strides % 16 != 0) | (strides >= 1 << 40)).any(),
+        "size": (sizes == 0).any(),
+        "box": ((box < 1) | (box > _MOST_BOX)).any(),
+        "swizzle": raw["swizzle"] not in _WIDTH,
+        "type": raw["type"] >= len(ELEMENTS),
+    }
+    for field, is_wrong in wrong.items():
+        if is_wrong:
+            raise FaultError(
+                f"a tensor map with a {field} that cuTensorMapEncodeTiled refuses: {raw[field]}",
+                CudaError.ILLEGAL_INSTRUCTION,
+            )
 
 
 def encoded(tensor: TensorMap) -> bytes:

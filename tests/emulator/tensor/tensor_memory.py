@@ -46,6 +46,8 @@ def allocate(
         lane = group.part(np.arange(group.n) == place)
         where = group.all(address)[place : place + 1]
         array, index = wave.memory.resolve(space, where, lane, 4)
+        if array is wave.memory.shared_words[4]:
+            wave.memory.barriers.check(4, index)
         array[index] = begin
     wave.progress.events += 1
 
@@ -64,6 +66,21 @@ def release(wave: Wave, group: Group, address: Any, count: Any, guard: Array | N
                 f"tcgen05.dealloc of {columns} columns from {first} on, never allocated so"
             )
     wave.progress.events += 1
+
+
+def check_allocated(wave: Wave, block: int, first: int, end: int) -> None:
+    """Check that columns of a block are allocated; they may belong to several neighbouring allocations.
+
+    Raises:
+        FaultError: One is not.
+    """
+    used = wave.columns.get(block, {})
+    known = sum(max(0, min(end, at + n) - max(first, at)) for at, n in used.items())
+    if known != end - first:
+        raise FaultError(
+            f"columns {first} to {end - 1} of tensor memory are used, and not all of them are allocated",
+            CudaError.ILLEGAL_ADDRESS,
+        )
 
 
 def _places(
@@ -91,7 +108,11 @@ def _places(
         )
     if (columns >= TENSOR_COLUMNS).any():
         raise FaultError(f"column {int(columns.max())} of tensor memory", CudaError.ILLEGAL_ADDRESS)
-    return wave.lanes.block[group.lanes][:, None], lane[:, None], columns
+    blocks = wave.lanes.block[group.lanes]
+    for block in np.unique(blocks):
+        for first in np.unique(columns[blocks == block, 0]):
+            check_allocated(wave, int(block), int(first), int(first) + count)
+    return blocks[:, None], lane[:, None], columns
 
 
 def load(

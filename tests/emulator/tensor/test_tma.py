@@ -160,24 +160,45 @@ def test_a_load_reaches_several_blocks_of_a_cluster() -> None:
         assert np.array_equal(result, np.stack([source.reshape(-1)] * 2))
 
 
+CHANGE = f"""{BEGIN} .reg .b64 %new, %g; .reg .b32 %m, %w; .shared .align 128 .b8 copy[128];
+  ld.param.u64 %new, [p2]; mov.u32 %m, copy; setp.lt.u32 %done, %tid, 32;
+  mad.wide.u32 %g, %tid, 4, %map; mad.lo.u32 %w, %tid, 4, %m;
+  @%done ld.global.b32 %x, [%g]; @%done st.shared.b32 [%w], %x; bar.sync 0;
+  REPLACE
+  bar.sync 0;
+  tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%map], [%m], 128;
+  bar.sync 0;
+"""
+ADDRESS = "@%p tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%m], %new;"
+
+
 def test_a_tensor_map_is_changed_on_the_device() -> None:
     first = np.zeros((8, 32), np.uint32)
     source = np.arange(8 * 32, dtype=np.uint32).reshape(8, 32) + 5
     result, maps = np.zeros((8, 32), np.uint32), encoded(map_of(first, (32, 8)))
-    body = f"""{BEGIN} .reg .b64 %new, %g; .reg .b32 %m, %w; .shared .align 128 .b8 copy[128];
-      ld.param.u64 %new, [p2]; mov.u32 %m, copy; setp.lt.u32 %done, %tid, 32;
-      mad.wide.u32 %g, %tid, 4, %map; mad.lo.u32 %w, %tid, 4, %m;
-      @%done ld.global.b32 %x, [%g]; @%done st.shared.b32 [%w], %x; bar.sync 0;
-      @%p tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%m], %new;
-      @%p tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%m], 1, 6;
-      bar.sync 0;
-      tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%map], [%m], 128;
-      bar.sync 0;
-    """
+    size = "@%p tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%m], 1, 6;"
     load = LOAD.removeprefix(BEGIN).replace("X", "0").replace("Y", "0")
-    run(body + load, [maps, result, source], block=256)
+    run(CHANGE.replace("REPLACE", ADDRESS + size) + load, [maps, result, source], block=256)
     assert np.array_equal(result[:6], source[:6])
     assert (result[6:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("replaced", "reason"),
+    [
+        (f"add.u64 %new, %new, 8; {ADDRESS}", "address"),
+        ("@%p tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%m], 0, 72;", "stride"),
+        ("@%p tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%m], 1, 0;", "size"),
+        ("@%p tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%m], 0, 257;", "box"),
+        ("@%p tensormap.replace.tile.rank.shared::cta.b1024.b32 [%m], 5;", "rank"),
+    ],
+)
+def test_a_tensor_map_is_not_changed_to_what_the_driver_refuses(replaced: str, reason: str) -> None:
+    source, result = np.zeros((8, 32), np.uint32), np.zeros((8, 32), np.uint32)
+    load = LOAD.removeprefix(BEGIN).replace("X", "0").replace("Y", "0")
+    maps = encoded(map_of(source, (32, 8)))
+    with pytest.raises(FaultError, match=f"a tensor map with a {reason} that cuTensorMapEncode"):
+        run(CHANGE.replace("REPLACE", replaced) + load, [maps, result, source], block=256)
 
 
 def test_wrong_use_is_a_fault() -> None:

@@ -1,4 +1,4 @@
-"""``wgmma`` and ``tcgen05.mma`` against products of matrices.
+"""``wgmma`` against products of matrices.
 
 Where elements lie in shared memory, and which thread holds which result, is written here as the PTX ISA describes it.
 """
@@ -116,17 +116,27 @@ def names(count: int) -> str:
     return "{" + ", ".join(f"%d{i}" for i in range(count)) + "}"
 
 
-def wgmma_body(shape: str, types: str, count: int, a: Layout, b: Layout, times: int = 1) -> str:
-    flags = f"1, 1, {int(a.turned)}, {int(b.turned)}" if "16" in types else "1, 1"
-    if "s32" in types:
-        flags = ""
-    comma = ", " if flags else ""
-    product = f"wgmma.mma_async.sync.aligned.{shape}.{types} {names(count)}, %da, %db, %keep{comma}{flags};"
+FRAGMENT = """
+  .reg .b32 %a<4>; ld.param.u64 %from, [p0]; mad.wide.u32 %from, %tid, 16, %from;
+  ld.global.v4.b32 {%a0, %a1, %a2, %a3}, [%from];
+"""
+
+
+def wgmma_body(
+    shape: str, types: str, count: int, a: Layout | None, b: Layout, times: int = 1
+) -> str:
+    """Return a kernel that multiplies; A is in registers if it has no layout, four of each thread side by side in memory."""
+    turns = [int(layout.turned) for layout in (a, b) if layout is not None and "16" in types]
+    flags = "".join(f", {flag}" for flag in ([] if "s32" in types else [1, 1, *turns]))
+    left = "%da" if a is not None else "{%a0, %a1, %a2, %a3}"
+    product = (
+        f"wgmma.mma_async.sync.aligned.{shape}.{types} {names(count)}, {left}, %db, %keep{flags};"
+    )
     return "\n".join(
         [
             f".reg .b32 %d<{count}>;",
             COPY,
-            descriptor("%da", "%left", a, a.swizzle << 62),
+            FRAGMENT if a is None else descriptor("%da", "%left", a, a.swizzle << 62),
             descriptor("%db", "%right", b, b.swizzle << 62),
             "setp.ne.u32 %keep, 0, 0; wgmma.fence.sync.aligned;",
             *([product, "setp.eq.u32 %keep, 0, 0;"] * times),
@@ -179,6 +189,44 @@ def test_a_product_of_a_warp_group(
     assert torch.allclose(got, wanted, rtol=tolerance, atol=tolerance * 8)
 
 
+def fragment(matrix: torch.Tensor) -> Array:
+    """Return A [64, k] as the registers of 128 threads, by the PTX ISA's "Register fragment for wgmma matrix A"."""
+    rows = matrix.contiguous().view(torch.uint8).numpy().reshape(64, 32)
+    result = np.full(IMAGE, 0xEE, np.uint8)
+    for thread in range(128):
+        warp, lane = thread // 32, thread % 32
+        for i in range(4):
+            row, byte = 16 * warp + lane // 4 + 8 * (i % 2), lane % 4 * 4 + 16 * (i // 2)
+            begin = 16 * thread + 4 * i
+            result[begin : begin + 4] = rows[row, byte : byte + 4]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "d", "n", "k", "layout_b"),
+    [
+        ("bf16", "bf16", "f32", 32, 16, "128 bytes"),
+        ("bf16", "bf16", "f32", 64, 16, "turned"),
+        ("f16", "f16", "f16", 16, 16, "64 bytes"),
+        ("tf32", "tf32", "f32", 16, 8, "128 bytes"),
+        ("e4m3", "e4m3", "f32", 16, 32, "128 bytes"),
+        ("s8", "s8", "s32", 16, 32, "64 bytes"),
+    ],
+)
+def test_a_product_with_a_in_registers(
+    a: str, b: str, d: str, n: int, k: int, layout_b: str
+) -> None:
+    left, right = values((64, k), a, 3), values((n, k), b, 4)
+    count = n // 4 if d == "f16" else n // 2
+    result = np.zeros((128, count), np.uint32)
+    body = wgmma_body(f"m64n{n}k{k}", f"{d}.{a}.{b}", count, None, LAYOUTS[layout_b])
+    run(body, [fragment(left), image(right, LAYOUTS[layout_b]), result], block=128)
+    got = of_threads(result, DTYPES[d], n).double()
+    tolerance = 5e-3 if d == "f16" else 1e-5
+    wanted = left.double() @ right.double().T
+    assert torch.allclose(got, wanted, rtol=tolerance, atol=tolerance * 8)
+
+
 def test_a_product_may_not_lose_its_operands_before_it_is_waited_for() -> None:
     left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
     layout = LAYOUTS["128 bytes"]
@@ -193,91 +241,28 @@ def test_a_product_may_not_lose_its_operands_before_it_is_waited_for() -> None:
         run(spoiled, [*images, result], block=128, schedule=LATE)
 
 
-BLACKWELL = """
-  .reg .b32 %d<32>; .reg .b32 %tmem, %bar, %warp, %lanes; .reg .pred %one, %done, %first;
-  .shared .align 8 .b64 mbar; .shared .align 4 .b32 where;
-  mov.u32 %bar, mbar; mov.u32 %tid, %tid.x; setp.eq.u32 %one, %tid, 0; shr.u32 %warp, %tid, 5;
-  setp.eq.u32 %first, %warp, 0;
-  @%one mbarrier.init.shared::cta.b64 [%bar], 1;
-  @%first tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [where], 32;
-  bar.sync 0;
-  ld.shared.b32 %tmem, [where];
-  setp.ne.u32 %keep, 0, 0;
-"""
-
-
-@pytest.mark.parametrize(
-    ("kind", "a", "b", "k", "rows"),
-    [
-        ("f16", "bf16", "bf16", 16, 128),
-        ("f16", "f16", "f16", 16, 128),
-        ("tf32", "tf32", "tf32", 8, 128),
-        ("f8f6f4", "e4m3", "e5m2", 32, 128),
-        ("f16", "bf16", "bf16", 16, 64),
-    ],
-)
 @pytest.mark.parametrize("schedule", [EAGER, LATE], ids=str)
-def test_a_product_in_tensor_memory(
-    kind: str, a: str, b: str, k: int, rows: int, schedule: Schedule
-) -> None:
-    left, right = values((rows, k), a, 1), values((32, k), b, 2)
-    body = tensor_body(kind, a, b, rows)
-    result = np.zeros((128, 32), np.float32)
+def test_a_product_that_nobody_waits_for_is_unfinished(schedule: Schedule) -> None:
+    left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
     layout = LAYOUTS["128 bytes"]
-    images = [image(left, layout), image(right, layout)]
-    run(body, [*images, result], block=128, target="sm_100a", schedule=schedule)
-    got = torch.from_numpy(result).double()
-    if rows == 64:  # the first 16 lanes of each warp's 32
-        got = got.reshape(4, 32, 32)[:, :16].reshape(64, 32)
-    assert torch.allclose(got, left.double() @ right.double().T, rtol=1e-5, atol=1e-4)
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    operands = [image(left, layout), image(right, layout), np.zeros((128, 8), np.uint32)]
+    assert run(body, operands, block=128, schedule=schedule).unfinished == ()
+    left_alone = body[: body.index("wgmma.wait_group")]
+    done = run(left_alone, operands, block=128, schedule=schedule)
+    assert done.unfinished == ("wgmma operations of 4 warps were never waited for",)
+    uncommitted = left_alone.replace("wgmma.commit_group.sync.aligned;", "")
+    assert run(uncommitted, operands, block=128, schedule=schedule).unfinished == done.unfinished
 
 
-def tensor_body(kind: str, a: str, b: str, rows: int) -> str:
-    codes = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1}
-    instruction = 1 << 4 | codes[a] << 7 | codes[b] << 10 | 32 // 8 << 17 | rows // 16 << 24
+def test_operands_of_a_product_that_nobody_waits_for_stay() -> None:
+    left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
     layout = LAYOUTS["128 bytes"]
-    top = 1 << 46 | 2 << 61  # version of sm_100, swizzle of 128 bytes
-    product = f"tcgen05.mma.cta_group::1.kind::{kind} [%tmem], %da, %db, {instruction:#x}, %keep;"
-    return "\n".join(
-        [
-            COPY.replace("mov.u32 %tid, %tid.x;", BLACKWELL),
-            descriptor("%da", "%left", layout, top),
-            descriptor("%db", "%right", layout, top),
-            f"@%one {product}",
-            "@%one tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%bar];",
-            "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0; @!%done bra WAIT;",
-            "shl.b32 %lanes, %warp, 21; add.u32 %lanes, %lanes, %tmem;",
-            f"tcgen05.ld.sync.aligned.32x32b.x32.b32 {names(32)}, [%lanes];",
-            "tcgen05.wait::ld.sync.aligned;",
-            "bar.sync 0; @%first tcgen05.dealloc.cta_group::1.sync.aligned.b32 %tmem, 32;",
-            store(32),
-        ]
-    )
-
-
-def test_tensor_memory_is_not_ready_before_the_commit_is_waited_for() -> None:
-    left, right = values((128, 16), "bf16", 1), values((32, 16), "bf16", 2)
-    layout = LAYOUTS["128 bytes"]
-    images = [image(left, layout), image(right, layout)]
-    body = tensor_body("f16", "bf16", "bf16", 128)
-    result = np.zeros((128, 32), np.float32)
-    hasty = body.replace("@!%done bra WAIT;", "")
-    done = run(
-        hasty.replace("WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0;", ""),
-        [*images, result],
-        block=128,
-        target="sm_100a",
-        schedule=LATE,
-    )
-    assert np.isnan(result).all()
-    assert any("1 tcgen05.mma operations" in line for line in done.unfinished)
-    commit = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%bar];"
-    spoiled = body.replace(commit, f"{commit} st.shared.b32 [%right], %tid;")
-    good = left.double() @ right.double().T
-    for schedule, right_numbers in ((EAGER, True), (LATE, False)):
-        run(spoiled, [*images, result], block=128, target="sm_100a", schedule=schedule)
-        same = torch.allclose(torch.from_numpy(result).double(), good, rtol=1e-5, atol=1e-4)
-        assert same == right_numbers
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    spoiled = body[: body.index("wgmma.wait_group")] + "st.shared.b32 [%right], %tid;"
+    operands = [image(left, layout), image(right, layout), np.zeros((128, 8), np.uint32)]
+    with pytest.raises(FaultError, match=r"k: .*overwritten, and nobody has waited"):
+        run(spoiled, operands, block=128, schedule=LATE)
 
 
 def test_operands_that_threads_write_need_a_proxy_fence() -> None:

@@ -110,7 +110,9 @@ def _load_box(
         tensor.check_window(window[0], wave.memory)
         box[window[1]] = window[0]
     wave.memory.check_shared(address, box.nbytes, "TMA")
-    wave.memory.shared_words[16][tensor.pieces(address)] = box.reshape(-1).view(np.complex128)
+    pieces = tensor.pieces(address)
+    wave.memory.barriers.check(16, pieces)
+    wave.memory.shared_words[16][pieces] = box.reshape(-1).view(np.complex128)
     wave.mbarriers.received(mbarrier, box.nbytes)
 
 
@@ -214,6 +216,7 @@ def _check_bulk(count: int, *addresses: int) -> None:
 def _load_bytes(wave: Wave, source: int, count: int, address: int, mbarrier: int) -> None:
     wave.memory.check_global(source, count, "cp.async.bulk")
     wave.memory.check_shared(address, count, "cp.async.bulk")
+    wave.memory.barriers.check(16, np.arange(address >> 4, (address + count) >> 4))
     wave.memory.shared[address : address + count] = np.frombuffer(
         ctypes.string_at(source, count), U8
     )
@@ -273,6 +276,8 @@ def replace_field(
         where = group.all(address)[place : place + 1]
         array, places = wave.memory.resolve(space, where, lane, 1)
         begin = int(places[0])
+        if array is wave.memory.shared:
+            wave.memory.barriers.check(1, np.arange(begin, begin + tensor_map.SIZE))
         raw = array[begin : begin + tensor_map.SIZE]
         tensor_map.replace(raw, field, index, group.at(value, place))
     wave.progress.events += 1

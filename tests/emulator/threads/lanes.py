@@ -119,6 +119,10 @@ class Lanes:
         np.subtract.at(self.live_in_warp_group, self.warp_group[lanes], 1)
         np.subtract.at(self.live_in_block, self.block[lanes], 1)
 
+    def live_warps(self, block: int) -> int:
+        """Return how many warps of a block have a lane that lives."""
+        return int((self.live_in_warp[block :: self.blocks] > 0).sum())
+
     def live_in_cluster(self, cluster: int) -> int:
         """Return how many lanes of a cluster live."""
         return int(self.live_in_block[self.cluster == cluster].sum())

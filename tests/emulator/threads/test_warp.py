@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.emulator.arithmetic.arrays import Array
-from tests.emulator.snippet import evaluate
+from tests.emulator.fault import FaultError
+from tests.emulator.snippet import evaluate, run
 from tests.emulator.threads.lanes import Lanes, Shape
 
 LANES: Array = np.arange(256, dtype=np.uint32)
@@ -59,6 +60,70 @@ def test_reductions_and_elections() -> None:
     assert np.array_equal(d, warps.sum(1).repeat(32))
     assert np.array_equal(e, warps.max(1).repeat(32))
     assert np.array_equal(f.reshape(-1, 32), np.tile(np.arange(32) == 0, (8, 1)))
+
+
+APART = """
+  .reg .b32 %t, %y; .reg .b64 %out; .reg .pred %p, %q;
+  mov.u32 %t, %tid.x; ld.param.u64 %out, [p0]; mad.wide.u32 %out, %t, 4, %out;
+  setp.lt.u32 %p, %t, 8; mov.b32 %y, 0; LOW
+  @%p bra A; OTHER bra END; A: TEXT END: bar.warp.sync -1; st.global.b32 [%out], %y;
+"""
+MASKED = [
+    "shfl.sync.idx.b32 %y, %t, 3, 31, {};",
+    "vote.sync.ballot.b32 %y, 1, {};",
+    "redux.sync.max.u32 %y, %t, {};",
+    "match.any.sync.b32 %y, 7, {};",
+    "elect.sync %y|%q, {};",
+    "bar.warp.sync {};",
+]
+
+
+def apart(text: str, other: str = "", before: str = "") -> Array:
+    """Return what each lane of a warp has behind a text that its first eight lanes run, and the others run another."""
+    result = np.zeros(32, np.uint32)
+    body = APART.replace("TEXT", text).replace("OTHER", other).replace("LOW", before)
+    run(body, [result])
+    return result
+
+
+@pytest.mark.parametrize("text", MASKED)
+def test_all_lanes_of_a_membermask_run_the_instruction(text: str) -> None:
+    apart(text.format(0xFF))
+    for mask in ("-1", "0x1FF"):
+        with pytest.raises(FaultError, match=r"PTX line .*not all lanes of a warp are here"):
+            apart(text.format(mask))
+    with pytest.raises(FaultError, match="not all lanes of a warp are here"):
+        apart(text.format("-1"), text.format("-1"))
+    with pytest.raises(FaultError, match="a lane runs this instruction that its membermask"):
+        apart(text.format("0x7F"))
+    with pytest.raises(FaultError, match="not all lanes of a warp are here"):
+        apart("", before=f"@%p {text.format('-1')}")
+
+
+def test_a_membermask_names_the_lanes_that_take_part() -> None:
+    shuffled, ballot, largest, same, elected, _ = (apart(each.format(0xFF)) for each in MASKED)
+    rest = [0] * 24
+    assert shuffled.tolist() == [3] * 8 + rest
+    assert ballot.tolist() == same.tolist() == [0xFF] * 8 + rest
+    assert largest.tolist() == [7] * 8 + rest
+    assert elected.tolist() == [0] * 32
+    assert apart("", before="@%p redux.sync.max.u32 %y, %t, 0xFF;").tolist() == [7] * 8 + rest
+
+
+def test_nobody_waits_for_lanes_that_have_ended() -> None:
+    ballot, shuffled = (apart(each.format("-1"), "exit;") for each in MASKED[1::-1])
+    assert ballot[:8].tolist() == [0xFF] * 8
+    assert shuffled[:8].tolist() == [3] * 8
+    absent = apart("shfl.sync.idx.b32 %y, %t, 20, 31, -1;", "exit;")
+    assert absent[:8].tolist() == [0xFFFFFFFF] * 8
+
+
+def test_aligned_instructions_are_for_whole_warps() -> None:
+    text = "movmatrix.sync.aligned.m8n8.trans.b16 %y, %t;"
+    apart("", before=text)
+    for body in (text, "setmaxnreg.inc.sync.aligned.u32 40;"):
+        with pytest.raises(FaultError, match="not all lanes of a warp are here"):
+            apart(body)
 
 
 def test_lanes_lie_in_blocks_and_clusters() -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from tests.emulator.arithmetic.arrays import I64, U32, U64, Array, flat
+from tests.emulator.fault import FaultError, UnmodelledError
 from tests.emulator.threads.group import Group
 
 _BITS = np.arange(32, dtype=np.uint64)
+_ABSENT = 0xFFFFFFFF
 _REDUCTIONS: dict[str, Any] = {
     "add": np.add.reduce,
     "min": np.minimum.reduce,
@@ -65,12 +67,47 @@ def _here(group: Group, guard: Array | None) -> Array:
     return _spread(np.ones(group.n, bool) if guard is None else guard, group, fill=False)
 
 
+def check_members(mask: Any, alive: Array, group: Group, guard: Array | None) -> None:
+    """Check that an instruction runs in all lanes of each warp that it names.
+
+    Lanes that have ended are waited for by nobody ("all non-exited threads", as the PTX ISA says of each ``.sync``).
+
+    Args:
+        mask: The membermask of each lane; None for all 32, which ``.aligned`` means, too.
+        alive: Which lanes of the wave have not ended.
+        group: The lanes that are here.
+        guard: Which of them take part.
+
+    Raises:
+        FaultError: A lane that is named is elsewhere, or one that takes part does not name itself.
+        UnmodelledError: Parts of a warp run one instruction with masks of their own.
+    """
+    is_plain = mask is None and guard is None
+    if is_plain and "all here" in group.cache:
+        return
+    here = _here(group, guard)[:, None, :]
+    living = alive.reshape(-1, 32)[np.unique(group.lanes >> 5)][:, None, :]
+    named = np.ones((1, 1, 32), bool)
+    if mask is not None:
+        named = (_spread(mask, group).astype(U64)[:, :, None] >> _BITS & U64(1)).astype(bool)
+    taking = here[:, 0, :, None]
+    if (taking & named & living & ~here).any():
+        raise FaultError("not all lanes of a warp are here that this instruction names")
+    if (taking & ~named & np.eye(32, dtype=bool)).any():
+        raise FaultError("a lane runs this instruction that its membermask does not name")
+    if (taking & ~named & here).any():
+        raise UnmodelledError("parts of a warp with membermasks of their own")
+    if is_plain:
+        group.cache["all here"] = True
+
+
 def shuffle(mode: str, values: Any, b: Any, c: Any, group: Group) -> tuple[Array, Array]:
     """Return values of other lanes, and whether each lane's source is in its segment (``shfl.sync``).
 
-    The bounds are those of the PTX ISA: ``c`` has a clamp in bits 0 to 4 and a mask of the segment in 8 to 12.
+    The bounds are those of the PTX ISA: ``c`` has a clamp in bits 0 to 4 and a mask of the segment in 8 to 12. What a lane
+    that has ended would give is undefined there; here all bits are set.
     """
-    x = _spread(values, group)
+    x = _spread(values, group, fill=_ABSENT)
     b, c = (_spread(operand, group).astype(I64) for operand in (b, c))
     lane = np.arange(32, dtype=I64)
     clamp, segment = c & 31, c >> 8 & 31
@@ -106,9 +143,9 @@ def vote(mode: str, predicate: Any, group: Group, guard: Array | None = None) ->
     return _for_each_lane(np.asarray(words), group)
 
 
-def match(mode: str, values: Any, group: Group) -> tuple[Array, Array]:
+def match(mode: str, values: Any, group: Group, guard: Array | None = None) -> tuple[Array, Array]:
     """Return which lanes have the same value, as bits: for ``any`` those, for ``all`` all lanes or none; and whether all have."""
-    here = _here(group, None)
+    here = _here(group, guard)
     x = _spread(values, group)
     same = (x[:, :, None] == x[:, None, :]) & here[:, None, :]
     words = (same.astype(U64) << _BITS).sum(2).astype(U32)
@@ -119,15 +156,16 @@ def match(mode: str, values: Any, group: Group) -> tuple[Array, Array]:
     return _gathered(words, group), _gathered(agree, group)
 
 
-def reduce(operation: str, values: Any, group: Group) -> Array:
+def reduce(operation: str, values: Any, group: Group, guard: Array | None = None) -> Array:
     """Return the reduction of the values of each warp (``redux.sync``)."""
-    here, x = _here(group, None), _spread(values, group)
-    results = [_REDUCTIONS[operation](row[mask]) for row, mask in zip(x, here, strict=True)]
+    here, x = _here(group, guard), _spread(values, group)
+    function = _REDUCTIONS[operation]
+    results = [function(row[mask]) if mask.any() else 0 for row, mask in zip(x, here, strict=True)]
     return _for_each_lane(np.array(results, x.dtype), group)
 
 
-def elect(group: Group) -> tuple[Array, Array]:
+def elect(group: Group, guard: Array | None = None) -> tuple[Array, Array]:
     """Return the number of the first lane of each warp, and which lane it is (``elect.sync``)."""
-    first = _here(group, None).argmax(1)
+    first = _here(group, guard).argmax(1)
     elected = np.arange(32)[None, :] == first[:, None]
     return _for_each_lane(first.astype(U32), group), _gathered(elected, group)
