@@ -1,6 +1,6 @@
 """What generated Triton kernels may touch and change, and what a GPU does not start of them."""
 
-# pyright: reportPrivateUsage=false
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 

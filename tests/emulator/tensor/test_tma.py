@@ -119,7 +119,7 @@ def test_a_store_writes_or_adds_what_is_inside(
     [("@%p", "4", 1), ("", "4", 2), ("", "%col", 4)],
     ids=["a lane", "two warps", "two columns a warp"],
 )
-def test_a_copy_of_a_warp_counts_once_for_equal_operands(
+def test_a_store_of_a_warp_counts_once_for_equal_operands(
     guard: str, column: str, copies: int
 ) -> None:
     body = STORE.replace("OPCODE", PLAIN).replace("VALUE", "").replace("AWAIT", "")
@@ -156,6 +156,14 @@ def test_bulk_stores_of_a_warp_count_once_for_equal_operands() -> None:
     done = run(BYTES, [np.zeros(128, np.uint8), target], block=64)
     assert done.traffic["global written"] == 2 * 64
     assert target[:16].tolist() == list(range(1, 17))
+
+
+def test_reductions_of_a_warp_count_for_each_lane() -> None:
+    target = np.zeros((4, 16), np.uint32)
+    body = STORE.replace("@%p OPCODE", ADDED).replace("VALUE", "").replace("AWAIT", "")
+    done = run(body, [encoded(map_of(target, (16, 4))), target], block=64)
+    assert done.traffic["global written"] == 64 * 2 * 12 * 4
+    assert target[0, 4] == 64 * 33
 
 
 def test_a_store_that_is_not_waited_for_may_read_what_comes_later() -> None:

@@ -48,10 +48,11 @@ _NUMBERS = {
 
 
 class _Copies:
-    """Tells the copies of one instruction apart, of which lanes of a warp with equal operands make one together.
+    """Tells the stores of one instruction apart, of which lanes of a warp with equal operands make one together.
 
-    So ptxas compiles it: once where it knows that a warp's operands are equal, and else as a loop over those that differ.
-    CUTLASS's epilogues store by whole warps.
+    So ptxas compiles them, since a store twice is a store: to one instruction of a warp whose operands it knows to be equal, else to
+    a loop over those that differ. CUTLASS's epilogues store by whole warps. Of loads, which an mbarrier counts, and of
+    reductions it makes a loop over the lanes.
     """
 
     def __init__(self) -> None:
@@ -90,12 +91,10 @@ def load_tensor(
     guard: Array | None,
 ) -> None:
     """Load the box at a position of a tensor for each lane; elements outside of the tensor are 0."""
-    copies = _Copies()
     for place in group.active(guard):
         tensor = tensor_map.at(group.at(map_address, place))
         corner = _corner(tensor, position, group, place)
-        if copies.is_new(group, place, map_address, *position, address, mbarrier):
-            _count(wave, tensor, corner, "read")
+        _count(wave, tensor, corner, "read")
         for target in _targets(wave, group, place, address, mbarrier, mask):
             if wave.memory.races is not None:
                 words = tensor.pieces(target[0]) << 4
@@ -150,7 +149,7 @@ def store_tensor(
     for place in group.active(guard):
         tensor = tensor_map.at(group.at(map_address, place))
         corner = _corner(tensor, position, group, place)
-        if copies.is_new(group, place, map_address, *position, source):
+        if reduction or copies.is_new(group, place, map_address, *position, source):
             _count(wave, tensor, corner, "written")
         address = group.at(source, place)
         wave.memory.check_shared(address, tensor.box_bytes, "TMA")
@@ -211,13 +210,10 @@ def load_bytes(
     guard: Array | None,
 ) -> None:
     """Load ``size`` bytes for each lane."""
-    copies = _Copies()
     for place in group.active(guard):
         count, begin = group.at(size, place), group.at(source, place)
         _check_bulk(count, begin, group.at(address, place))
-        if wave.memory.traffic is not None and copies.is_new(
-            group, place, source, size, address, mbarrier
-        ):
+        if wave.memory.traffic is not None:
             wave.memory.traffic.moved("global", "read", count)
             wave.memory.traffic.moved("shared", "written", count)
         for target in _targets(wave, group, place, address, mbarrier, mask):
@@ -262,7 +258,8 @@ def store_bytes(
     for place in group.active(guard):
         count, to, begin = (group.at(value, place) for value in (size, target, source))
         _check_bulk(count, to, begin)
-        if wave.memory.traffic is not None and copies.is_new(group, place, target, size, source):
+        new = bool(reduction) or copies.is_new(group, place, target, size, source)
+        if wave.memory.traffic is not None and new:
             wave.memory.traffic.moved("global", "written", count)
             wave.memory.traffic.moved("shared", "read", count)
         wave.memory.check_global(to, count, "cp.async.bulk", written=True)
