@@ -44,10 +44,15 @@ def run(
     target: str = "sm_90a",
     before: str = "",
     limit_s: float = 20.0,
+    only_read: bool = False,
 ) -> Launch:
-    """Run a body with the addresses of arrays as parameters; it may touch nothing else."""
+    """Run a body with the addresses of arrays as parameters; it may touch nothing else, and with ``only_read`` write nothing."""
     loaded = LoadedModule(module(body, len(arrays), target, before))
     allowed = Allowed([]).with_arrays(arrays)
+    if only_read:
+        allowed = Allowed(
+            [], [(each.ctypes.data, each.ctypes.data + each.nbytes) for each in arrays]
+        )
     return launch(
         loaded,
         "k",

@@ -46,9 +46,11 @@ def test_a_template_computes_the_product(name: str, products: int) -> None:
     template, case = CASES[name]
     modules = [(code, case.tensors) for code in codes([(template, name, case)])]
     for schedule in (EAGER, LATE, LAST):
-        ((output,),), launches = triton.outputs(modules, target("H100"), schedule)
+        outputs = triton.outputs(modules, target("H100"), schedule)
+        ((output,),) = outputs.results
         a, b = (tensor.double() for tensor in case.tensors)
         difference = (output.double() - a @ b).abs() / (1 + (a @ b).abs())
         assert float(difference.max()) <= case.tolerance, schedule
         assert bool(torch.isfinite(output).all())
-        assert (sum(launch.products for launch in launches) > 0) == bool(products)
+        assert outputs.changed == 0
+        assert (sum(launch.products for launch in outputs.launches) > 0) == bool(products)

@@ -42,7 +42,7 @@ def empty(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
 
 def addition() -> Run:
     x, y = random(1000, dtype=torch.float32), random(1, 1000, dtype=torch.float32)[0]
-    program = Program(tutorials.add, {"BLOCK": 256})
+    program = Program(tutorials.add, {"BLOCK": 256}, {"out"})
 
     def run(gpu: Target, schedule: Schedule) -> list[tuple[torch.Tensor, torch.Tensor]]:
         out = empty(1000, dtype=torch.float32)
@@ -54,7 +54,7 @@ def addition() -> Run:
 
 def softmax() -> Run:
     x = random(19, 781, dtype=torch.float32)
-    program = Program(tutorials.softmax, {"BLOCK": 1024, "STAGES": 3}, warps=8)
+    program = Program(tutorials.softmax, {"BLOCK": 1024, "STAGES": 3}, {"out"}, warps=8)
 
     def run(gpu: Target, schedule: Schedule) -> list[tuple[torch.Tensor, torch.Tensor]]:
         out = empty(19, 781, dtype=torch.float32)
@@ -68,7 +68,7 @@ def matmul() -> Run:
     m, n, k = 200, 136, 104
     a, b = random(m, k), random(k, n)
     blocks = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP": 3}
-    program = Program(tutorials.matmul, blocks, stages=4)
+    program = Program(tutorials.matmul, blocks, {"c"}, stages=4)
 
     def run(gpu: Target, schedule: Schedule) -> list[tuple[torch.Tensor, torch.Tensor]]:
         c = empty(m, n)
@@ -112,7 +112,7 @@ def layer_norm() -> Run:
     norm = Norm()
     inputs = norm.inputs()
     expected = norm.expected(inputs)
-    program = Program(tutorials.layer_norm, {"BLOCK": 128})
+    program = Program(tutorials.layer_norm, {"BLOCK": 128}, {"y", "means", "rstds"})
 
     def run(gpu: Target, schedule: Schedule) -> list[tuple[torch.Tensor, torch.Tensor]]:
         y, wide = empty(norm.rows, norm.columns), torch.float32
@@ -129,7 +129,11 @@ def layer_norm_gradient() -> Run:
     norm, groups = Norm(), 4
     inputs = norm.inputs()
     expected = norm.expected(inputs)
-    program = Program(tutorials.layer_norm_gradient, {"BLOCK": 256, "GROUP": groups})
+    program = Program(
+        tutorials.layer_norm_gradient,
+        {"BLOCK": 256, "GROUP": groups},
+        {"dx", "dweight", "dbias", "locks"},
+    )
 
     def run(gpu: Target, schedule: Schedule) -> list[tuple[torch.Tensor, torch.Tensor]]:
         dx, wide = empty(norm.rows, norm.columns), torch.float32
@@ -153,7 +157,7 @@ def attention(*, causal: bool) -> Run:
     heads, length, head = 2, 150, 64
     q, k, v = (random(heads, length + place, head)[:, place:].contiguous() for place in range(3))
     blocks = {"BLOCK_M": 64, "BLOCK_N": 32, "HEAD": head, "CAUSAL": causal}
-    program = Program(tutorials.attention, blocks)
+    program = Program(tutorials.attention, blocks, {"out", "lse"})
     scale = 0.1
 
     def run(gpu: Target, schedule: Schedule) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -174,7 +178,7 @@ def persistent(*, specialize: bool) -> Run:
     m, n, k = 300, 136, 200
     a, b = random(m, k), random(n, k)
     blocks = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 64, "SPECIALIZE": specialize}
-    program = Program(tutorials.persistent, blocks)
+    program = Program(tutorials.persistent, blocks, {"c"})
 
     def run(gpu: Target, schedule: Schedule) -> list[tuple[torch.Tensor, torch.Tensor]]:
         c = empty(m, n)
@@ -194,7 +198,7 @@ def scaled() -> Run:
         for rows in (m, n)
     ]
     blocks = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 128}
-    program = Program(tutorials.scaled, blocks)
+    program = Program(tutorials.scaled, blocks, {"c"})
 
     def wide(numbers: torch.Tensor, power: torch.Tensor) -> torch.Tensor:
         factors = torch.exp2(power.double() - 127).repeat_interleave(32, dim=1)

@@ -14,7 +14,7 @@ import math
 import struct
 import tempfile
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from unittest import mock
 import torch
 
 from inductor_plugin.problem.target import Target
+from tests.emulator.kernels.storages import Storages
 from tests.emulator.machine.schedule import Schedule
 from tests.emulator.memory.allowed import Allowed
+from tests.emulator.runtime import limits
 from tests.emulator.runtime.launch import Conditions, Launch, launch
 from tests.emulator.runtime.module import LoadedModule
 from tests.emulator.threads.lanes import Shape
@@ -147,8 +149,10 @@ class EmulatedKernel:
         del stream
         *operands, x, y, z = arguments
         grid = int(x), int(y), int(z)
+        tensors = [value for value in operands if isinstance(value, torch.Tensor)]
+        allowed = Allowed(map(_range, tensors), (_range(tensor, _AFTER) for tensor in tensors))
         self._done.append(
-            _launched(self._kernel, operands, grid, self._target, self._schedule, _AFTER)
+            _launched(self._kernel, operands, grid, self._target, self._schedule, allowed)
         )
 
 
@@ -158,12 +162,15 @@ def _launched(
     grid: tuple[int, int, int],
     target: Target,
     schedule: Schedule,
-    after: int = 0,
+    allowed: Allowed,
 ) -> Launch:
-    """Emulate a launch; ``operands`` are those that are no constants, ``after`` bytes behind each may be read, too."""
+    """Emulate a launch; ``operands`` are those that are no constants, ``allowed`` what it may touch besides scratch memory.
+
+    Raises:
+        FaultError: The GPU does not start it, or it touches something else, or worse.
+    """
     kinds = [kind for kind in compiled.signature.values() if kind != "constexpr"]
     data = [_bytes(value, kind) for value, kind in zip(operands, kinds, strict=False)]
-    tensors = [value for value in operands if isinstance(value, torch.Tensor)]
     (name,) = compiled.module.entries
     kernel = compiled.module.kernel(name)
     size = compiled.scratch * math.prod(grid)
@@ -173,8 +180,9 @@ def _launched(
     hidden = [struct.pack("<Q", begin), struct.pack("<Q", 0)]
     data += hidden[: len(kernel.parameters) - len(data)]
     threads = kernel.limit("reqntid")[0]
-    allowed = Allowed([*(_range(tensor, after) for tensor in tensors), _range(scratch, _AFTER)])
     shape = Shape(grid, (threads, 1, 1))
+    limits.check(compiled.module, name, shape, compiled.shared, target)
+    allowed = allowed.with_arrays([scratch.numpy()])
     conditions = Conditions(schedule, allowed, target.multiprocessors)
     return launch(
         compiled.module, name, shape, data, shared_bytes=compiled.shared, conditions=conditions
@@ -196,9 +204,23 @@ class Program:
     """A function of Triton's with its constants, compiled once for each architecture."""
 
     def __init__(
-        self, function: Any, constants: Mapping[str, Any], warps: int = 4, stages: int = 3
+        self,
+        function: Any,
+        constants: Mapping[str, Any],
+        writes: Collection[str],
+        warps: int = 4,
+        stages: int = 3,
     ) -> None:
-        self._function, self._constants = function, dict(constants)
+        """Take a function.
+
+        Args:
+            function: The function.
+            constants: Its constants by name.
+            writes: Names of the tensors that it may write; all others it may only read.
+            warps: Warps of a block.
+            stages: Steps of a loop that are in flight.
+        """
+        self._function, self._constants, self._writes = function, dict(constants), set(writes)
         self._options = {"num_warps": warps, "num_stages": stages}
         self._compiled: dict[tuple[int, int], _Compiled] = {}
 
@@ -217,6 +239,9 @@ class Program:
             grid: Programs along each axis.
             target: The GPU.
             schedule: Order of warps and asynchronous operations.
+
+        Raises:
+            FaultError: The GPU does not start it, or it touches something else, or worse.
         """
         if target.capability not in self._compiled:
             names: list[str] = self._function.arg_names
@@ -238,7 +263,14 @@ class Program:
             )
         compiled = self._compiled[target.capability]
         ordered = [arguments[name] for name in self._function.arg_names if name in arguments]
-        return _launched(compiled, ordered, grid, target, schedule)
+        tensors = {
+            name: _range(value)
+            for name, value in arguments.items()
+            if isinstance(value, torch.Tensor)
+        }
+        written = [range_ for name, range_ in tensors.items() if name in self._writes]
+        allowed = Allowed(written, tensors.values())
+        return _launched(compiled, ordered, grid, target, schedule, allowed)
 
 
 def _kind(value: Any) -> str:
@@ -259,21 +291,48 @@ def _bytes(value: Any, kind: str) -> bytes:
     return struct.pack(_FORMATS[kind], value)
 
 
-def _range(tensor: torch.Tensor, after: int) -> tuple[int, int]:
+def _range(tensor: torch.Tensor, after: int = 0) -> tuple[int, int]:
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes() + after
 
 
+@dataclass(frozen=True)
+class Computed:
+    """What generated modules computed.
+
+    Attributes:
+        results: The results of each.
+        launches: What they launched.
+        changed: Bytes that changed and are no elements of a result, nor of a buffer that a module has allocated.
+    """
+
+    results: list[tuple[torch.Tensor, ...]]
+    launches: list[Launch]
+    changed: int
+
+
 def outputs(
     cases: Sequence[tuple[str, Sequence[torch.Tensor]]], target: Target, schedule: Schedule
-) -> tuple[list[tuple[torch.Tensor, ...]], list[Launch]]:
-    """Return the results of generated modules, each called with its tensors, and what they launched.
+) -> Computed:
+    """Return what generated modules compute, each called with its tensors.
 
     As `interpreter.outputs`, with the kernels' PTX in place of Triton's interpreter.
+
+    Raises:
+        FaultError: The GPU does not start a kernel, or it touches something else than its operands, or worse.
     """
     from torch._inductor.async_compile import AsyncCompile  # heavy
 
     done: list[Launch] = []
+    storages, buffers, empty = Storages(), list[torch.Tensor](), interpreter.dirty
+    for _, tensors in cases:
+        for tensor in tensors:
+            storages.add(tensor)
+
+    def buffer(*facts: Any) -> torch.Tensor:
+        buffers.append(empty(*facts))
+        storages.add(buffers[-1])
+        return buffers[-1]
 
     def kernel(source: str, _folder: Path) -> EmulatedKernel:
         return EmulatedKernel(source, target, schedule, done)
@@ -290,8 +349,10 @@ def outputs(
         mock.patch.object(AsyncCompile, "wait"),
         mock.patch.object(torch.cuda, "_DeviceGuard", guard),
         mock.patch.object(torch.cuda, "set_device", nothing),
+        mock.patch.object(interpreter, "dirty", buffer),
     ):
         results = [
             interpreter.loaded(code, Path(folder), kernel)(list(tensors)) for code, tensors in cases
         ]
-    return results, done
+    written = (*buffers, *(tensor for result in results for tensor in result))
+    return Computed(results, done, storages.changed(written))

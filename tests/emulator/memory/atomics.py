@@ -85,7 +85,7 @@ def atomic(
         lane = Group(group.lanes[place : place + 1], group.block)
         for element, result in enumerate(results):
             at = address[place : place + 1] + U64(element * width)
-            array, index = memory.resolve(space, at, lane, width)
+            array, index = memory.resolve(space, at, lane, width, written=True)
             memory.note(space, at, "written", width, lane, atomic=True)
             if array is memory.shared_words[width]:
                 memory.barriers.check(width, index)

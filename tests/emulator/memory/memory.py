@@ -106,7 +106,9 @@ class Memory:
             return np.full(lanes, values[0])
         return np.broadcast_to(values, (lanes, count))
 
-    def resolve(self, space: str, address: Array, group: Group, width: int) -> tuple[Array, Array]:
+    def resolve(
+        self, space: str, address: Array, group: Group, width: int, *, written: bool = False
+    ) -> tuple[Array, Array]:
         """Return an array and the indices in it that hold ``width`` bytes at each lane's address.
 
         Raises:
@@ -133,7 +135,7 @@ class Memory:
             return self._local_words[width], (own + address) >> shift
         outside = (address < _LOWEST) | (address >= _HIGHEST)
         if self.allowed is not None:
-            outside |= self.allowed.wrong(address, width)
+            outside |= self.allowed.wrong(address, width, written=written)
         if outside.any():
             self._refuse("global", address, int(outside.argmax()), group, width)
         return _GLOBAL[width], ((address - _LOWEST) >> shift).astype(I64)
@@ -153,7 +155,8 @@ class Memory:
             "shared": f"outside of the block's own, {self._own_shared}, or of the wave's blocks",
             "local": f"outside of the thread's {self._local_bytes} bytes",
         }
-        why = limits.get(space, "in no operand")
+        nowhere = "in no operand" if self.allowed is None else self.allowed.reason(value, width)
+        why = limits.get(space, nowhere)
         if error == CudaError.MISALIGNED_ADDRESS:
             why = f"no multiple of {width}"
         raise FaultError(f"{who} touches {width} bytes at {space} address {value:#x}, {why}", error)
@@ -231,7 +234,7 @@ class Memory:
     def _write(
         self, space: str, address: Array, data: Array, group: Group, width: int = 16
     ) -> None:
-        array, index = self.resolve(space, address, group, width)
+        array, index = self.resolve(space, address, group, width, written=True)
         if array is self.shared_words[width]:
             self.barriers.check(width, index)
             self.generic.wrote(width, index)
@@ -312,10 +315,10 @@ class Memory:
                 CudaError.ILLEGAL_ADDRESS,
             )
 
-    def check_global(self, address: int, size: int, what: str) -> None:
+    def check_global(self, address: int, size: int, what: str, *, written: bool = False) -> None:
         """Check a range of global memory, as `Allowed.check`."""
         if self.allowed is not None:
-            self.allowed.check(address, size, what)
+            self.allowed.check(address, size, what, written=written)
 
     def peer(self, address: Array, rank: Any, group: Group) -> Array:
         """Return a shared address in another block of the cluster (``mapa``), of the width of ``address``."""

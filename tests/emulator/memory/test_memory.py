@@ -107,3 +107,28 @@ def test_memory_between_operands_may_not_be_touched() -> None:
     with pytest.raises(FaultError, match="bulk touches 16 bytes at global address 0x2000"):
         allowed.check(0x2000, 16, "bulk")
     assert Allowed([]).wrong(0x1000, 1).all()
+
+
+def test_what_may_only_be_read_may_not_be_written() -> None:
+    room = np.zeros(1, np.uint32)
+    allowed = Allowed([(0x1000, 0x1010)], [(0x1010, 0x1020)]).with_arrays([room])
+    addresses = np.array([0x100C, 0x1010, 0x100E, 0x1020, room.ctypes.data], np.uint64)
+    assert allowed.wrong(addresses, 4).tolist() == [False, False, False, True, False]
+    assert allowed.wrong(addresses, 4, written=True).tolist() == [False, True, True, True, False]
+    allowed.check(0x1010, 16, "bulk")
+    with pytest.raises(FaultError, match="0x1010, in an operand that may only be read"):
+        allowed.check(0x1010, 16, "bulk", written=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "st.global.b32 [%out], %tid;",
+        "st.b32 [%out], %tid;",
+        "red.global.add.u32 [%out], 1;",
+        "atom.global.exch.b32 %y, [%out], %tid;",
+    ],
+)
+def test_every_way_to_write_is_checked_as_a_write(text: str) -> None:
+    with pytest.raises(FaultError, match="in an operand that may only be read"):
+        run(f"{OWN} {text}", [numbers(64)], only_read=True)

@@ -25,7 +25,8 @@ from tests.emulator.fault import CudaError, FaultError
 from tests.emulator.machine.schedule import EAGER, Schedule
 from tests.emulator.memory.allowed import Allowed
 from tests.emulator.ptx import fat_binary
-from tests.emulator.runtime.devices import attributes, runs_on
+from tests.emulator.runtime import limits
+from tests.emulator.runtime.devices import attributes
 from tests.emulator.runtime.launch import Conditions, Launch, launch
 from tests.emulator.runtime.module import LoadedModule
 from tests.emulator.threads.lanes import Shape
@@ -141,17 +142,10 @@ class Runtime:
         target = self._target
         assert target is not None, "a launch outside of Runtime.on"
         module = self._module(image, name)
-        if not runs_on(module.target, target):
-            reason = f"{name} is for {module.target}, the device is {target.name}"
-            raise FaultError(reason, CudaError.NO_KERNEL_IMAGE_FOR_DEVICE)
         grid_x, grid_y, grid_z, x, y, z, *cluster = extents
         shape = Shape((grid_x, grid_y, grid_z), (x, y, z), (cluster[0], cluster[1], cluster[2]))
-        kernel = module.kernel(name)
-        most = target.shared_per_block
-        if kernel.static_shared + shared > most:
-            reason = f"{name}: {kernel.static_shared} + {shared} bytes of shared memory of {most}"
-            raise FaultError(reason, CudaError.INVALID_VALUE)
-        sizes = enumerate(size for _, size in kernel.parameters)
+        limits.check(module, name, shape, shared, target)
+        sizes = enumerate(size for _, size in module.kernel(name).parameters)
         data = [ctypes.string_at(arguments[place], size) for place, size in sizes]
         done = launch(module, name, shape, data, shared_bytes=shared, conditions=self._conditions)
         self._launches.append(done)

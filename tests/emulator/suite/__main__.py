@@ -2,31 +2,37 @@
 
     python -m tests.emulator.suite [--family sm90 ...] [--case NAME ...] [--limit-s 600] [--again] [--built]
 
-At the end it names the cases that are still to run, by family.
+Of a row with another source only the eager schedule is run where its launches run the same PTX as before. At the end the command
+names the cases that are wrong, which have no row, and those that are still to run, by family.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from inductor_plugin.errors import KernelError
 from tests.emulator.fault import FaultError
 from tests.emulator.kernels import build
-from tests.emulator.machine.schedule import EAGER
+from tests.emulator.machine.schedule import EAGER, Schedule
 from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import row as table
 from tests.emulator.suite.entry import Entry, entries
-from tests.emulator.suite.row import Row, counts_of, rounded, versions
+from tests.emulator.suite.row import Row, Verdict, counts_of, ptx_of, rounded, versions
 
 _BATCH = 6
 """Kernels of a unit: more take more memory than two compilers have on a machine of 8 GB."""
+_SHORTEST_S = 0.1
+"""Written for a case that is faster: 0 is a time that nobody has measured."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing; return 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.emulator.suite", description=__doc__)
     parser.add_argument("--family", action="append", help="only cases of it: sm80, sm90, tree ...")
@@ -34,37 +40,68 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no case after it")
     parser.add_argument("--again", action="store_true", help="run what is in the table, too")
     parser.add_argument("--built", action="store_true", help="only kernels that are compiled")
-    arguments = parser.parse_args()
+    given = parser.parse_args(arguments)
     chosen = [
         entry
         for entry in entries().values()
-        if entry.family in (arguments.family or [entry.family])
-        and entry.name in (arguments.case or [entry.name])
+        if entry.family in (given.family or [entry.family])
+        and entry.name in (given.case or [entry.name])
     ]
-    rows = {} if arguments.again else table.read()
-    missing = [entry for entry in chosen if not _done(entry, rows.get(entry.name))]
-    if arguments.built:
+    rows = {} if given.again else table.read()
+    missing = [entry for entry in chosen if not is_done(entry, rows.get(entry.name))]
+    if given.built:
         missing = [each for each in missing if not each.config or build.is_built(each.config)]
     print(f"{len(chosen)} cases, {len(missing)} of them to run", flush=True)
-    runtime, ends, wrong = Runtime(build.CACHE), time.monotonic() + arguments.limit_s, 0
-    right: set[str] = set()
+    ends = time.monotonic() + given.limit_s
+    right, wrong = run(Runtime(build.CACHE), missing, ends, again=given.again)
+    rows = {} if given.again else table.read()
+    print(*left_lines(chosen, rows, right), sep="\n")
+    print(*(f"wrong: {name}: {text}" for name, text in wrong.items()), sep="\n", flush=True)
+    return 1 if wrong else 0
+
+
+def run(
+    runtime: Runtime,
+    missing: Sequence[Entry],
+    ends: float,
+    path: Path = table.TABLE,
+    *,
+    again: bool = False,
+) -> tuple[set[str], dict[str, str]]:
+    """Run cases and write the table after each: a row of what is right, none of what is wrong.
+
+    Args:
+        runtime: Runs them.
+        missing: The cases.
+        ends: Time of `time.monotonic` after which none is begun.
+        path: The table.
+        again: Whether no row of the table counts.
+
+    Returns:
+        The names of those that are right, and what is wrong with the others that were run.
+    """
+    right, wrong = set[str](), dict[str, str]()
     for first in range(0, len(missing), _BATCH):
         if time.monotonic() > ends:
             break
         part = missing[first : first + _BATCH]
-        build.libraries([entry.config for entry in part if entry.config], runtime.cudart)
+        if configs := [entry.config for entry in part if entry.config]:
+            build.libraries(configs, runtime.cudart)
         for entry in part:
             if time.monotonic() > ends:
                 break
-            row, text = row_of(runtime, entry)
-            wrong += bool(text)
-            right |= set() if text else {entry.name}
+            old = None if again else table.read(path).get(entry.name)
+            row, text = row_of(runtime, entry, old)
+            rows = table.read(path)  # another process may have added some
+            if text:
+                wrong[entry.name] = text
+                rows.pop(entry.name, None)
+            else:
+                right.add(entry.name)
+                rows[entry.name] = row
             print(f"{entry.name}: {text or row.errors}", flush=True)
-            rows = table.read() | {entry.name: row}  # another process may have added some
-            table.write(rows.values(), _facts())
-    rows = {} if arguments.again else table.read()
-    print(*left_lines(chosen, rows, right), sep="\n", flush=True)
-    return 1 if wrong else 0
+            table.write(rows.values(), _facts(), path)
+    return right, wrong
 
 
 def left_lines(
@@ -85,41 +122,75 @@ def left_lines(
         left = [
             entry.name
             for entry in cases
-            if entry.name not in right and not _done(entry, rows.get(entry.name))
+            if entry.name not in right and not is_done(entry, rows.get(entry.name))
         ]
         named = "".join(f"\n  {name}" for name in left)
         lines.append(f"{family}: {len(left)} of {len(cases)} cases still to run{named}")
     return lines
 
 
-def _done(entry: Entry, row: Row | None) -> bool:
-    wanted = {str(schedule) for schedule in entry.schedules}
-    return row is not None and row.source == entry.source and set(row.errors) >= wanted
+def is_done(entry: Entry, row: Row | None) -> bool:
+    """Return whether a case has a whole row of its source."""
+    return row is not None and row.source == entry.source and _is_whole(entry, row)
 
 
-def row_of(runtime: Runtime, entry: Entry) -> tuple[Row, str]:
-    """Return the row of a case, and what is wrong with it."""
+def _is_whole(entry: Entry, row: Row) -> bool:
+    """Return whether a row has a verdict of each schedule of its case, and a time."""
+    return set(row.errors) >= {str(each) for each in entry.schedules} and row.seconds > 0
+
+
+def row_of(runtime: Runtime, entry: Entry, old: Row | None = None) -> tuple[Row, str]:
+    """Return the row of a case, and what is wrong with it.
+
+    Args:
+        runtime: Runs it.
+        entry: The case.
+        old: Its row of another source: its verdicts stay where the eager schedule is right and runs the same PTX.
+    """
     row = Row(entry.family, entry.name, entry.kernel, entry.gpu, entry.source)
     begin = time.monotonic()
-    for schedule in entry.schedules:
+    for schedule in sorted(entry.schedules, key=lambda each: each != EAGER):
         try:
             verdict = entry.run(runtime, schedule)
         except (FaultError, KernelError, PtxError) as error:
             return row, f"{schedule}: {error}"
-        if not verdict.error <= 1 or verdict.changed:
-            # Without this schedule the row is not whole: the case is run again.
-            return row, f"{schedule}: error {verdict.error}, {verdict.changed} bytes changed"
+        if text := _wrong(entry, schedule, verdict):
+            return row, text
         row.errors[str(schedule)] = rounded(verdict.error)
-        row.seconds = round(time.monotonic() - begin, 1)
+        row.seconds = max(_SHORTEST_S, round(time.monotonic() - begin, 1))
         if schedule == EAGER:
-            row.counts = counts_of(verdict.launches)
+            row.counts, row.ptx = counts_of(verdict.launches), ptx_of(verdict.launches)
+            if old is not None and row.ptx and old.ptx == row.ptx and _is_whole(entry, old):
+                errors = {str(each): old.errors[str(each)] for each in entry.schedules}
+                return replace(row, errors={**errors, **row.errors}, seconds=old.seconds), ""
     return row, ""
+
+
+def _wrong(entry: Entry, schedule: Schedule, verdict: Verdict) -> str:
+    """Return what is wrong with a case in a schedule; empty if nothing is."""
+    if not verdict.error <= 1 or verdict.changed:
+        return f"{schedule}: error {verdict.error}, {verdict.changed} bytes changed"
+    left = [line for launch in verdict.launches for line in launch.unfinished]
+    return f"{schedule}: {left[0]}" if left and not entry.leaves_stores else ""
 
 
 def _facts() -> dict[str, str]:
     """Return what the table depends on besides the kernels."""
-    unit = "what the product accepts (problem/tolerance.py) against float64"
-    return {**versions(), "unit of errors": unit}
+    return {
+        **versions(),
+        "torch": _version("torch"),
+        "triton": _version("triton"),
+        "unit of errors": "what the product accepts (problem/tolerance.py) against float64; of Triton's templates the tolerance "
+        "of their tests in the interpreter (tests/support)",
+    }
+
+
+def _version(package: str) -> str:
+    """Return the version of a package, empty if it is not installed: torch for CPUs comes without Triton."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ from tests.emulator.suite import heads, products, templates, trees
 from tests.emulator.suite.row import Verdict
 from tests.support.repository import REPOSITORY
 
-RANDOM = Schedule(late=True, ahead="random", seed=5)
-SCHEDULES = (WATCHED, *ALL, RANDOM)
+SCHEDULES = (WATCHED, *ALL, templates.RANDOM)
 """Those that every CUTLASS kernel runs in."""
 
 
@@ -54,6 +53,11 @@ class Entry:
         """Name of the kernel."""
         return self.template if self.config is None else self.config.name
 
+    @property
+    def leaves_stores(self) -> bool:
+        """Whether its kernel ends without waiting for its last TMA stores, as CUTLASS's for sm_100 do (README.md)."""
+        return self.gpu == "B200" and not self.template
+
     @functools.cached_property
     def source(self) -> str:
         """Digest of the kernel's source, or of what generates it."""
@@ -62,12 +66,16 @@ class Entry:
 
 
 def _text_of(name: str) -> str:
-    """Return the text of a Triton template."""
+    """Return the text of a Triton template: what is filled in, and the modules that say with what."""
     kind = name.removeprefix("triton_")
     attention = kind.startswith("attention")
     folder = REPOSITORY / "templates" / ("triton_attention" if attention else "triton")
     kind = kind.removeprefix("attention").removeprefix("_") or "forward"
-    return (folder / f"{kind}.jinja").read_text(encoding="utf-8")
+    own = folder / f"{kind}.jinja"
+    others = {path.stem for path in folder.glob("*.jinja")} - {kind}
+    modules = [path for path in sorted(folder.glob("*.py")) if path.stem not in others]
+    shared = [folder.parent / "attention_math.py"] if attention else []
+    return "\n".join(path.read_text(encoding="utf-8") for path in (own, *modules, *shared))
 
 
 def _product(name: str, product: products.Product) -> Entry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections import Counter, defaultdict
@@ -12,6 +13,7 @@ from typing import Any
 
 from inductor_plugin.kernels import nvcc
 from inductor_plugin.kernels.nvcc import Toolkit
+from tests.emulator.ptx.digest import digest
 from tests.emulator.runtime.launch import Launch
 from tests.support.repository import REPOSITORY
 
@@ -46,7 +48,8 @@ class Row:
         source: Digest of the kernel's source, where it has one of its own.
         errors: Verdict of each schedule by its name: the error.
         counts: What the kernel does, see `counts_of`; the same in all schedules but for waits.
-        seconds: How long all schedules took together, without compiling.
+        seconds: How long all schedules took together, without compiling; 0 in rows whose time nobody has measured.
+        ptx: Digest of what its launches ran, see `ptx_of`; with it, a row of another source may still be right.
     """
 
     family: str
@@ -57,6 +60,7 @@ class Row:
     errors: dict[str, float] = field(default_factory=dict[str, float])
     counts: dict[str, int] = field(default_factory=dict[str, int])
     seconds: float = 0.0
+    ptx: str = ""
 
 
 def read(path: Path = TABLE) -> dict[str, Row]:
@@ -99,6 +103,15 @@ def versions() -> dict[str, str]:
 def rounded(error: float) -> float:
     """Return an error with three digits; JSON has no infinity."""
     return float(f"{min(error, 1e9):.3g}")
+
+
+def ptx_of(launches: Iterable[Launch]) -> str:
+    """Return a digest of what launches ran: the kernels' PTX, their grids, blocks, clusters and shared memory."""
+    lines = [
+        f"{digest(launch.text, launch.name)} {launch.shape} {launch.shared_bytes}"
+        for launch in launches
+    ]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
 
 
 def counts_of(launches: Iterable[Launch]) -> dict[str, int]:

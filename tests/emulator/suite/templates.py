@@ -10,28 +10,30 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
 from torch.utils import _triton
 
 from inductor_plugin.aot.fake_device import as_target
-from inductor_plugin.problem.target import target
+from inductor_plugin.problem.target import Target, target
 from inductor_plugin.templates.triton_attention.block import ForwardBlock
 from tests.emulator.kernels import triton
 from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.suite.row import Verdict
 from tests.support.attention import backward_cases, forward_cases
 from tests.support.attention.lowering import graph, module_of
-from tests.support.triton.lowering import Contract, as_float, codes
+from tests.support.triton.lowering import Case, Contract, as_float, codes
 from tests.support.triton.products import decode, fp8, int4, persistent_tma, split_k
 
 LAST = Schedule(late=True, ahead="last")
-SCHEDULES = (WATCHED, EAGER, LATE, LAST)
+RANDOM = Schedule(late=True, ahead="random", seed=5)
+SCHEDULES = (WATCHED, EAGER, LATE, LAST, RANDOM)
 """Of all templates; compiling takes longer than running, and is done once for all of them."""
 GPUS = {80: "A100", 90: "H100", 100: "B200"}
 SPECIALIZED = ForwardBlock(128, 128, 3, 4, tma=True, specialize=True)
@@ -58,6 +60,18 @@ _PRODUCTS: dict[str, tuple[Contract, tuple[str, ...]]] = {
     "int4": (int4.CONTRACT, ("eight inner tiles", "a long group and relu", "padded rows")),
 }
 """Cases of each template that run on every architecture it is for."""
+_EPILOGUES = {
+    "decode": "gelu",
+    "split_k": "a bias added",
+    "persistent_tma": "a residual",
+    "fp8": "a cast to float32",
+    "int4": "gelu",
+}
+"""The fused epilogue of each template that runs there, too."""
+_FEW = {"persistent_tma": ("a batch, odd sizes", 2), "fp8": ("1x128 and 128x128", 1)}
+"""Cases that also run on a part of a GPU, so many multiprocessors, of which some compute several tiles."""
+_MASK_SIZES = (70, 130)
+"""Queries and keys of the masks that run: several blocks, and another place of the diagonal by each corner."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,7 @@ class Compiled:
 
 
 @contextmanager
-def _lowering(gpu: str) -> Generator[None]:
+def _lowering(gpu: Target) -> Generator[None]:
     """Lower for a GPU that is not there; nothing is kept of it."""
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -84,40 +98,47 @@ def _lowering(gpu: str) -> Generator[None]:
         as_target(gpu),
     ):
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(Path(folder)))
-        patch.setattr(_triton, "has_triton_tma_device", lambda: target(gpu).capability[0] >= 9)
+        patch.setattr(_triton, "has_triton_tma_device", lambda: gpu.capability[0] >= 9)
         yield
 
 
+def _case(template: str, name: str) -> Case:
+    """Return a case of a template's contract, or its epilogue of that name."""
+    contract, _ = _PRODUCTS[template]
+    return contract.cases[name] if name in contract.cases else contract.epilogues[0][name]
+
+
 @functools.cache
-def _product_code(template: str, name: str, gpu: str) -> str:
+def _product_code(template: str, name: str, gpu: Target) -> str:
     contract, _ = _PRODUCTS[template]
     with _lowering(gpu):
-        (code,) = codes([(contract.template, name, contract.cases[name])])
+        (code,) = codes([(contract.template, name, _case(template, name))])
     return code
 
 
-def _product(template: str, name: str, gpu: str, schedule: Schedule) -> Verdict:
-    contract, _ = _PRODUCTS[template]
-    case, code = contract.cases[name], _product_code(template, name, gpu)
+def _product(template: str, name: str, gpu: Target, schedule: Schedule) -> Verdict:
+    case, code = _case(template, name), _product_code(template, name, gpu)
     tensors = case.tensors
-    ((output, *_),), launches = triton.outputs([(code, tensors)], target(gpu), schedule)
+    computed = triton.outputs([(code, tensors)], gpu, schedule)
+    ((output, *_),) = computed.results
     (expected,) = (case.reference or case.function)(*map(as_float, tensors))
     difference = (output.double() - expected).abs() / (1 + expected.abs())
     known = bool(torch.isfinite(output).all())
     error = float(difference.max()) / case.tolerance if known else torch.inf
-    return Verdict(error, 0, launches)
+    return Verdict(error, computed.changed, computed.launches)
 
 
 @functools.cache
 def _forward_code(trial: forward_cases.Trial, gpu: str) -> str:
     problem = forward_cases.problem_of(trial.case, forward_cases.operands_of(trial), target(gpu))
-    with _lowering(gpu), graph():
+    with _lowering(target(gpu)), graph():
         return module_of(problem, forward_cases.candidate_of(trial, problem))
 
 
 def _forward(trial: forward_cases.Trial, gpu: str, schedule: Schedule) -> Verdict:
     operands, code = forward_cases.operands_of(trial), _forward_code(trial, gpu)
-    (results,), launches = triton.outputs([(code, list(operands.values()))], target(gpu), schedule)
+    computed = triton.outputs([(code, list(operands.values()))], target(gpu), schedule)
+    (results,) = computed.results
     out, lse = forward_cases.expected_of(trial, operands)
     case = trial.case
     rows = slice(sum(case.queries) if isinstance(case.queries, tuple) else None)
@@ -126,7 +147,7 @@ def _forward(trial: forward_cases.Trial, gpu: str, schedule: Schedule) -> Verdic
         rows = rows if case.varlen else slice(None)
         wrong = forward_cases.error_of(results[1][..., rows], lse[..., rows])
         error = max(error, wrong / _LSE)
-    return Verdict(error, 0, launches)
+    return Verdict(error, computed.changed, computed.launches)
 
 
 _LSE = 2e-5
@@ -141,16 +162,18 @@ def _forward_tolerance(trial: forward_cases.Trial) -> float:
 def _backward_code(trial: backward_cases.Trial, gpu: str) -> str:
     operands, _ = backward_cases.operands_of(trial.case)
     problem = backward_cases.problem_of(trial.case, operands, target(gpu))
-    with _lowering(gpu), graph():
+    with _lowering(target(gpu)), graph():
         return module_of(problem, backward_cases.candidate_of(trial, problem))
 
 
 def _backward(trial: backward_cases.Trial, gpu: str, schedule: Schedule) -> Verdict:
     operands, expected = backward_cases.operands_of(trial.case)
     code = _backward_code(trial, gpu)
-    (results,), launches = triton.outputs([(code, list(operands.values()))], target(gpu), schedule)
-    errors = backward_cases.errors(results, expected).values()
-    return Verdict(max(errors) / backward_cases.TOLERANCE[trial.case.dtype], 0, launches)
+    computed = triton.outputs([(code, list(operands.values()))], target(gpu), schedule)
+    (results,) = computed.results
+    error = max(backward_cases.errors(results, expected).values())
+    share = error / backward_cases.TOLERANCE[trial.case.dtype]
+    return Verdict(share, computed.changed, computed.launches)
 
 
 def _runs(gpu: str, block: object) -> bool:
@@ -163,11 +186,29 @@ def _has(gpu: str, dtype: torch.dtype) -> bool:
     return target(gpu).capability >= (8, 9) or dtype != forward_cases.NARROW
 
 
-def _forwards(gpu: str) -> dict[str, forward_cases.Trial]:
-    """Return two attentions of each group on Hopper, one elsewhere."""
-    chosen: dict[str, forward_cases.Trial] = {}
+_Trial = TypeVar("_Trial", forward_cases.Trial, backward_cases.Trial)
+
+
+def _masks(trials: Iterable[_Trial]) -> dict[str, _Trial]:
+    """Return a trial for each kind of mask: which sides it limits, and from which corner."""
+    kinds: dict[tuple[bool, bool, bool], _Trial] = {}
+    for trial in trials:
+        case, mask = trial.case, trial.case.mask
+        hides = mask != forward_cases.MASKS[-1]
+        if trial.group == "masks" and (case.queries, case.keys) == _MASK_SIZES and hides:
+            kinds.setdefault((mask.left >= 0, mask.right >= 0, mask.bottom_right), trial)
+    return {f"masks {number}": trial for number, trial in enumerate(kinds.values(), 1)}
+
+
+def forwards(gpu: str) -> dict[str, forward_cases.Trial]:
+    """Return each kind of mask, and of each other group two attentions on Hopper, one elsewhere."""
+    chosen = _masks(forward_cases.trials())
     for number, trial in enumerate(forward_cases.fast()):
-        if not _runs(gpu, trial.kernel) or not _has(gpu, trial.case.dtype):
+        if (
+            trial.group == "masks"
+            or not _runs(gpu, trial.kernel)
+            or not _has(gpu, trial.case.dtype)
+        ):
             continue
         if gpu == "H100" or number % 2:
             kernel = SPECIALIZED if trial.kernel == forward_cases.SPECIALIZED else trial.kernel
@@ -175,12 +216,19 @@ def _forwards(gpu: str) -> dict[str, forward_cases.Trial]:
     return chosen
 
 
-def _backwards(gpu: str) -> dict[str, backward_cases.Trial]:
-    """Return one gradient of each group."""
-    chosen: dict[str, backward_cases.Trial] = {}
+def backwards(gpu: str) -> dict[str, backward_cases.Trial]:
+    """Return two gradients of each group, with the other GPUs' all of `backward_cases.fast`, and a third of the masks' kinds."""
+    place = list(GPUS.values()).index(gpu)
+    kinds = list(_masks(backward_cases.trials()).items())
+    chosen = dict(kinds[place :: len(GPUS)])
+    groups: dict[str, list[backward_cases.Trial]] = {}
     for trial in backward_cases.fast():
         if _runs(gpu, trial.blocks):
-            chosen[trial.group] = trial
+            groups.setdefault(trial.group, []).append(trial)
+    for group, (*others, last) in groups.items():
+        chosen[group] = last
+        if group != "masks":
+            chosen[f"{group}, another"] = others[place % len(others)]
     return chosen
 
 
@@ -194,14 +242,19 @@ def _cases() -> dict[str, Compiled]:
 
     for template, (contract, names) in _PRODUCTS.items():
         for arch in contract.archs:
-            for name in names:
-                run = functools.partial(_product, template, name, GPUS[arch])
-                add(template, name, GPUS[arch], run)
+            gpu = target(GPUS[arch])
+            for name in (*names, _EPILOGUES[template]):
+                add(template, name, gpu.name, functools.partial(_product, template, name, gpu))
+            if template in _FEW:
+                name, count = _FEW[template]
+                part = replace(gpu, multiprocessors=count)
+                run = functools.partial(_product, template, name, part)
+                add(template, f"{name}, multiprocessors: {count}", gpu.name, run)
     for gpu in GPUS.values():
-        for name, forward in _forwards(gpu).items():
+        for name, forward in forwards(gpu).items():
             kind = "attention_decode" if forward.group == "decode" else "attention"
             add(kind, name, gpu, functools.partial(_forward, forward, gpu))
-        for name, backward in _backwards(gpu).items():
+        for name, backward in backwards(gpu).items():
             run = functools.partial(_backward, backward, gpu)
             add("attention_backward", name, gpu, run)
     return result

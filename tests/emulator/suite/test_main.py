@@ -1,31 +1,44 @@
-"""What the suite's command says at its end."""
+"""What the suite's command writes and says, and when it runs a case again."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from tests.emulator.machine.schedule import EAGER, LATE, Schedule
+from tests.emulator.runtime.launch import Launch
 from tests.emulator.runtime.runtime import Runtime
-from tests.emulator.suite.__main__ import left_lines, row_of
+from tests.emulator.snippet import module
+from tests.emulator.suite import row as table
+from tests.emulator.suite.__main__ import is_done, left_lines, row_of, run
 from tests.emulator.suite.entry import Entry
-from tests.emulator.suite.row import Row, Verdict
+from tests.emulator.suite.products import SM100
+from tests.emulator.suite.row import Row, Verdict, ptx_of
+from tests.emulator.threads.lanes import Shape
+
+NO_RUNTIME = cast("Runtime", None)
+RIGHT = Verdict(0.5, 0, [])
 
 
-def entry_of(family: str, name: str, last: Verdict | None = None) -> Entry:
+def entry_of(family: str, name: str, last: Verdict = RIGHT) -> Entry:
     """Return a case that is right when it is run early; ``last`` is what is seen of it when it is run late."""
 
-    def run(runtime: Runtime, schedule: Schedule) -> Verdict:
+    def verdict(runtime: Runtime, schedule: Schedule) -> Verdict:
         del runtime
-        return last if last is not None and schedule == LATE else Verdict(0.5, 0, [])
+        return last if schedule == LATE else RIGHT
 
-    return Entry(family, name, "H100", run, template="triton_decode", schedules=(EAGER, LATE))
+    return Entry(family, name, "H100", verdict, template="triton_decode", schedules=(LATE, EAGER))
 
 
 def recorded(entry: Entry, *schedules: Schedule, source: str = "") -> Row:
     errors = {str(schedule): 0.5 for schedule in schedules}
-    return Row(entry.family, entry.name, "", "H100", source or entry.source, errors)
+    row = Row(entry.family, entry.name, "", "H100", source or entry.source, errors)
+    row.seconds = 2.5
+    return row
 
 
 WHOLE, HALF, OLD, NEW = (entry_of("first", name) for name in ("whole", "half", "old", "new"))
@@ -54,14 +67,115 @@ def test_of_all_cases_again_those_count_that_were_run_now() -> None:
     assert left_lines((WHOLE, NEW), {}, {"new"}) == ["first: 1 of 2 cases still to run\n  whole"]
 
 
+def test_a_row_without_a_time_is_not_done() -> None:
+    assert is_done(WHOLE, ROWS["whole"])
+    assert not is_done(WHOLE, replace(ROWS["whole"], seconds=0.0))
+    row, _ = row_of(NO_RUNTIME, WHOLE)
+    assert row.seconds > 0
+
+
+def launched(
+    line: str = "mov.u32 %r1, 1;", grid: int = 1, unfinished: tuple[str, ...] = ()
+) -> Launch:
+    text = module(f".reg .b32 %r<3>; {line}", 0)
+    shape = Shape((grid, 1, 1), (32, 1, 1))
+    return Launch("k", shape, 0, 0.0, 0, 0, 0, unfinished, frozenset(), text)
+
+
+LEFT = Verdict(0.5, 0, [launched(unfinished=("1 loads were never waited for",))])
+
+
 @pytest.mark.parametrize(
-    "last", [Verdict(1.5, 0, []), Verdict(float("nan"), 0, []), Verdict(0.5, 3, [])]
+    "last", [Verdict(1.5, 0, []), Verdict(float("nan"), 0, []), Verdict(0.5, 3, []), LEFT]
 )
-def test_a_case_that_is_wrong_in_its_last_schedule_has_no_whole_row(last: Verdict) -> None:
+def test_a_case_that_is_wrong_in_its_last_schedule_has_no_row(
+    last: Verdict, tmp_path: Path
+) -> None:
     wrong = entry_of("first", "wrong", last)
-    row, text = row_of(cast("Runtime", None), wrong)
-    assert text.startswith("late: error ")
+    row, text = row_of(NO_RUNTIME, wrong)
+    assert text.startswith("late: ")
     assert row.errors == {"eager": 0.5}
-    assert left_lines((wrong,), {"wrong": row}, ()) == ["first: 1 of 1 cases still to run\n  wrong"]
-    row, text = row_of(cast("Runtime", None), WHOLE)
+    path = tmp_path / "table.json"
+    table.write([recorded(wrong, EAGER, LATE), ROWS["whole"]], {}, path)
+    right, said = run(NO_RUNTIME, [wrong, NEW], time.monotonic() + 60, path)
+    assert (right, said) == ({"new"}, {"wrong": text})
+    assert sorted(table.read(path)) == ["new", "whole"]
+    row, text = row_of(NO_RUNTIME, WHOLE)
     assert (text, row.errors) == ("", {"eager": 0.5, "late": 0.5})
+
+
+def test_stores_that_nobody_waits_for_are_right_where_the_kernel_is_known_for_it() -> None:
+    def verdict(runtime: Runtime, schedule: Schedule) -> Verdict:
+        del runtime, schedule
+        return LEFT
+
+    for gpu, text in (("B200", ""), ("H100", "late: 1 loads were never waited for")):
+        entry = Entry("x", "x", gpu, verdict, lambda: SM100, schedules=(LATE,))
+        assert row_of(NO_RUNTIME, entry)[1] == text
+
+
+def test_a_row_of_another_source_keeps_its_verdicts_while_its_launches_run_the_same(
+    tmp_path: Path,
+) -> None:
+    ran: list[Schedule] = []
+    launch = launched()
+
+    def verdict(runtime: Runtime, schedule: Schedule) -> Verdict:
+        del runtime
+        ran.append(schedule)
+        return Verdict(0.25, 0, [launch])
+
+    entry = Entry("a", "case", "H100", verdict, template="triton_decode", schedules=(LATE, EAGER))
+    old = recorded(entry, EAGER, LATE, source="of before")
+    old.ptx = ptx_of([launch])
+    path = tmp_path / "table.json"
+    table.write([old], {}, path)
+    run(NO_RUNTIME, [entry], time.monotonic() + 60, path)
+    row = table.read(path)["case"]
+    assert ran == [EAGER]
+    assert is_done(entry, row)
+    assert (row.errors, row.seconds, row.ptx) == ({"late": 0.5, "eager": 0.25}, 2.5, old.ptx)
+    others = (replace(old, ptx="another"), replace(old, ptx=""), replace(old, seconds=0.0))
+    for changed in (*others, recorded(entry, EAGER, source="of before")):
+        ran.clear()
+        assert row_of(NO_RUNTIME, entry, changed)[0].errors == {"eager": 0.25, "late": 0.25}
+        assert ran == [EAGER, LATE]
+    ran.clear()
+    table.write([old], {}, path)
+    run(NO_RUNTIME, [entry], time.monotonic() + 60, path, again=True)
+    assert ran == [EAGER, LATE]
+
+
+def test_the_digest_of_launches_is_of_what_they_run() -> None:
+    same = launched()
+    assert ptx_of([same]) == ptx_of([replace(same, text=same.text + "// a comment\n")])
+    others = [launched("mov.u32 %r1, 2;"), launched(grid=2), replace(same, shared_bytes=16)]
+    assert len({ptx_of([each]) for each in (same, *others)}) == 4
+    assert ptx_of([]) == ""
+
+
+def test_a_triton_row_is_of_its_template_and_of_what_fills_it_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stock = Path.read_text
+
+    def sources(name: str) -> tuple[str, str]:
+        def read(path: Path, *facts: str, **options: str) -> str:
+            text = stock(path, *facts, **options)
+            return text + "#" if path.name == name else text
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_text", read)
+            kinds = ("triton_decode", "triton_attention")
+            product, attention = (
+                replace(entry_of("a", "x"), template=kind).source for kind in kinds
+            )
+        return product, attention
+
+    product, attention = sources("nothing")
+    assert sources("product.py")[0] != product
+    assert sources("decode.jinja")[0] != product
+    assert sources("block.py") == (product, sources("block.py")[1])
+    assert sources("block.py")[1] != attention
+    assert sources("attention_math.py")[1] != attention
+    assert sources("split_k.py") == (product, attention)

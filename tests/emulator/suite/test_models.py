@@ -32,6 +32,9 @@ PLAIN = [
 ]
 """Products that read their two factors and nothing else."""
 
+IS_COUNTED_ONCE = {name: name.startswith("sm80") or ROWS[name].ptx != "" for name in COUNTED}
+"""Rows whose TMA stores count once a warp, not once a lane: those without TMA, and those that have a digest of their PTX."""
+
 
 def shape_of(case: Case) -> GemmShape:
     a, b, out = (dtype_name(DTYPES[each]) for each in (case.config.a, case.config.b, case.config.d))
@@ -69,6 +72,13 @@ def test_loads_are_those_of_whole_tiles(name: str) -> None:
     padding *= ceil_div(case.k, config.k) * config.k / case.k
     added = grid.rows / rows * grid.columns / columns
     assert counted <= predicted(CASES[name]).loaded <= counted * padding * added
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if IS_COUNTED_ONCE[name]])
+def test_writes_are_those_of_the_result(name: str) -> None:
+    case = CASES[name].case
+    item = DTYPES[case.config.d].itemsize
+    assert ROWS[name].counts["global written"] == case.m * case.n * item * max(case.batch, 1)
 
 
 def test_a_product_with_a_swizzle_is_among_them() -> None:

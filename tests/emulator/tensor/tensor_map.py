@@ -109,7 +109,7 @@ class TensorMap:
         view = view_at(begin, tuple(shape[::-1]), kind, self.strides[::-1])
         return view, tuple(inside[::-1])
 
-    def check_window(self, view: Array, memory: Memory) -> None:
+    def check_window(self, view: Array, memory: Memory, *, written: bool = False) -> None:
         """Check the first and the last element of a window; all others lie between them.
 
         Raises:
@@ -118,8 +118,8 @@ class TensorMap:
         first = int(view.ctypes.data)
         steps = zip(view.shape, view.strides, strict=True)
         last = first + sum((extent - 1) * stride for extent, stride in steps)
-        memory.check_global(first, self.item, "TMA")
-        memory.check_global(last, self.item, "TMA")
+        memory.check_global(first, self.item, "TMA", written=written)
+        memory.check_global(last, self.item, "TMA", written=written)
 
     def empty_box(self) -> Array:
         """Return a box of what is read outside of the tensor."""

@@ -114,6 +114,58 @@ def test_a_store_writes_or_adds_what_is_inside(
     assert np.array_equal(target, wanted.astype(dtype))
 
 
+@pytest.mark.parametrize(
+    ("guard", "column", "copies"),
+    [("@%p", "4", 1), ("", "4", 2), ("", "%col", 4)],
+    ids=["a lane", "two warps", "two columns a warp"],
+)
+def test_a_store_of_a_warp_counts_once_for_equal_operands(
+    guard: str, column: str, copies: int
+) -> None:
+    body = STORE.replace("OPCODE", PLAIN).replace("VALUE", "").replace("AWAIT", "")
+    body = body.replace("@%p cp.async.bulk.tensor", f"{guard} cp.async.bulk.tensor")
+    body = body.replace("{4, -2}", f"{{{column}, 0}}")
+    pair = ".reg .b32 %col; mov.u32 %col, %tid.x; and.b32 %col, %col, 1; mul.lo.u32 %col, %col, 8;"
+    target = np.zeros((4, 24), np.uint32)
+    done = run(pair + body, [encoded(map_of(target, (8, 4))), target], block=64)
+    box = 8 * 4 * 4
+    assert done.traffic["global written"] == copies * box
+    assert done.traffic["shared read"] == copies * box
+
+
+BYTES = (
+    STORE.replace("VALUE", "")
+    .replace("AWAIT", "")
+    .replace(
+        "@%p OPCODE [%map, {4, -2}], [%s];",
+        "cp.async.bulk.global.shared::cta.bulk_group [%out], [%s], 64;",
+    )
+)
+
+
+def test_stores_write() -> None:
+    target = np.zeros((4, 16), np.uint32)
+    boxes = STORE.replace("OPCODE", PLAIN).replace("VALUE", "").replace("AWAIT", "")
+    for body in (boxes, BYTES):
+        with pytest.raises(FaultError, match="in an operand that may only be read"):
+            run(body, [encoded(map_of(target, (16, 4))), target], block=64, only_read=True)
+
+
+def test_bulk_stores_of_a_warp_count_once_for_equal_operands() -> None:
+    target = np.zeros(64, np.uint32)
+    done = run(BYTES, [np.zeros(128, np.uint8), target], block=64)
+    assert done.traffic["global written"] == 2 * 64
+    assert target[:16].tolist() == list(range(1, 17))
+
+
+def test_reductions_of_a_warp_count_for_each_lane() -> None:
+    target = np.zeros((4, 16), np.uint32)
+    body = STORE.replace("@%p OPCODE", ADDED).replace("VALUE", "").replace("AWAIT", "")
+    done = run(body, [encoded(map_of(target, (16, 4))), target], block=64)
+    assert done.traffic["global written"] == 64 * 2 * 12 * 4
+    assert target[0, 4] == 64 * 33
+
+
 def test_a_store_that_is_not_waited_for_may_read_what_comes_later() -> None:
     late = (
         STORE.replace("OPCODE", PLAIN).replace("VALUE", "") + "bar.sync 0; st.shared.b32 [%y], 7;"

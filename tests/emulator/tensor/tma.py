@@ -47,6 +47,26 @@ _NUMBERS = {
 }
 
 
+class _Copies:
+    """Tells the stores of one instruction apart, of which lanes of a warp with equal operands make one together.
+
+    So ptxas compiles them, since a store twice is a store: to one instruction of a warp whose operands it knows to be equal, else to
+    a loop over those that differ. CUTLASS's epilogues store by whole warps. Of loads, which an mbarrier counts, and of
+    reductions it makes a loop over the lanes.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, ...]] = set()
+
+    def is_new(self, group: Group, place: int, *operands: Any) -> bool:
+        """Return whether no lane before in the warp of this one has the same operands."""
+        warp = int(group.lanes[place]) >> 5
+        copy = (warp, *(group.at(operand, place) for operand in operands))
+        new = copy not in self._seen
+        self._seen.add(copy)
+        return new
+
+
 def _targets(
     wave: Wave, group: Group, place: int, address: Any, mbarrier: Any, mask: Any
 ) -> Iterator[tuple[int, int]]:
@@ -127,10 +147,12 @@ def store_tensor(
 ) -> None:
     """Store a box to a position of a tensor, or combine it with what is there; nothing outside of the tensor."""
     wave.progress.events += 1
+    copies = _Copies()
     for place in group.active(guard):
         tensor = tensor_map.at(group.at(map_address, place))
         corner = _corner(tensor, position, group, place)
-        _count(wave, tensor, corner, "written")
+        if reduction or copies.is_new(group, place, map_address, *position, source):
+            _count(wave, tensor, corner, "written")
         address = group.at(source, place)
         wave.memory.check_shared(address, tensor.box_bytes, "TMA")
         pieces = tensor.pieces(address)
@@ -159,7 +181,7 @@ def _store_box(
     box = wave.memory.shared_words[16][pieces].view(tensor.word).reshape(shape)
     window = tensor.window(corner)
     if window is not None:
-        tensor.check_window(window[0], wave.memory)
+        tensor.check_window(window[0], wave.memory, written=True)
         _write(window[0], box[window[1]], reduction, tensor.element)
 
 
@@ -235,13 +257,15 @@ def store_bytes(
 ) -> None:
     """Store ``size`` bytes of each lane, or combine them as numbers of a PTX type with what is there."""
     wave.progress.events += 1
+    copies = _Copies()
     for place in group.active(guard):
         count, to, begin = (group.at(value, place) for value in (size, target, source))
         _check_bulk(count, to, begin)
-        if wave.memory.traffic is not None:
+        new = bool(reduction) or copies.is_new(group, place, target, size, source)
+        if wave.memory.traffic is not None and new:
             wave.memory.traffic.moved("global", "written", count)
             wave.memory.traffic.moved("shared", "read", count)
-        wave.memory.check_global(to, count, "cp.async.bulk")
+        wave.memory.check_global(to, count, "cp.async.bulk", written=True)
         wave.memory.check_shared(begin, count, "cp.async.bulk")
         words = np.arange(begin >> 4, (begin + count) >> 4)
         wave.memory.generic.check(16, words, "cp.async.bulk")
@@ -274,7 +298,7 @@ def replace_field(
     for place in group.active(guard):
         lane = group.part(np.arange(group.n) == place)
         where = group.all(address)[place : place + 1]
-        array, places = wave.memory.resolve(space, where, lane, 1)
+        array, places = wave.memory.resolve(space, where, lane, 1, written=True)
         begin = int(places[0])
         if array is wave.memory.shared:
             wave.memory.barriers.check(1, np.arange(begin, begin + tensor_map.SIZE))
@@ -287,7 +311,7 @@ def copy_map(wave: Wave, group: Group, target: Any, source: Any, size: int) -> N
     """Copy a tensor map from shared to global memory, once for each warp (``tensormap.cp_fenceproxy``)."""
     for place in group.first_of_warps(None):
         to, begin = group.at(target, place), group.at(source, place)
-        wave.memory.check_global(to, size, "tensormap.cp_fenceproxy")
+        wave.memory.check_global(to, size, "tensormap.cp_fenceproxy", written=True)
         wave.memory.check_shared(begin, size, "tensormap.cp_fenceproxy")
         ctypes.memmove(to, wave.memory.shared[begin : begin + size].tobytes(), size)
     wave.progress.events += 1

@@ -203,7 +203,8 @@ def _backwards(*grid: int) -> Any:
         builder.set_grid_idx = forwards
 
 
-def _dirty(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+def dirty(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Return a buffer of a generated module, full of NaN."""
     tensor = torch.empty_strided(size, stride, dtype=dtype)
     storage: Any = tensor.untyped_storage()
     storage.fill_(0xFF)
@@ -230,7 +231,7 @@ def loaded(
     stub.triton, stub.wait = kernel, lambda compiler, scope: None
     scope: dict[str, Any] = {"__name__": "generated"}
     exec(compile(code, "generated.py", "exec"), scope)
-    scope["empty_strided_cuda"] = _dirty
+    scope["empty_strided_cuda"] = dirty
     scope["get_raw_stream"] = lambda index: 0
     return lambda tensors: scope["call"](_arguments(code, tensors))
 

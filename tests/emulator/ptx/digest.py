@@ -1,0 +1,65 @@
+"""Digest of a kernel's PTX: equal where two compilations run the same instructions, whatever else differs between their texts.
+
+A text also has places in source files, names after a digest of the source, and other kernels of one unit; none of it runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+
+from tests.emulator.ptx.statements import Statement, statements
+from tests.emulator.ptx.syntax import PtxError
+
+_NAMED = re.compile(r"\b(?:entry|func)\s+(?:\.\w+\s+)*(?:\([^)]*\)\s*)?([\w$]+)")
+_OF_THE_FILE = re.compile(r"(?:_INTERNAL_|_GLOBAL__N__)\w*?_cpp_[0-9a-f]{8}")
+"""What nvcc puts into names of a file's own things."""
+_BLOCK = re.compile(r"(\$L__BB)\d+_")
+"""Labels have the function's number in its file."""
+_DEBUGGING = re.compile(r"\$L__(?:tmp|func)\w*")
+
+
+def digest(text: str, kernel: str) -> str:
+    """Return a digest of what a kernel of a module runs: its target, its code and the variables that it names.
+
+    Args:
+        text: The module.
+        kernel: Name of the kernel.
+
+    Raises:
+        PtxError: There is no such kernel, or the text ends within a statement.
+    """
+    target, function, declared = "", list[str](), list[str]()
+    inside, depth = False, 0
+    for piece in statements(text):
+        if piece.text.startswith(".target"):
+            target = piece.text
+        elif piece.kind == "head":
+            named = _NAMED.search(piece.text)
+            inside = named is not None and named[1] == kernel
+        depth += {"open": 1, "close": -1}.get(piece.kind, 0)
+        if inside:
+            function += _lines(piece)
+        elif piece.kind == "code" and not depth:
+            declared.append(piece.text)
+        if piece.kind == "close" and not depth:
+            inside = False
+    if not function:
+        raise PtxError(f"no kernel {kernel}")
+    code = "\n".join(function)
+    used = sorted(text for text in declared if _name(text) in code)
+    neutral = _OF_THE_FILE.sub("", "\n".join((target, *used, code)).replace(kernel, "kernel"))
+    return hashlib.sha256(_BLOCK.sub(r"\1_", neutral).encode()).hexdigest()[:16]
+
+
+def _lines(piece: Statement) -> Iterator[str]:
+    """Yield a statement as a line, unless it is for debuggers."""
+    if piece.kind != "line" and not _DEBUGGING.fullmatch(piece.text):
+        yield f"{piece.kind} {' '.join(piece.text.split())}"
+
+
+def _name(declaration: str) -> str:
+    """Return the name of a variable."""
+    words = re.findall(r"[\w$]+", declaration.partition("=")[0].partition("[")[0])
+    return words[-1] if words else declaration
