@@ -153,7 +153,7 @@ def host_changes(runtime: Runtime) -> dict[str, list[Change]]:
 
     def change(name: str) -> Change:
         def wrong(_schedule: Schedule) -> bool:
-            return not host_faults.right(runtime, name)
+            return host_faults.wrong(runtime, name)
 
         return Change(host_faults.case_of(name), lambda: first_that_notices(wrong, (EAGER,)))
 
