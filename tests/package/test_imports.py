@@ -84,6 +84,7 @@ EMULATOR = (
     "runtime",
     "kernels",
     "suite",
+    "held_out",
 )
 """Folders of tests/emulator, each of which may import the ones before it."""
 MOST_LINES = 400

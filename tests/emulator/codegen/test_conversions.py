@@ -1,15 +1,19 @@
-"""``cvt`` bit for bit against torch, for every number where there are few, and against exact numbers elsewhere."""
+"""``cvt`` bit for bit against torch and ml_dtypes, for every number where there are few, and against exact numbers elsewhere."""
 
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
 from tests.emulator.arithmetic.arrays import Array
+from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.snippet import evaluate
 
 FLOAT8 = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -107,15 +111,128 @@ def bf16_numbers() -> Array:
     return torch.from_numpy(CODES.view(np.int16)).view(torch.bfloat16).float().numpy()
 
 
-def test_tf32_rounds_ties_away_from_zero() -> None:
-    values = floats()
-    values = values[np.isfinite(values) & (np.abs(values) < 1e38)]
-    (got,) = evaluate("cvt.rna.tf32.f32 %d, %a;", {"%a": ("f32", values)}, {"%d": "b32"})
-    wide = np.abs(values.astype(np.float64))
+ML_FLOAT8 = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+ML_HALVES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}  # that one is numpy's own
+LOW_BITS = (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)
+"""A number of 16 bits, ties of bfloat16, and what is beside both."""
+
+
+def every_upper_half() -> Array:
+    """Return float32 with all upper 16 bits: all signs, exponents, infinities, subnormal numbers and NaN."""
+    return (
+        (CODES.astype(np.uint32)[:, None] << 16 | np.array(LOW_BITS, np.uint32))
+        .view(np.float32)
+        .ravel()
+    )
+
+
+def around_ties(kind: str) -> Array:
+    """Return all numbers of an 8-bit float, what is halfway between two of them, and the float32 beside each of these."""
+    half = np.arange(256, dtype=np.uint8).view(ML_FLOAT8[kind]).astype(np.float32)
+    half = np.sort(half[np.isfinite(half)])
+    values = np.concatenate([half, (half[:-1] + half[1:]) / 2])
+    ends = (np.float32(-np.inf), np.float32(np.inf))
+    return np.concatenate([values, *(np.nextafter(values, end) for end in ends)])
+
+
+def rounded(values: Array, dtype: type[np.generic]) -> Array:
+    """Return numbers as a type; NaN and what is too large for it are no surprise."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(dtype)
+
+
+def saturated(values: Array, kind: str) -> Array:
+    """Return the codes of numbers that are limited to the finite ones first, as ``.satfinite`` does; of NaN 0x7F."""
+    largest = np.float32(ml_dtypes.finfo(ML_FLOAT8[kind]).max)
+    codes = rounded(np.clip(values, -largest, largest), ML_FLOAT8[kind]).view(np.uint8)
+    return np.where(np.isnan(values), np.uint8(0x7F), codes)
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_every_upper_half_of_float32_rounds_as_in_ml_dtypes(kind: str) -> None:
+    values = every_upper_half()
+    (got,) = evaluate(f"cvt.rn.{kind}.f32 %d, %a;", {"%a": ("f32", values)}, {"%d": "b16"})
+    wanted = rounded(values, ML_HALVES[kind]).view(np.uint16)
+    nan = np.isnan(values)
+    assert np.array_equal(got[~nan], wanted[~nan])
+    assert (got[nan] == 0x7FFF).all()
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_16_bits_widen_as_in_ml_dtypes(kind: str) -> None:
+    (got,) = evaluate(f"cvt.f32.{kind} %d, %a;", {"%a": ("b16", CODES)}, {"%d": "f32"})
+    wanted = CODES.view(ML_HALVES[kind]).astype(np.float32)
+    known = ~np.isnan(wanted)
+    assert np.array_equal(got.view(np.uint32)[known], wanted.view(np.uint32)[known])
+    assert np.isnan(got[~known]).all()
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_float32_to_8_bits_as_in_ml_dtypes(kind: str) -> None:
+    values = np.concatenate([every_upper_half(), around_ties(kind), floats()])
+    other = values[::-1].copy()
+    operands = {"%a": ("f32", values), "%b": ("f32", other)}
+    (got,) = evaluate(f"cvt.rn.satfinite.{kind}x2.f32 %d, %a, %b;", operands, {"%d": "b16"})
+    assert np.array_equal(got >> 8, saturated(values, kind))
+    assert np.array_equal(got & 255, saturated(other, kind))
+
+
+@pytest.mark.parametrize("half", ["bf16", "f16"])
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_every_16_bits_to_8_bits_as_in_ml_dtypes(kind: str, half: str) -> None:
+    other = CODES[::-1].copy()
+    both = other.astype(np.uint32) << 16 | CODES
+    text = f"cvt.rn.satfinite.{kind}x2.{half}x2 %d, %a;"
+    (got,) = evaluate(text, {"%a": ("b32", both)}, {"%d": "b16"})
+    low, high = (codes.view(ML_HALVES[half]).astype(np.float32) for codes in (CODES, other))
+    assert np.array_equal(got & 255, saturated(low, kind))
+    assert np.array_equal(got >> 8, saturated(high, kind))
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_every_8_bit_float_widens_as_in_ml_dtypes(kind: str) -> None:
+    (got,) = evaluate(f"cvt.rn.f16x2.{kind}x2 %d, %a;", {"%a": ("b16", CODES)}, {"%d": "b32"})
+    for shift in (0, 8):
+        codes = (CODES >> shift).astype(np.uint8)
+        wanted = codes.view(ML_FLOAT8[kind]).astype(np.float16)
+        bits, known = (got >> (2 * shift)).astype(np.uint16), ~np.isnan(wanted)
+        assert np.array_equal(bits[known], wanted.view(np.uint16)[known])
+        assert np.isnan(bits.view(np.float16)[~known]).all()
+
+
+@pytest.mark.parametrize("kind", ["e3m2x2", "e2m3x2", "e2m1x2", "ue8m0x2"])
+def test_smaller_floats_are_not_known_and_not_guessed(kind: str) -> None:
+    values = np.ones(1, np.float32)
+    text = f"cvt.rn.satfinite.{kind}.f32 %d, %a, %a;"
+    with pytest.raises(PtxError, match=kind):
+        evaluate(text, {"%a": ("f32", values)}, {"%d": "b16"})
+
+
+def half_up(numbers: Array) -> Array:
+    """Return whole numbers beside positive ones, ties away from zero."""
+    return np.floor(numbers + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("rounding", "function"), [("rna", half_up), ("rn", np.rint), ("rz", np.floor)]
+)
+def test_tf32_has_ten_bits_behind_the_first(
+    rounding: str, function: Callable[[Array], Array]
+) -> None:
+    """Against exact numbers: neither torch nor ml_dtypes has the type. Its ties are at the thirteenth bit."""
+    lows = np.array([0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF, 0x2000, 0x3000], np.uint32)
+    upper = CODES[::4].astype(np.uint32)[:, None] << 16
+    values = np.concatenate([floats(), (upper | lows).view(np.float32).ravel()])
+    values = values[~np.isnan(values)]
+    (got,) = evaluate(f"cvt.{rounding}.tf32.f32 %d, %a;", {"%a": ("f32", values)}, {"%d": "b32"})
+    finite = np.isfinite(values)
+    wide = np.abs(np.where(finite, values, 0).astype(np.float64))
     _, exponent = np.frexp(wide)
     step = np.exp2(np.maximum(exponent - 1, -126) - 10)
-    wanted = np.copysign(np.floor(wide / step + 0.5) * step, values)
-    assert np.array_equal(got.view(np.float32), wanted.astype(np.float32))
+    with np.errstate(over="ignore"):
+        wanted = np.copysign(function(wide / step) * step, values).astype(np.float32)
+    wanted[~finite] = values[~finite]
+    assert np.array_equal(got, wanted.view(np.uint32))
 
 
 @pytest.mark.parametrize(

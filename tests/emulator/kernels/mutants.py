@@ -9,14 +9,27 @@ from dataclasses import dataclass
 from inductor_plugin.errors import KernelError
 from tests.emulator.fault import FaultError
 
+_OWN_WARP = "bar.warp.sync -1;"
 _WITHOUT = {
-    "bar.sync": "bar.warp.sync -1;",
+    "bar.sync": _OWN_WARP,
     "bar.arrive": "",
+    "barrier.sync": _OWN_WARP,
+    "barrier.arrive": "",
+    "barrier.cta.sync": _OWN_WARP,
+    "barrier.cta.arrive": "",
+    "barrier.cluster.arrive": "",
+    "barrier.cluster.wait": "",
     "bar.warp.sync": "",
     "mbarrier.init": "",
+    "mbarrier.inval": "",
     "mbarrier.arrive": "",
+    "mbarrier.arrive_drop": "",
+    "mbarrier.expect_tx": "",
+    "mbarrier.complete_tx": "",
     "cp.async.commit_group": "",
     "cp.async.wait_group": "",
+    "cp.async.wait_all": "",
+    "cp.async.mbarrier.arrive": "",
     "cp.async.bulk.commit_group": "",
     "cp.async.bulk.wait_group": "",
     "wgmma.fence": "",
@@ -29,30 +42,53 @@ _WITHOUT = {
     "fence.sc": "",
     "membar": "",
     "red": "",
-    "barrier.cluster.arrive": "",
-    "barrier.cluster.wait": "",
+    "tensormap.replace": "",
+    "tensormap.cp_fenceproxy": "",
     "tcgen05.commit": "",
     "tcgen05.fence": "",
     "tcgen05.wait": "",
+    "tcgen05.dealloc": "",
+    "tcgen05.relinquish_alloc_permit": "",
+    "clusterlaunchcontrol.try_cancel": "",
+    "griddepcontrol.wait": "",
+    "griddepcontrol.launch_dependents": "",
 }
 """What takes the place of an instruction, by the beginning of its opcode."""
-_WAIT = "mbarrier.try_wait"
+_WAITS = ("mbarrier.try_wait", "mbarrier.test_wait")
+"""Taken as over."""
+_REDUCTIONS = ("bar.red", "barrier.red", "barrier.cta.red")
+"""Barriers that reduce a predicate: each thread keeps its own."""
+_LINE, _COLUMNS = 128, 16
 _ADDRESSES = {
-    "ld.shared": 16,
-    "st.shared": 16,
-    "ld.global": 16,
-    "st.global": 16,
-    "ldmatrix": 16,
-    "stmatrix": 16,
-    "atom": 16,
-    "cp.async.c": 16,
-    "cp.async.bulk.tensor": 128,
+    **dict.fromkeys(("ld.shared", "st.shared", "ld.global", "st.global"), 16),
+    **dict.fromkeys(("ld.b", "ld.v2", "ld.v4", "st.b", "st.v2", "st.v4"), 16),
+    **dict.fromkeys(("ld.acquire", "ld.relaxed", "ld.volatile", "st.async"), 16),
+    **dict.fromkeys(("st.release", "st.relaxed", "st.volatile", "atom"), 16),
+    **dict.fromkeys(("ldmatrix", "stmatrix", "cp.async.c"), 16),
+    **dict.fromkeys(("cp.async.bulk.shared", "cp.async.bulk.global"), 16),
+    **dict.fromkeys(("cp.reduce.async.bulk.shared", "cp.reduce.async.bulk.global"), 16),
+    **dict.fromkeys(("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"), _LINE),
+    **dict.fromkeys(("tcgen05.mma", "tcgen05.ld", "tcgen05.st"), _COLUMNS),
+    "tcgen05.alloc": 16,
 }
-"""Accesses whose address is moved by so many bytes, which keeps it aligned; of a copy by TMA, that in shared memory."""
-SYNCHRONISING = (*_WITHOUT, _WAIT)
-ALL = (*SYNCHRONISING, *_ADDRESSES)
-_PLACE = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
+"""Accesses whose first address is moved by so many bytes, which keeps it aligned; of a copy by TMA, that in shared memory; of
+tensor memory by so many columns."""
+_DESCRIPTORS = {"wgmma.mma_async": _LINE // 16, "tcgen05.mma": _LINE // 16}
+"""Products: each matrix in shared memory begins so many units of 16 bytes later (the lowest bits of its descriptor)."""
+_BYTES = {"mbarrier.arrive.expect_tx": 16, "mbarrier.expect_tx": 16}
+"""Counts of a transaction's bytes, and what is added to them."""
+_OTHER_BLOCK = "mapa"
+"""Address in another block of the cluster: it is that in the own block."""
+SYNCHRONISING = (*_WITHOUT, *_WAITS, *_REDUCTIONS)
+ALL = tuple(dict.fromkeys((*SYNCHRONISING, *_ADDRESSES, *_DESCRIPTORS, *_BYTES, _OTHER_BLOCK)))
+_GUARD = r"\s*(?:@!?%?\w+\s+)?"
+_PLACE = re.compile(r"\[\s*([%$_A-Za-z][\w$]*)\s*(?:\+\s*(-?\d+))?\s*\]")
 _PREDICATE = re.compile(r"\s(%?\w+)\s*,")
+_LONG_REGISTER = re.compile(r"%rd\d+\b")
+_IN_BRACKETS = re.compile(r"\[[^\]]*\]|\{[^}]*\}")
+_LAST = re.compile(r",\s*(%?\w+)\s*;\s*$")
+_REDUCED = re.compile(r"\s(%?\w+)\s*,.*,\s*(!?)(%?\w+)\s*;\s*$")
+_MAPPED = re.compile(r"mapa\S*\.([bu](?:32|64))\s+(%?\w+)\s*,\s*(%?\w+)\s*,.*;\s*$")
 
 
 @dataclass(frozen=True)
@@ -64,12 +100,20 @@ class Mutant:
         opcode: The beginning of its opcode, one of `ALL`.
         old: The line.
         new: What is there instead.
+        change: What is done to it, for people.
     """
 
     line: int
     opcode: str
     old: str
     new: str
+    change: str = "taken out"
+
+    @property
+    def described(self) -> str:
+        """The instruction, and what is done to it unless it is taken out."""
+        instruction = self.old.strip()
+        return instruction if self.change == "taken out" else f"{instruction} ({self.change})"
 
     def apply(self, text: str) -> str:
         """Return a module's text with the mutation; it has to have the line."""
@@ -80,26 +124,50 @@ class Mutant:
 
 
 def mutants(text: str, ran: frozenset[int], opcode: str) -> Iterator[Mutant]:
-    """Yield a mutant for each instruction of an opcode that ran; ``ran`` are lines, from 1."""
+    """Yield the mutants of each instruction of an opcode that ran; ``ran`` are lines, from 1."""
     ends = "" if opcode in _ADDRESSES else r"\b"
-    pattern = re.compile(rf"\s*(@!?%?\w+\s+)?{re.escape(opcode)}{ends}.*;\s*$")
+    pattern = re.compile(rf"{_GUARD}{re.escape(opcode)}{ends}.*;\s*$")
     for number, line in enumerate(text.split("\n"), 1):
-        if number in ran and pattern.match(line) and (new := _bent(line, opcode)) is not None:
-            yield Mutant(number, opcode, line, new)
+        if number in ran and pattern.match(line):
+            for new, change in _bent(line, opcode):
+                yield Mutant(number, opcode, line, new, change)
 
 
-def _bent(line: str, opcode: str) -> str | None:
-    """Return a line without its instruction, or with another address; None if it cannot be bent."""
+def _bent(line: str, opcode: str) -> Iterator[tuple[str, str]]:
+    """Yield what may be in the place of a line, each with what is done to it."""
     if opcode in _WITHOUT:
-        return _WITHOUT[opcode]
-    if opcode == _WAIT:
-        predicate = _PREDICATE.search(line.partition(_WAIT)[2])
-        return None if predicate is None else f"setp.eq.u32 {predicate[1]}, 0, 0;"
-    place = _PLACE.search(line)
-    if place is None:
-        return None
-    moved = f"[{place[1]}+{int(place[2] or 0) + _ADDRESSES[opcode]}]"
-    return line[: place.start()] + moved + line[place.end() :]
+        yield _WITHOUT[opcode], "taken out"
+    if opcode in _WAITS and (predicate := _PREDICATE.search(line.partition(opcode)[2])):
+        yield f"setp.eq.u32 {predicate[1]}, 0, 0;", "taken as over"
+    if opcode in _REDUCTIONS and (reduced := _REDUCED.search(line)):
+        yield _unreduced(reduced, counts=".popc" in line), "not reduced"
+    if opcode in _ADDRESSES and (place := _PLACE.search(line)):
+        moved = f"[{place[1]}+{int(place[2] or 0) + _ADDRESSES[opcode]}]"
+        yield line[: place.start()] + moved + line[place.end() :], f"{place[0]} is {moved}"
+    if opcode in _DESCRIPTORS:
+        outside = _IN_BRACKETS.sub(lambda inside: " " * len(inside[0]), line)
+        for register in _LONG_REGISTER.finditer(outside):
+            yield _added(line, register.span(), "64", _DESCRIPTORS[opcode])
+    if opcode in _BYTES and (last := _LAST.search(line)):
+        yield _added(line, last.span(1), "32", _BYTES[opcode])
+    if opcode == _OTHER_BLOCK and (mapped := _MAPPED.search(line)):
+        yield f"mov.{mapped[1]} {mapped[2]}, {mapped[3]};", "of the own block"
+
+
+def _unreduced(reduced: re.Match[str], *, counts: bool) -> str:
+    """Return what gives each thread its own predicate as the result of a reduction, which ``counts`` or is a predicate."""
+    result, negated, own = reduced[1], reduced[2], reduced[3]
+    if counts:
+        return f"selp.b32 {result}, {'0, 1' if negated else '1, 0'}, {own};"
+    return f"{'not' if negated else 'mov'}.pred {result}, {own};"
+
+
+def _added(line: str, span: tuple[int, int], bits: str, count: int) -> tuple[str, str]:
+    """Return an instruction with more in an operand, in a line as before: lines behind it keep their numbers."""
+    operand = line[slice(*span)]
+    with_bent = f"{line[: span[0]]}%bent{line[span[1] :]}".strip()
+    before = f".reg .b{bits} %bent; add.s{bits} %bent, {operand}, {count};"
+    return f"{{ {before} {with_bent} }}", f"{operand} + {count}"
 
 
 def noticed(run: Callable[[], bool]) -> bool:

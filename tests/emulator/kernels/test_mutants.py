@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from inductor_plugin.problem.target import target
+from tests.emulator.fault import DeadlockError
 from tests.emulator.kernels import gemm
 from tests.emulator.kernels.gemm import Case
-from tests.emulator.kernels.mutants import Mutant, mutants, noticed
+from tests.emulator.kernels.mutants import ALL, Mutant, mutants, noticed
 from tests.emulator.kernels.test_gemm import BF16
 from tests.emulator.machine.schedule import EAGER, LATE, Schedule
+from tests.emulator.runtime.module import LoadedModule
 from tests.emulator.runtime.runtime import Runtime
+from tests.emulator.snippet import module, run
 
 CASE = Case(BF16, 259, 136, 1096, multiprocessors=2)
 """Several tiles a block, and K longer than the stages."""
@@ -53,6 +57,131 @@ def test_the_beginning_of_an_opcode_is_no_other_opcode() -> None:
     for opcode in ("cp.async.c", "red", "bar.sync", "fence.proxy.tensormap"):
         assert list(mutants(text, ran, opcode)) == []
     assert len(list(mutants(text, ran, "bar.warp.sync"))) == 1
+
+
+REGISTERS = """
+  .reg .b16 %h1; .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .pred %p<9>; .reg .b128 %q1;
+  .shared .align 128 .b8 tile[4096];
+"""
+LOAD = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd2, {%r3, %r4}], [%r5];"
+SPIN = "ld.acquire.gpu.global.b32 %r1, [%rd1];"
+WGMMA = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}"
+TCGEN05 = "tcgen05.mma.cta_group::1.kind::f16 [%r1], "
+TAKEN_OUT = (
+    "cp.async.wait_all;",
+    "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];",
+    "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 64;",
+    "mbarrier.arrive_drop.shared::cta.b64 %rd1, [%r1];",
+    "mbarrier.inval.shared::cta.b64 [%r1];",
+    "tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%r1], %rd1;",
+    "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd1], [%r1], 128;",
+    "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r1], [%r2];",
+    "barrier.arrive 1, 64;",
+    "griddepcontrol.wait;",
+    "tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r1, 32;",
+)
+BENT = {
+    "barrier.sync 1;": ["bar.warp.sync -1;"],
+    "barrier.cta.sync.aligned 1;": ["bar.warp.sync -1;"],
+    "bar.red.popc.u32 %r1, 0, %p1;": ["selp.b32 %r1, 1, 0, %p1;"],
+    "barrier.cta.red.popc.aligned.u32 %r1, 0, !%p1;": ["selp.b32 %r1, 0, 1, %p1;"],
+    "bar.red.or.pred %p2, 0, 64, !%p1;": ["not.pred %p2, %p1;"],
+    "mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r1], %r2;": ["setp.eq.u32 %p1, 0, 0;"],
+    "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], %r2;": [
+        "",
+        "{ .reg .b32 %bent; add.s32 %bent, %r2, 16; "
+        "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], %bent; }",
+    ],
+    "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%rd2, {%r3, %r4}], [%r1];": [
+        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%rd2, {%r3, %r4}], [%r1+128];"
+    ],
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], 64, [%r2];": [
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1+16], [%rd1], 64, [%r2];"
+    ],
+    "cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 64;": [
+        "cp.async.bulk.global.shared::cta.bulk_group [%rd1+16], [%r1], 64;"
+    ],
+    LOAD: [LOAD.replace("[%r1]", "[%r1+128]")],
+    SPIN: [SPIN.replace("[%rd1]", "[%rd1+16]")],
+    "ld.volatile.global.b32 %r1, [%rd1];": ["ld.volatile.global.b32 %r1, [%rd1+16];"],
+    "ld.v2.b32 {%r1, %r2}, [%rd1];": ["ld.v2.b32 {%r1, %r2}, [%rd1+16];"],
+    "ld.shared.b32 %r1, [tile];": ["ld.shared.b32 %r1, [tile+16];"],
+    "mapa.shared::cluster.u32 %r1, %r2, %r3;": ["mov.u32 %r1, %r2;"],
+    "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r1}, [%r2];": [
+        "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r1}, [%r2+16];"
+    ],
+    "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2], {%r1};": [
+        "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2+16], {%r1};"
+    ],
+    "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 32;": [
+        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1+16], 32;"
+    ],
+    f"{WGMMA}, %rd1, %rd2, %p1, 1, 1, 0, 0;": [
+        "{ .reg .b64 %bent; add.s64 %bent, %rd1, 8; "
+        + f"{WGMMA}, %bent, %rd2, %p1, 1, 1, 0, 0; }}",
+        "{ .reg .b64 %bent; add.s64 %bent, %rd2, 8; "
+        + f"{WGMMA}, %rd1, %bent, %p1, 1, 1, 0, 0; }}",
+    ],
+    f"{TCGEN05}%rd1, %rd2, %r2, %p1;": [
+        TCGEN05.replace("[%r1]", "[%r1+16]") + "%rd1, %rd2, %r2, %p1;",
+        "{ .reg .b64 %bent; add.s64 %bent, %rd1, 8; " + f"{TCGEN05}%bent, %rd2, %r2, %p1; }}",
+        "{ .reg .b64 %bent; add.s64 %bent, %rd2, 8; " + f"{TCGEN05}%rd1, %bent, %r2, %p1; }}",
+    ],
+}
+
+
+def every_mutant(line: str) -> list[str]:
+    """Return what all opcodes make of an instruction."""
+    return [mutant.new for opcode in ALL for mutant in mutants(line, frozenset((1,)), opcode)]
+
+
+def compiles(line: str) -> bool:
+    """Return whether the emulator knows an instruction."""
+    target = "sm_100a" if "tcgen05" in line or "cluster" in line else "sm_90a"
+    LoadedModule(module(f"{REGISTERS}{line}", 0, target)).kernel("k")
+    return True
+
+
+@pytest.mark.parametrize("line", TAKEN_OUT)
+def test_what_synchronises_is_taken_out(line: str) -> None:
+    assert compiles(line)
+    assert "" in every_mutant(line)
+
+
+@pytest.mark.parametrize("line", BENT)
+def test_every_address_descriptor_and_count_is_bent_and_remains_ptx(line: str) -> None:
+    assert compiles(line)
+    assert every_mutant(line) == BENT[line]
+    assert all(compiles(new) for new in BENT[line])
+
+
+def test_what_is_done_to_an_instruction_is_said_unless_it_is_taken_out() -> None:
+    text = "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], %r2;"
+    (gone,) = mutants(text, frozenset((1,)), "mbarrier.arrive")
+    (more,) = mutants(text, frozenset((1,)), "mbarrier.arrive.expect_tx")
+    assert gone.described == text
+    assert more.described == f"{text} (%r2 + 16)"
+
+
+def test_a_bent_count_of_bytes_is_one_that_never_comes() -> None:
+    line = "@%p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%bar], 256;"
+    body = f"""
+      .reg .b32 %tid, %bar; .reg .b64 %from; .reg .pred %p, %done;
+      .shared .align 16 .b8 tile[256]; .shared .align 8 .b64 mbar;
+      mov.u32 %tid, %tid.x; mov.u32 %bar, mbar; ld.param.u64 %from, [p0]; setp.eq.u32 %p, %tid, 0;
+      @%p mbarrier.init.shared::cta.b64 [%bar], 1;
+      bar.sync 0;
+{line}
+      @%p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile], [%from], 256, [%bar];
+    L: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0;
+      @!%done bra L;
+    """
+    (place,) = (number for number, each in enumerate(body.split("\n"), 1) if each == line)
+    (more,) = mutants(body, frozenset((place,)), "mbarrier.arrive.expect_tx")
+    source = np.zeros(64, np.uint32)
+    run(body, [source])
+    with pytest.raises(DeadlockError, match="16 bytes still expected"):
+        run(more.apply(body), [source])
 
 
 @pytest.mark.slow

@@ -26,11 +26,19 @@ NOT_MODELLED = {
     "fence.acq_rel": Explanation(_ORDER),
     "fence.sc": Explanation(_ORDER),
     "fence.mbarrier_init": Explanation(_ORDER),
+    "mbarrier.inval": Explanation("mbarriers are records beside the memory that they lie in"),
     "fence.proxy.tensormap": Explanation(
         "tensor maps are read where they are, not through a cache"
     ),
     "tcgen05.fence": Explanation(_ORDER),
     "tcgen05.wait": Explanation("loads and stores of tensor memory are done at once"),
+    "tcgen05.relinquish_alloc_permit": Explanation(
+        "no other block allocates in a multiprocessor's"
+    ),
+    "griddepcontrol.wait": Explanation("a launch begins when the one before it has ended"),
+    "griddepcontrol.launch_dependents": Explanation(
+        "the end of a block lets others begin, too", redundant=True
+    ),
 }
 """Instructions whose absence nothing here shows (README.md, "What it does not know"), with the reason, in all families."""
 

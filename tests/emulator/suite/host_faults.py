@@ -1,4 +1,8 @@
-"""Faults of our own: calls with one argument wrong, as a mistake in the host code would make it. All have to be noticed."""
+"""Faults of our own: calls with one argument wrong, as a mistake in the host code would make it. All have to be noticed.
+
+That the kernel's own host code refuses a call says nothing of the emulator: it counts for the few faults that are in what that code
+checks (`CHECKED`); all others have to be launched, and to give wrong numbers or touch memory that is not theirs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from inductor_plugin.errors import KernelError
 from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.problem.target import target
 from tests.emulator.kernels import attention, gemm
@@ -39,9 +44,14 @@ def _swapped(name: str, other: str) -> Callable[[Any], None]:
     return spoil
 
 
-def _head_and_row_of_k_swapped(call: Any) -> None:
-    strides = call.stride_k
-    strides[1], strides[2] = strides[2], strides[1]
+def _head_and_row_swapped(name: str) -> Callable[[Any], None]:
+    """Return what swaps the strides of heads and rows of a tensor."""
+
+    def spoil(call: Any) -> None:
+        strides = getattr(call, f"stride_{name}")
+        strides[1], strides[2] = strides[2], strides[1]
+
+    return spoil
 
 
 def _every_head_its_own(call: Any) -> None:
@@ -59,6 +69,7 @@ def _one_group_later(call: GemmCall) -> None:
 
 _BATCH, _BIAS, _ROW = "sm80 one A for all", "sm80 full bias", "sm80 bias of a row, 8 bytes"
 _SCALED, _GROUPED = "sm90 fp8 scales by row, bias", "sm90 grouped, odd"
+_HOPPER, _BACKWARD = "sm90 full bias", "fmha backward, heads of 64"
 PRODUCTS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "rows of A too far apart": (_BIAS, _added("lead_a", 8)),
     "rows of A too close": (_BIAS, _added("lead_a", -8)),
@@ -80,19 +91,28 @@ PRODUCTS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "scales of the other operand": (_SCALED, _swapped("scale_a", "scale_b")),
     "scales from the next row on": (_SCALED, _added("scale_a", 16)),
     "the ends of other groups": (_GROUPED, _one_group_later),
+    "a C of the next row, TMA": (_HOPPER, _added("c", 160)),
+    "rows of D too close, TMA": (_HOPPER, _added("lead_d", -8)),
+    "one A for all, TMA": (_HOPPER, _zeroed("batch_a")),
 }
 ATTENTIONS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "a key too many on the right": ("fmha causal, more keys", _added("window_right", 1)),
     "a key too few on the left": ("fmha left, more keys", _added("window_left", -1)),
     "the other corner": ("fmha causal, more keys", _other_corner),
     "another scale": ("fmha heads of 64", _added("scale", 0.01)),
-    "heads and rows swapped": ("fmha heads of 64", _head_and_row_of_k_swapped),
+    "heads and rows swapped": ("fmha heads of 64", _head_and_row_swapped("k")),
     "heads that are not shared": ("fmha heads of 64", _every_head_its_own),
     "a key too few": ("fmha heads of 64", _added("seq_k", -1)),
     "lse from the next row on": ("fmha heads of 64", _added("lse", 4)),
+    "gradients of K and V swapped": (_BACKWARD, _swapped("dk", "dv")),
+    "lse and delta swapped": (_BACKWARD, _swapped("lse", "delta")),
+    "heads and rows of a gradient swapped": (_BACKWARD, _head_and_row_swapped("dq")),
 }
 
 NAMES = (*PRODUCTS, *ATTENTIONS)
+CHECKED = frozenset(("one D for all", "columns too many"))
+"""Faults that host code looks for, and refuses: all matrices of a batch written to one place, rows of D that overlap
+(templates/cutlass/source/call.h)."""
 
 
 def case_of(name: str) -> str:
@@ -118,3 +138,15 @@ def right(runtime: Runtime, name: str) -> bool:
         head = replace(heads.CASES[of], spoil=spoil)
         outcome = attention.run(runtime, head, target("H100"), EAGER)
     return outcome.share <= 1 and not outcome.changed
+
+
+def wrong(runtime: Runtime, name: str) -> bool:
+    """Run a spoiled call; return whether its numbers are wrong, or it was refused and that is for the host code to do.
+
+    Raises:
+        FaultError: See `right`.
+    """
+    try:
+        return not right(runtime, name)
+    except KernelError:
+        return name in CHECKED

@@ -2,8 +2,8 @@
 
     python -m tests.emulator.suite.mutations [--family sm90 ...] [--limit-s 1200] [--built]
 
-Every synchronising instruction that runs is taken out, and every address moved, one at a time; a mutant is noticed if a schedule is
-wrong, refused or stuck. The table is written after each of them, and a stopped run goes on where it was. What is missed
+Of the instructions that run, each that synchronises is taken out, and each address, descriptor and count of bytes bent, one at a
+time (`kernels.mutants`); a mutant is noticed if a schedule is wrong, refused or stuck. The table is written after each of them, and a stopped run goes on where it was. What is missed
 has to be explained in `explained`. The command ends with what is not as it has to be, and then returns 1.
 """
 
@@ -25,31 +25,12 @@ from tests.emulator.kernels.mutants import Mutant
 from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.runtime import Runtime
-from tests.emulator.suite import host_faults
-from tests.emulator.suite.entry import Entry, cutlass, entries
+from tests.emulator.suite import host_faults, representatives
+from tests.emulator.suite.entry import Entry, cutlass
 from tests.emulator.suite.row import Verdict, versions
 from tests.emulator.suite.score import HOST, TABLE, Score, complaints, read, shares, write
 
-REPRESENTATIVES = {
-    "sm80": "sm80 nn",
-    "sm90 pingpong": "sm90 one B for all",
-    "sm90 cooperative": "sm90 bias of a column",
-    "sm90 clusters": "sm90 clusters along n",
-    "sm90 full bias": "sm90 full bias",
-    "sm90 stream-K": "sm90 stream-K, split",
-    "sm90 fp8": "sm90 fp8 scales by row, bias",
-    "sm90 grouped": "sm90 grouped, odd",
-    "tree": "tree gate_two",
-    "sm100": "sm100 full bias",
-    "fmha forward": "fmha window, more keys",
-    "fmha backward": "fmha backward, causal, more keys",
-    "triton Ampere": "triton split_k, a few rows, sm_80",
-    "triton TMA": "triton persistent_tma, bfloat16, sm_90a",
-    "triton Blackwell": "triton persistent_tma, bfloat16, sm_100a",
-    "triton attention": "triton attention, masks 2, sm_90a",
-}
-"""A case of each family, with several tiles a block or stages used twice where that is cheap."""
-FAMILIES = (HOST, *REPRESENTATIVES)
+FAMILIES = (HOST, *representatives.FAMILIES)
 SCHEDULES = (WATCHED, LATE, Schedule(ahead="first"), Schedule(late=True, ahead="last"))
 
 
@@ -155,7 +136,7 @@ def changes_of(runtime: Runtime, entry: Entry) -> dict[str, list[Change]]:
     family, lines = family_of(runtime, entry)
 
     def change(text: str, mutant: Mutant) -> Change:
-        return Change(mutant.old.strip(), lambda: family.seen(text, mutant))
+        return Change(mutant.described, lambda: family.seen(text, mutant))
 
     return {
         opcode: [
@@ -172,7 +153,7 @@ def host_changes(runtime: Runtime) -> dict[str, list[Change]]:
 
     def change(name: str) -> Change:
         def wrong(_schedule: Schedule) -> bool:
-            return not host_faults.right(runtime, name)
+            return host_faults.wrong(runtime, name)
 
         return Change(host_faults.case_of(name), lambda: first_that_notices(wrong, (EAGER,)))
 
@@ -299,7 +280,7 @@ def _spoiled() -> list[Entry]:
 
 def _run(runtime: Runtime, family: str, ends: float, *, built: bool) -> Iterator[str]:
     """Run a family by its name: compile its kernels, find its mutants, and run them."""
-    cases = [entries()[REPRESENTATIVES[family]]] if family != HOST else _spoiled()
+    cases = _spoiled() if family == HOST else [representatives.representatives()[family]]
     configs = [case.config for case in cases if case.config is not None]
     if built and not all(build.is_built(config) for config in configs):
         yield f"{family}: its kernels are not built"

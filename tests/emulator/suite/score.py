@@ -30,7 +30,7 @@ class Score:
     """The mutants of one kind in one family.
 
     Attributes:
-        family: A key of `mutations.REPRESENTATIVES`, or `HOST`.
+        family: One of `mutations.FAMILIES`.
         change: What is taken out or bent: an opcode of `mutants.ALL`, or a name of `host_faults`.
         source: Digest of the kernel's source, and of the instructions that are changed: with another one the score counts
             for nothing.

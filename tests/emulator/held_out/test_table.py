@@ -1,0 +1,53 @@
+"""The table of programs that the emulator was not written for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from inductor_plugin.problem.target import Target, target
+from tests.emulator.held_out import __main__ as table
+from tests.emulator.held_out.__main__ import Tutorial
+from tests.emulator.machine.schedule import EAGER, LATE, Schedule
+from tests.emulator.ptx.syntax import PtxError
+
+H100 = target("H100")
+
+
+def answer(name: str, _gpu: Target, schedule: Schedule) -> float:
+    if name == "refused":
+        raise PtxError("tcgen05.cp is not known")
+    return 0.25 if schedule == EAGER else 0.75
+
+
+def rows(*names: str, ends: float = float("inf")) -> list[Tutorial]:
+    wanted = [(name, H100) for name in names]
+    return list(table.run(wanted, answer, (EAGER, LATE), ends))
+
+
+def test_a_row_has_the_worst_error_of_all_schedules_or_what_is_refused(tmp_path: Path) -> None:
+    digest = table.source()
+    listed = rows("right", "refused")
+    assert listed == [
+        Tutorial("right", "sm_90a", digest, 0.75),
+        Tutorial("refused", "sm_90a", digest, None, "tcgen05.cp is not known"),
+    ]
+    path = tmp_path / "tutorials.json"
+    assert table.read(path) == {}
+    table.write(listed, {"triton": "3"}, path)
+    assert list(table.read(path).values()) == sorted(listed, key=lambda row: row.program)
+
+
+def test_no_program_is_begun_after_the_limit() -> None:
+    assert rows("right", ends=time.monotonic() - 1) == []
+
+
+def test_no_committed_program_is_wrong() -> None:
+    committed = table.read()
+    assert {row.source for row in committed.values()} == {table.source()}
+    assert [row for row in committed.values() if row.wrong] == []
+    assert {key for key, row in committed.items() if row.error is None} == {
+        ("scales of 32", "sm_100a")
+    }
+    assert Tutorial("x", "sm_90a", "", 1.5).wrong
+    assert Tutorial("x", "sm_90a", "", float("nan")).wrong
