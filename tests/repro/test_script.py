@@ -374,9 +374,7 @@ def test_an_unknown_key_is_an_error(
     assert "nothing in" in capsys.readouterr().err
 
 
-def test_a_key_of_another_kind_is_an_error(
-    known: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_of_another_kind_is_an_error(known: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (stored,) = records(known)
     assert main(["repro", f"{stored.environment[:6]}/", "--cache-dir", str(known)]) == 2
     assert "only records are of one call" in capsys.readouterr().err

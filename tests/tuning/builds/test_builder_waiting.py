@@ -42,7 +42,9 @@ def test_a_kernel_that_another_process_is_building_is_waited_for(
     other.builder.add(task([theirs]), theirs, lambda: None)
     other.builder.flush()
     until(lambda: bool(other.pool.jobs))
-    threading.Timer(0.5, other.pool.gate.set).start()  # more than twice the silence that is waited for
+    threading.Timer(
+        0.5, other.pool.gate.set
+    ).start()  # more than twice the silence that is waited for
     bench.build([mine])
     assert (status(mine), bench.pool.jobs) == ("ready", [])
 
