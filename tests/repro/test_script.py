@@ -109,19 +109,8 @@ def records(cache_dir: Path) -> list[Record]:
 
 
 def written(cache_dir: Path, stored: Record, path: Path, capsys: Any) -> dict[str, Any]:
-    status = main(
-        [
-            "repro",
-            stored.digest,
-            "--cache-dir",
-            str(cache_dir),
-            "--json",
-            "--force",
-            "--out",
-            str(path),
-        ]
-    )
-    assert status == 0
+    command = ["repro", stored.digest, "--cache-dir", str(cache_dir), "--json", "--force"]
+    assert main([*command, "--out", str(path)]) == 0
     return json.loads(capsys.readouterr().out)
 
 
