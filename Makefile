@@ -7,6 +7,9 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready-torch-$(TORCH)
 ARGS ?=
 
+# Without bytecode each run rewrites the assertions of all test files, in each worker.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One worker for each core; see tests/support/tiers/options.py. A test that compiles takes its time on a busy machine.
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 PATIENT := -o faulthandler_timeout=600

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,18 @@ def pytest_configure(config: pytest.Config) -> None:
             returncode=3,
         )
     options.configure(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Collect no garbage while files are imported, nor search what they left: with all cases that takes 0.5 s each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,6 +24,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.candidates.providers import offered
 from tests.support.compile import Spent, compiled, fresh
+from tests.support.lowering import Lab, library_first
 from tests.support.repository import REPOSITORY
 
 __all__ = ["fresh"]  # the fixture
@@ -152,11 +153,11 @@ def test_artifacts_of_other_kinds_are_loaded_where_the_cache_has_lost_an_entry(
     cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a = torch.randn(35, 35)
-    with offered("good"):
+    with offered("good"), Lab(library_first, cache_dir).open():
         compiled(torch.mm, cache_dir)(a, a)
-    CacheArtifactManager.record_artifact("pgo", "a key", b"of torch")
-    open_store(cache_dir).clear()
-    saved = torch.compiler.save_cache_artifacts()
+        CacheArtifactManager.record_artifact("pgo", "a key", b"of torch")
+        open_store(cache_dir).clear()
+        saved = torch.compiler.save_cache_artifacts()
     assert saved is not None
     monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_DIR", str(tmp_path / "other"))
     loaded: list[str] = []

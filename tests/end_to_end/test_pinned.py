@@ -25,6 +25,7 @@ from torch._inductor.exc import InductorError
 import inductor_plugin
 from inductor_plugin.tuning.pins.document import read_file
 from tests.support.candidates.fast_templates import rivals_offered
+from tests.support.lowering import Lab, library_last
 from tests.support.repository import REPOSITORY
 
 SPENT = ("benchmarked", "compiled", "benchmark_s")
@@ -86,7 +87,7 @@ def test_strict_names_the_template_that_is_gone_and_without_it_the_library_runs(
     cache_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, x, file = nn.Linear(24, 40), torch.randn(16, 24), tmp_path / "pins.json"
-    with rivals_offered(), torch.no_grad():
+    with rivals_offered(), torch.no_grad(), Lab(library_last, cache_dir).open():
         with inductor_plugin.record(file):
             compiled(model, cache_dir)(x)
         content = json.loads(file.read_text())

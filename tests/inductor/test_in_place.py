@@ -5,15 +5,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from inductor_plugin.tuning import selection
-from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.cache import open_store
+from tests.support.attention.graphs import only
 from tests.support.compile import compiled, fresh
+from tests.support.lowering import Lab
 
 __all__ = ["fresh"]  # the fixture
 pytestmark = pytest.mark.compat
@@ -30,28 +31,17 @@ def masked(
     return result, other, operand
 
 
-def choosing(prefix: str, winners: list[str]) -> Callable[..., Verdict]:
-    def decide(
-        medians_ms: Mapping[str, float], libraries: Collection[str], *_limits: object
-    ) -> Verdict:
-        names = [name for name in medians_ms if name.startswith(prefix)] if prefix else libraries
-        winners.append(next(iter(names)))
-        return Verdict(winners[-1], next(iter(libraries)), "chosen by the test")
-
-    return decide
-
-
-@pytest.mark.parametrize("prefix", ["cpp", ""], ids=["template", "library"])
+@pytest.mark.parametrize("name", [r"cpp_\w+", "bmm"], ids=["template", "library"])
 def test_a_product_keeps_its_operands_and_its_result_what_is_done_to_it(
-    prefix: str, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, cache_dir: Path
 ) -> None:
     """``lowering.mutate_to`` puts another buffer into the box of what is masked."""
     a, b = torch.randn(4, 32, 32), torch.randn(4, 32, 32)
     mask = torch.rand(4, 32, 32) > 0.5
-    winners: list[str] = []
-    monkeypatch.setattr(selection, "decide", choosing(prefix, winners))
-    with torch.no_grad():
+    with torch.no_grad(), Lab(only(name), cache_dir).open():
         computed = compiled(masked, cache_dir)(a, b, mask)
-    assert winners
+    decisions = [each.decision for each in open_store(cache_dir).iter_records() if each.op == "bmm"]
+    assert decisions
+    assert all(each and re.match(f"{name}-", each.winner) for each in decisions)
     for value, expected in zip(computed, masked(a, b, mask), strict=True):
         torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-4)

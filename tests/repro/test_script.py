@@ -93,24 +93,24 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache_dir
 
 
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with one record, for who needs any: `filled` takes ten compiles."""
+    cache_dir = tmp_path_factory.mktemp("repro") / "cache"
+    with fresh_cache(), Lab(wrong_in_process.first, cache_dir).open(), torch.no_grad():
+        compiled(torch.mm, cache_dir, [torch.randn(24, 16), torch.randn(16, 32)])
+    inductor_plugin.disable()
+    torch._dynamo.reset()
+    return cache_dir
+
+
 def records(cache_dir: Path) -> list[Record]:
     return list(open_store(cache_dir).iter_records())
 
 
 def written(cache_dir: Path, stored: Record, path: Path, capsys: Any) -> dict[str, Any]:
-    status = main(
-        [
-            "repro",
-            stored.digest,
-            "--cache-dir",
-            str(cache_dir),
-            "--json",
-            "--force",
-            "--out",
-            str(path),
-        ]
-    )
-    assert status == 0
+    command = ["repro", stored.digest, "--cache-dir", str(cache_dir), "--json", "--force"]
+    assert main([*command, "--out", str(path)]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -144,16 +144,16 @@ def test_a_class_of_sizes_is_rendered_with_the_size_it_was_measured_at(filled: P
     assert "'size': (40, 16), 'stride': (16, 1)" in text
 
 
-def test_a_script_imports_what_makes_a_device_known_to_torch(filled: Path) -> None:
-    known = {"device": {"type": "npu", "name": "Fake NPU"}}
-    record = records(filled)[0]
+def test_a_script_imports_what_makes_a_device_known_to_torch(known: Path) -> None:
+    npu = {"device": {"type": "npu", "name": "Fake NPU"}}
+    (record,) = records(known)
     line = f"import {fakes.HERE}  # makes npu known to torch\n"
     with fakes.described():
-        text = script(record, known, str(filled)).text
+        text = script(record, npu, str(known)).text
         assert line in text
         compile(text, "script.py", "exec")
-        assert line not in script(record, {"device": {"type": "cpu"}}, str(filled)).text
-    assert line not in script(record, known, str(filled)).text
+        assert line not in script(record, {"device": {"type": "cpu"}}, str(known)).text
+    assert line not in script(record, npu, str(known)).text
 
 
 @pytest.mark.slow
@@ -357,17 +357,15 @@ def test_every_operator_that_is_recorded_is_rebuilt_or_refused_by_name() -> None
 
 @pytest.mark.parametrize("key", ["0123456789", ""])
 def test_an_unknown_key_is_an_error(
-    filled: Path, key: str, capsys: pytest.CaptureFixture[str]
+    known: Path, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["repro", key, "--cache-dir", str(filled)]) == 2
+    assert main(["repro", key, "--cache-dir", str(known)]) == 2
     assert "nothing in" in capsys.readouterr().err
 
 
-def test_a_key_of_another_kind_is_an_error(
-    filled: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stored = records(filled)[0]
-    assert main(["repro", f"{stored.environment[:6]}/", "--cache-dir", str(filled)]) == 2
+def test_a_key_of_another_kind_is_an_error(known: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (stored,) = records(known)
+    assert main(["repro", f"{stored.environment[:6]}/", "--cache-dir", str(known)]) == 2
     assert "only records are of one call" in capsys.readouterr().err
 
 
@@ -386,11 +384,11 @@ def test_an_ambiguous_key_names_what_it_may_mean(
     assert "is not unique: record " in capsys.readouterr().err
 
 
-def test_the_verb_needs_no_torch(filled: Path) -> None:
-    stored = records(filled)[0]
+def test_the_verb_needs_no_torch(known: Path) -> None:
+    (stored,) = records(known)
     code = (
         "import sys; from inductor_plugin.cli import main; "
-        f"main(['repro', '{stored.digest}', '--cache-dir', {str(filled)!r}]); "
+        f"main(['repro', '{stored.digest}', '--cache-dir', {str(known)!r}]); "
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run(

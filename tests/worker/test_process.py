@@ -115,7 +115,7 @@ def test_an_event_can_set_a_new_limit(worker: WorkerProcess):
         return 30.0
 
     worker.start()
-    assert worker.run(CallJob("time", "sleep", (0.5,)), 0.3, longer) is None
+    assert worker.run(CallJob("time", "sleep", (0.35,)), 0.3, longer) is None
     assert [event.what for event in events] == ["accepted"]
 
 
@@ -148,7 +148,7 @@ def test_a_job_that_a_stopped_worker_does_not_read_ends_at_its_limit(worker: Wor
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGSTOP)
     started = time.monotonic()
-    failed = worker.attempt(CallJob("builtins", "len", (b"x" * 5_000_000,)), 0.5)
+    failed = worker.attempt(CallJob("builtins", "len", (b"x" * 5_000_000,)), 0.25)
     assert failed.status == "hung"
     assert time.monotonic() - started < 5.0
     assert worker.run(CallJob("builtins", "len", (b"x" * 5_000_000,)), 30.0) == 5_000_000

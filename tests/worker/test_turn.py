@@ -89,7 +89,7 @@ def test_the_next_process_goes_on_when_the_first_is_killed(tmp_path: Path) -> No
     assert first_line(first) == "True"
     second = holder(tmp_path, 0)
     try:
-        time.sleep(0.5)
+        time.sleep(0.2)
         assert second.poll() is None  # it waits
         os.kill(first.pid, signal.SIGKILL)
         started = time.monotonic()

@@ -14,7 +14,6 @@ from tests.support.attention.screening import (
     BOTTOM_RIGHT,
     CAUSAL,
     WINDOW,
-    a_worker,  # noqa: F401  # pyright: ignore[reportUnusedImport]  a fixture
     candidate,
     facts_of,
     operands_of,

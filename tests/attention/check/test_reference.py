@@ -31,7 +31,6 @@ from tests.support.attention.screening import (
     B,
     D,
     H,
-    a_worker,
     aten,
     candidate,
     facts_of,
@@ -39,8 +38,6 @@ from tests.support.attention.screening import (
     screened,
 )
 from tests.support.candidates.operands import tensor
-
-__all__ = ["a_worker"]  # the fixture
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

@@ -26,8 +26,10 @@ from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.cache.remote.tier import RemoteTier
 from inductor_plugin.cli import main
 from inductor_plugin.tuning.runtime import RUNTIME
+from inductor_plugin.worker.jobs import BenchCandidate
 from tests.support.candidates.providers import offered
 from tests.support.compile import Spent, compiled, fresh
+from tests.support.lowering import Lab, library_first
 from tests.support.remote.s3_server import BUCKET, KEYS, S3Server, s3_server
 
 __all__ = ["fresh"]  # the fixture
@@ -128,7 +130,11 @@ def test_a_second_machine_measures_nothing_and_a_third_only_what_is_new(
     server: S3Server, url: str, tmp_path: Path
 ) -> None:
     a, b = product(1)
-    with offered("good"):
+
+    def status(candidate: BenchCandidate) -> str:
+        return "wrong" if candidate.candidate_id.startswith("faults.wrong") else "ok"
+
+    with offered("good"), Lab(library_first, tmp_path).open():
         _, cold, _ = machine(tmp_path, "first", url, torch.mm, a, b)
         answer, warm, counters = machine(tmp_path, "second", url, torch.mm, a, b)
     assert (cold.record_misses, cold.benchmarked) == (1, 2)
@@ -136,7 +142,7 @@ def test_a_second_machine_measures_nothing_and_a_third_only_what_is_new(
     assert torch.allclose(answer, a @ b, atol=1e-4)
     assert (counters["remote_asked"], counters["remote_hits"], counters["hits"]) == (1, 1, 1)
     assert "remote_sent" not in counters
-    with offered("good", "wrong"):
+    with offered("good", "wrong"), Lab(library_first, tmp_path, status).open():
         _, more, counters = machine(tmp_path, "third", url, torch.mm, a, b)
     assert more.failed == 1
     assert (counters["remote_hits"], counters["remote_sent"]) == (1, 1)

@@ -13,6 +13,7 @@ import torch
 from inductor_plugin.cache import open_store
 from tests.support.candidates.providers import offered
 from tests.support.compile import Spent, compiled, fresh
+from tests.support.lowering import Lab, library_first
 
 pytestmark = pytest.mark.compat
 
@@ -28,7 +29,7 @@ def test_what_the_second_cache_knows_is_not_measured_and_it_is_not_changed(
 ) -> None:
     shared = tmp_path / "shared"
     a = torch.randn(27, 27)
-    with offered("good"):
+    with offered("good"), Lab(library_first, cache_dir).open():
         compiled(torch.mm, shared)(a, a)
         before = files(shared)
         torch.compiler.reset()

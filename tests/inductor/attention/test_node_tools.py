@@ -56,10 +56,10 @@ def test_a_call_that_is_not_tuned_is_part_of_the_program_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without max_autotune, for one: Inductor would call the operator, which is Python."""
-    made: list[Any] = []
+    calls: list[Any] = []
 
     def fmha(op: Any, args: Any, kwargs: Any) -> str:
-        made.append((op, args, kwargs))
+        calls.append((op, args, kwargs))
         return "blocks"
 
     monkeypatch.setattr(blocks, "fmha", fmha)
@@ -72,4 +72,4 @@ def test_a_call_that_is_not_tuned_is_part_of_the_program_as_well(
     assert untyped._lowering(FMHA)(here, here, here, return_lse=True) == "blocks"
     assert untyped._lowering(FMHA)(there, there, there) is None  # Inductor's call
     assert untyped._lowering(SDPA)(here, here, here) is None
-    assert made == [(FMHA, (here, here, here), {"return_lse": True})]
+    assert calls == [(FMHA, (here, here, here), {"return_lse": True})]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,13 +20,13 @@ import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph import pinning, stored
-from inductor_plugin.inductor.graph import unstored as stored_marks
 from inductor_plugin.tuning import runtime
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.agreed import dump, load, of_verdict
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.ledger import LEDGER
 from tests.support.candidates.fast_templates import rivals_offered
+from tests.support.lowering import Lab, library_last
 from tests.support.ranks.simulated import MemoryStore
 
 Join = Callable[[int, MemoryStore], None]
@@ -55,7 +54,11 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def join_job(rank: int, store: Any) -> None:
         jobs.append(Job(rank, 2, store, f"process {len(jobs)}"))
 
-    with rivals_offered(), untyped.patch(fx_graph_cache=True):
+    with (
+        rivals_offered(),
+        Lab(library_last, tmp_path).open(),
+        untyped.patch(fx_graph_cache=True),
+    ):
         yield join_job
     inductor_plugin.disable()
     torch._dynamo.reset()
@@ -113,10 +116,8 @@ def test_ranks_off_tunes_alone(join: Join, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("otherwise", [False, True])
 def test_a_graph_in_inductors_cache_runs_where_the_ranks_agree(
-    join: Join, tmp_path: Path, otherwise: bool, monkeypatch: pytest.MonkeyPatch
+    join: Join, tmp_path: Path, otherwise: bool
 ) -> None:
-    # On a busy machine decisions are provisional, and such graphs are not stored, or not for long.
-    monkeypatch.setattr(stored_marks, "add_due", Mock())
     store = MemoryStore()
     join(0, store)
     (ticket,) = compiled(tmp_path / "cache")

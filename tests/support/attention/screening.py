@@ -1,14 +1,11 @@
-"""An attention's facts, its operands, and a worker that screens a kernel for them on a CPU."""
+"""An attention's facts, its operands, and how a worker screens a kernel for them on a CPU."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
 from dataclasses import replace
-
-import pytest
 
 from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
 from inductor_plugin.problem.attention import Attention, Mask, arguments
@@ -34,14 +31,6 @@ WINDOW = Mask(left=20, right=3, bottom_right=True)
 BOTTOM_RIGHT = Mask(right=0, bottom_right=True)
 LENGTHS = {CAUSAL: (80, 100), WINDOW: (100, 80), BOTTOM_RIGHT: (100, 80)}
 """Sq and Sk: CAUSAL leaves 20 keys unseen; in the others the first queries see nothing."""
-
-
-@pytest.fixture(name="worker", scope="module")
-def a_worker() -> Generator[BenchWorker, None, None]:
-    worker = BenchWorker(SETTINGS)
-    worker.prewarm()
-    yield worker
-    worker.close()
 
 
 def facts_of(mask: Mask, dtype: str, *, backward: bool = False) -> Attention:

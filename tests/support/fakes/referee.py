@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +22,13 @@ from inductor_plugin.cache.graph import TUNED
 from inductor_plugin.cache.record import GRAPH, to_fields
 from inductor_plugin.inductor.guard.bench import CompiledGraph, GraphBench
 from inductor_plugin.inductor.guard.comparison import Comparison
-from inductor_plugin.tuning import selection
+from inductor_plugin.tuning import runtime, selection
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.worker.child.graphs import built
+from inductor_plugin.worker.jobs import WorkerSettings
 from tests.support.candidates.fast_templates import CALLS, rivals_offered
+from tests.support.lowering import Lab, library_first
 
 ALWAYS: dict[str, Any] = {"verify_graph": "auto", "verify_graph_share": 1e6}
 """Compare graphs however long that takes: the machine may be busy."""
@@ -47,6 +50,15 @@ def rivals_win(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(selection, "decide", decide)
     with rivals_offered():
         yield
+    RUNTIME.forget()  # it may have the `LabWorker` of `judge` as its worker
+
+
+class LabWorker(Lab):
+    """Times of candidates without a worker; they decide nothing where `rivals_win`."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        super().__init__(library_first, Path(os.devnull))
+        self.settings = settings
 
 
 class Referee:
@@ -78,7 +90,8 @@ def judge(
     monkeypatch: pytest.MonkeyPatch,
     compare: Callable[[GraphBench, Sequence[CompiledGraph], float], Comparison],
 ) -> None:
-    """Let a function compare graphs; the worker is left alone."""
+    """Let a function compare graphs; no worker is started."""
+    monkeypatch.setattr(runtime, "BenchWorker", LabWorker)
     monkeypatch.setattr(GraphBench, "compare", lambda *arguments: compare(*arguments))  # pyright: ignore
     monkeypatch.setattr(GraphBench, "prepare", lambda bench: None)  # pyright: ignore
 

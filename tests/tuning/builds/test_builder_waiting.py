@@ -42,14 +42,17 @@ def test_a_kernel_that_another_process_is_building_is_waited_for(
     other.builder.add(task([theirs]), theirs, lambda: None)
     other.builder.flush()
     until(lambda: bool(other.pool.jobs))
-    threading.Timer(1.0, other.pool.gate.set).start()  # five times the silence that is waited for
+    threading.Timer(
+        0.5, other.pool.gate.set
+    ).start()  # more than twice the silence that is waited for
     bench.build([mine])
     assert (status(mine), bench.pool.jobs) == ("ready", [])
 
 
 def test_a_kernel_that_another_process_builds_is_not_waited_for_after_the_budget(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(builder_module, "TOUCH_S", 0.05)
     bench = rig(tmp_path)
     (k,) = entries = cpp_entries("k")
     assert isinstance(k.build, CppBuild)

@@ -21,7 +21,7 @@ def test_a_wait_ends_at_its_limit_and_says_so(rig: Rig) -> None:
 
 
 def test_a_limit_is_for_the_silence_and_not_for_the_whole(rig: Rig) -> None:
-    rig.bench.during = lambda _name: time.sleep(0.1)
+    rig.bench.during = lambda _name: time.sleep(0.06)
     rig.bench.screen_ms = {"library": 0.1}  # no finals
     assert rig.run(task([entry("library", library=True), *map(entry, "abcdefg")]), limit_s=0.3)
     assert len(rig.bench.screened) == 8

@@ -50,7 +50,7 @@ def test_a_straggler_is_not_started_again_where_all_cpus_compile(
     rig.nodes.end(1)
     rig.submit("slow")
     until(lambda: rig.nodes.started == ["quick", "slow"])
-    time.sleep(0.5)
+    time.sleep(0.2)
     assert rig.nodes.started == ["quick", "slow"]
     rig.nodes.does = Load(free=1, running=1)
     until(lambda: rig.nodes.started == ["quick", "slow", "slow"])
@@ -84,7 +84,7 @@ def test_a_pool_that_was_idle_for_long_sends_its_next_job_to_the_cluster(
     until(lambda: rig.nodes.started == ["first"])
     rig.nodes.end(1)
     until(lambda: unfinished(rig.pool) == 0)
-    time.sleep(0.3)
+    time.sleep(0.2)
     rig.submit("second")
     until(lambda: rig.nodes.started == ["first", "second"])
     assert rig.local.jobs == []
