@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from inductor_plugin.tuning.report.regret import NEAR
+from inductor_plugin.tuning.report.regret import NEAR, share
 from inductor_plugin.tuning.report.regret import regret as regret_of
 
 _LEAST_TURNS = 8
 """Fewest turns of a reference: every second finds the fastest, the others say by how much."""
 _DRAWS = 1000
-_NORMAL_95 = 1.96
 NEAR_TARGET, SAME_TARGET = 0.98, 0.95
 """Share of choices near the fastest on a quiet machine; share of firm choices beside other work that are those of a quiet one."""
 KNOWN_LEAST, FIRM_LEAST = 0.9, 0.5
@@ -177,24 +176,6 @@ def _firm_choices(quiet: Sequence[Tuning]) -> dict[str, Counter[str]]:
             if entry["firm"]:
                 counts.setdefault(name, Counter())[entry["choice"]] += 1
     return counts
-
-
-def share(marks: Sequence[tuple[str, bool]]) -> tuple[float, float, float] | None:
-    """Return the share of choices that are marked, and its 95 % interval (Wilson); None of no choice.
-
-    Choices of one problem are not independent, so the interval is that of as many choices as there are problems.
-
-    Args:
-        marks: Of each choice its problem, and whether it is marked.
-    """
-    if not marks:
-        return None
-    part = sum(mark for _, mark in marks) / len(marks)
-    count, square = len({name for name, _ in marks}), _NORMAL_95**2
-    middle = (part + square / (2 * count)) / (1 + square / count)
-    half = _NORMAL_95 * math.sqrt(part * (1 - part) / count + square / (4 * count * count))
-    half /= 1 + square / count
-    return round(part, 4), round(max(0.0, middle - half), 4), round(min(1.0, middle + half), 4)
 
 
 def summary(tunings: Sequence[Tuning], reference: Costs) -> dict[str, dict[str, Any]]:

@@ -18,11 +18,11 @@ from benchmarks.choices.figures import (
     claims,
     costs,
     regret,
-    share,
     summary,
     usual_choices,
 )
 from benchmarks.harness.load import LOADS, load
+from inductor_plugin.tuning.report.regret import share
 
 FACTS = {"gpu": "cpu", "torch": "2", "sources": "a"}
 
