@@ -177,7 +177,7 @@ def test_claims_about_few_of_the_choices_are_neither_true_nor_false(
 def test_one_firm_choice_of_fifty_shows_nothing() -> None:
     loose = {f"layer {number}": entry("rival", firm=False) for number in range(49)}
     reference_of = dict.fromkeys((*loose, "a"), KNOWN["a"])
-    quiet = tuning(**{name: entry("rival") for name in reference_of})
+    quiet = Tuning("ours", "quiet", {name: entry("rival") for name in reference_of})
     busy = tuning("2 busy", a=entry("rival"), **loose)
     figures = summary([quiet, quiet, busy], reference_of)
     assert (figures["ours, 2 busy"]["agreed"], figures["ours, 2 busy"]["firm"]) == (1.0, 1)

@@ -41,10 +41,13 @@ class BusyTimer:
     def conditions(self) -> dict[str, object]:
         return {}
 
-    def nothing(self, *_: object) -> None:
-        """Do nothing."""
+    def warm(self, call: BoundCall) -> None:
+        call()
 
-    warm = prepare = release = synchronize = nothing
+    def prepare(self) -> None:
+        """Allocate nothing."""
+
+    release = synchronize = prepare
 
     def sample(self, call: BoundCall, repeats: int, *, cold: bool) -> float:
         assert repeats == 1

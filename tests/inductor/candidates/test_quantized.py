@@ -105,7 +105,8 @@ def test_on_a_cpu_an_operand_is_generated_once_and_a_frozen_one_keeps_its_values
         asked.append(node.get_name())
         return generated + len(asked) - 1
 
-    layout = ir.FixedLayout(torch.device("cpu"), torch.float32, [3, 4], [4, 1])
+    sizes: Any = [3, 4], [4, 1]  # Inductor's type says expressions alone
+    layout = ir.FixedLayout(torch.device("cpu"), torch.float32, *sizes)
     nodes = [ir.InputBuffer(name=name, layout=layout) for name in ("x", "w")]
     graph: Any = SimpleNamespace(constants={"w": frozen})
     with V.set_graph_handler(graph):
