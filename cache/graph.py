@@ -7,7 +7,7 @@ cache. The record of a graph (option ``verify_graph``) decides what the graph gi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,10 @@ from inductor_plugin.cache.record import Record
 
 TUNED = "tuned"
 """The candidate that is the graph as it was tuned."""
+LIBRARY = "library"
+"""The candidate that is the graph with library kernels alone."""
+_LESS = "tuned, less "
+_SHORT = 12
 CHOICES = "choices"
 """Field of its provenance with the winner of each problem, by the problem's digest; library kernels are not in it."""
 MOST_GRAPHS = 500
@@ -38,6 +42,55 @@ def choices_in(record: Record) -> Mapping[str, str]:
     tuned = record.candidates.get(TUNED)
     choices: object = tuned.provenance.get(CHOICES) if tuned is not None else None
     return choices if is_object(choices) else {}
+
+
+@dataclass(frozen=True)
+class HeldProblems:
+    """Problems of a graph whose library kernel runs.
+
+    Attributes:
+        digests: The first characters of their digests.
+        everything: True for all problems of the graph.
+    """
+
+    digests: frozenset[str] = frozenset()
+    everything: bool = False
+
+    def __contains__(self, problem_digest: object) -> bool:
+        """Return True if a problem is held."""
+        return self.everything or str(problem_digest)[:_SHORT] in self.digests
+
+    @property
+    def candidate(self) -> str:
+        """The name of the graph with these problems held, as a candidate of its record."""
+        if self.everything:
+            return LIBRARY
+        return _LESS + " ".join(sorted(self.digests)) if self.digests else TUNED
+
+
+def held(digests: Iterable[str]) -> HeldProblems:
+    """Return the problems with these digests, held."""
+    return HeldProblems(frozenset(digest[:_SHORT] for digest in digests))
+
+
+def held_by(winner: str | None) -> HeldProblems:
+    """Return which problems the winner of a graph's record, or pin, holds."""
+    if winner is None:
+        return HeldProblems()
+    if winner == LIBRARY:
+        return HeldProblems(everything=True)
+    return held(winner.removeprefix(_LESS).split()) if winner.startswith(_LESS) else HeldProblems()
+
+
+def gives_up(graph: Record, problem_digest: str) -> bool:
+    """Return True if a graph's record says that the library kernel of one of its problems runs in it, and the winner alone does not.
+
+    Args:
+        graph: The record of a graph.
+        problem_digest: Digest of the problem, of the same environment.
+    """
+    held_problems = held_by(graph.decision.winner if graph.decision else None)
+    return problem_digest in choices_in(graph) and problem_digest in held_problems
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,12 @@ def explanation(
     }
 
 
+def giving_up(graph: Record) -> dict[str, str]:
+    """Return the record of a graph that gives up a choice, as plain values: its key, what it is, and why it does."""
+    reason = graph.decision.reason if graph.decision else ""
+    return {"graph": graph.digest, "describe": graph.describe, "reason": reason}
+
+
 def explanation_text(record: Record, explained: Mapping[str, Any]) -> str:
     """Return an `explanation` as text."""
     explained = shown(explained)
@@ -186,6 +192,10 @@ def explanation_text(record: Record, explained: Mapping[str, Any]) -> str:
         f"Runs: {explained['winner'] or 'nothing decided'}",
         f"Why:  {explained['reason']}{_decided_from(explained['decided_from'])}",
         *([f"Kernel: {kernel_text(explained['kernel'])}"] if explained["kernel"] else []),
+        *(
+            f"But:  the library kernel runs in graph {graph['graph'][:12]} ({graph['describe']}), which is slower with it: {graph['reason']}"
+            for graph in explained.get("given_up_by", ())
+        ),
     ]
     if record.candidates:
         lines += ["", candidates_text(record)]

@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from inductor_plugin.tuning.report.regret import NEAR
+from inductor_plugin.tuning.report.regret import NEAR, share
 from inductor_plugin.tuning.report.regret import regret as regret_of
 
 _LEAST_TURNS = 8
 """Fewest turns of a reference: every second finds the fastest, the others say by how much."""
 _DRAWS = 1000
-_NORMAL_95 = 1.96
 NEAR_TARGET, SAME_TARGET = 0.98, 0.95
 """Share of choices near the fastest on a quiet machine; share of firm choices beside other work that are those of a quiet one."""
+KNOWN_LEAST, FIRM_LEAST = 0.9, 0.5
+"""Share of choices of which something has to be known, and of those that have to be firm: claims about fewer are neither true nor
+false."""
 
 Costs = Mapping[str, Mapping[str, Mapping[str, float]]]
 """By problem and candidate: its time over that of the fastest (``ratio``), the interval of that, and its milliseconds."""
@@ -118,21 +120,26 @@ def agreement(
 
     Returns:
         ``same``: share of firm choices that are the quiet ones; ``same_or_near``: or take at most 2 % longer than those;
-        ``provisional``: the other choices; ``kept``: those of them that a later process has not measured again;
+        ``agreed``: the same ones where the quiet tunings agree, and the same or near ones where they differ, since kernels
+        that are equally fast are chosen by chance; ``compared``: of how many choices these are shares; ``provisional``: the other choices; ``kept``: those of them that a later process has not measured again;
         ``later_same``: share of the quiet ones among those that it has.
     """
     same: list[tuple[str, bool]] = []
     alike: list[tuple[str, bool]] = []
+    agreed: list[tuple[str, bool]] = []
     later: list[tuple[str, bool]] = []
     provisional = kept = 0
     for tuning in tunings:
-        usual = usual_choices([each for each in quiet if each is not tuning])
+        counts = _firm_choices([each for each in quiet if each is not tuning])
+        usual = {name: _most_often(of) for name, of in counts.items()}
         for name, entry in tuning.problems.items():
             if entry["firm"] and name in usual:
                 is_same = entry["choice"] == usual[name]
                 known = reference.get(name, {})
                 same.append((name, is_same))
-                alike.append((name, is_same or _is_near(known, entry["choice"], usual[name])))
+                is_alike = is_same or _is_near(known, entry["choice"], usual[name])
+                alike.append((name, is_alike))
+                agreed.append((name, is_same if len(counts[name]) == 1 else is_alike))
             if not entry["firm"]:
                 provisional += 1
                 after = tuning.later.get(name)
@@ -144,6 +151,8 @@ def agreement(
         "firm": sum(e["firm"] for tuning in tunings for e in tuning.problems.values()),
         **_named("same", share(same)),
         **_named("same_or_near", share(alike)),
+        **_named("agreed", share(agreed)),
+        "compared": len(same),
         "provisional": provisional,
         "kept": kept,
         **_named("later_same", share(later)),
@@ -152,30 +161,21 @@ def agreement(
 
 def usual_choices(quiet: Sequence[Tuning]) -> dict[str, str]:
     """Return by problem what was chosen most often, of choices that are firm."""
+    return {name: _most_often(of) for name, of in _firm_choices(quiet).items()}
+
+
+def _most_often(choices: Counter[str]) -> str:
+    return choices.most_common(1)[0][0]
+
+
+def _firm_choices(quiet: Sequence[Tuning]) -> dict[str, Counter[str]]:
+    """Return by problem how often each candidate was chosen, of choices that are firm."""
     counts: dict[str, Counter[str]] = {}
     for tuning in quiet:
         for name, entry in tuning.problems.items():
             if entry["firm"]:
                 counts.setdefault(name, Counter())[entry["choice"]] += 1
-    return {name: of.most_common(1)[0][0] for name, of in counts.items()}
-
-
-def share(marks: Sequence[tuple[str, bool]]) -> tuple[float, float, float] | None:
-    """Return the share of choices that are marked, and its 95 % interval (Wilson); None of no choice.
-
-    Choices of one problem are not independent, so the interval is that of as many choices as there are problems.
-
-    Args:
-        marks: Of each choice its problem, and whether it is marked.
-    """
-    if not marks:
-        return None
-    part = sum(mark for _, mark in marks) / len(marks)
-    count, square = len({name for name, _ in marks}), _NORMAL_95**2
-    middle = (part + square / (2 * count)) / (1 + square / count)
-    half = _NORMAL_95 * math.sqrt(part * (1 - part) / count + square / (4 * count * count))
-    half /= 1 + square / count
-    return round(part, 4), round(max(0.0, middle - half), 4), round(min(1.0, middle + half), 4)
+    return counts
 
 
 def summary(tunings: Sequence[Tuning], reference: Costs) -> dict[str, dict[str, Any]]:
@@ -193,21 +193,27 @@ def summary(tunings: Sequence[Tuning], reference: Costs) -> dict[str, dict[str, 
 
 
 def claims(figures: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the three claims about the plugin's choices: what was measured, the target, and whether it holds; None if unknown."""
+    """Return the three claims about the plugin's choices: what was measured, the target, and whether it holds.
+
+    That is None where it is unknown: where too little was compared, too. Where the quiet tunings differ, a firm choice that is
+    near theirs counts as the same (``agreed`` of `agreement`).
+    """
     quiet, busy = figures.get("ours, quiet", {}), figures.get("ours, 2 busy", {})
-    near, same, kept = quiet.get("near"), busy.get("same"), busy.get("kept")
+    near, agreed, kept = quiet.get("near"), busy.get("agreed"), busy.get("kept")
+    quiet_tells = _is_covered(quiet)
+    busy_tells = _is_covered(busy) and busy["compared"] >= KNOWN_LEAST * busy["firm"]
     return [
         {
             "name": "quiet: share of choices within 2 % of the fastest",
             "value": near,
             "target": NEAR_TARGET,
-            "holds": None if near is None else near >= NEAR_TARGET,
+            "holds": near >= NEAR_TARGET if near is not None and quiet_tells else None,
         },
         {
-            "name": "2 busy: share of firm choices that are those of the quiet machine",
-            "value": same,
+            "name": "2 busy: share of firm choices that are those of the quiet machine, or near them where its tunings differ",
+            "value": agreed,
             "target": SAME_TARGET,
-            "holds": None if same is None else same >= SAME_TARGET,
+            "holds": agreed >= SAME_TARGET if agreed is not None and busy_tells else None,
         },
         {
             "name": "2 busy: other choices that a later process keeps",
@@ -216,6 +222,13 @@ def claims(figures: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
             "holds": None if kept is None else kept == 0,
         },
     ]
+
+
+def _is_covered(figure: Mapping[str, Any]) -> bool:
+    """Return True if enough is known of an arm's choices beside a load, and enough of them are firm."""
+    known, firm = figure.get("choices", 0), figure.get("firm", 0)
+    choices = known + figure.get("unknown", 0)
+    return choices > 0 and known >= KNOWN_LEAST * choices and firm >= FIRM_LEAST * choices
 
 
 def _is_near(known: Mapping[str, Mapping[str, float]], choice: str, usual: str) -> bool:

@@ -4,7 +4,7 @@ The plugin and Inductor's own max-autotune tune fifty frozen linear layers in pr
 What is the fastest is measured for itself, on the quiet machine: all candidates in turns, some dozens each, in two processes.
 Where the plugin says that a choice is provisional, a later process on the quiet machine shows whether it was kept.
 
-    python -m benchmarks.choices.regret --rounds 2 --out benchmarks/results/regret_cpu.json
+    python -m benchmarks.choices.regret --out benchmarks/results/regret_cpu.json
 
 Each process is a row, written as it comes: a run that was ended goes on there. The status is 1 if a process failed, or if
 there are no figures.
@@ -76,7 +76,7 @@ def main(given: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=int, default=2, help="tunings of each arm and load")
+    parser.add_argument("--rounds", type=int, default=3, help="tunings of each arm and load")
     parser.add_argument("--turns", type=int, default=40, help="turns of a reference process")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=_in_turn())
     parser.add_argument("--layers", type=int, default=0, help="only the first so many")

@@ -5,7 +5,8 @@
 A run is one network, frozen or trained, on one or two threads, tuned on a quiet machine or beside two busy processes. Each
 arm tunes it in a process with empty caches; then, on the quiet machine, each arm starts anew with what it has in its caches,
 and all arms are sampled in turns. That is one launch; there are three, and more while an interval leaves open whether a
-network takes 1.02x of another arm's time. Of each round the ratio of two arms is taken.
+network takes 1.02x of another arm's time. Of each round the ratio of two arms is taken. Frozen, on two threads and tuned on a quiet
+machine, a fourth arm always compares its graphs with those of library kernels.
 
 Each run is a row, written as it comes: what is finished is not measured again. The status is 1 if an arm failed or nothing was
 measured.
@@ -37,9 +38,8 @@ from benchmarks.models.figures import (
     summary,
 )
 from benchmarks.models.networks import NETWORKS
-from benchmarks.models.plan import Run, chosen, planned
+from benchmarks.models.plan import GUARDED, Run, chosen, planned
 
-ARMS = ("plain", "stock", "ours")
 _SOURCES = (*PLUGIN, "benchmarks/models", "benchmarks/harness/load.py")
 _MODULE = "benchmarks.models.arm"
 _LONGEST_S = 900.0
@@ -120,14 +120,14 @@ def compared(run: Run, arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     launches: list[dict[str, list[float]]] = []
     later: list[dict[str, Any]] = []
     environment = {"OMP_NUM_THREADS": str(run.threads)}
-    with arms(ARMS, _MODULE, dry=True, environment=environment) as processes:
+    with arms(run.arms, _MODULE, dry=True, environment=environment) as processes:
         tuning = tuned(processes, request, run.load)
         while not is_enough(launches, arguments.launches, arguments.most_launches):
             working = [arm for arm in processes if is_working(arm.name, tuning, later)]
             reports, samples = launched(working, request, arguments.rounds)
             later.append(reports)
             launches.append(samples)
-    every = {name: [s for each in launches for s in each.get(name, ())] for name in ARMS}
+    every = {name: [s for each in launches for s in each.get(name, ())] for name in run.arms}
     row: dict[str, Any] = {
         "name": run.name,
         "configuration": run.configuration,
@@ -218,8 +218,10 @@ def line(row: Mapping[str, Any]) -> str:
         for name in RATIOS
         if name in row
     )
+    always = row["tuning"].get(GUARDED, {})
     guard = (
-        f"guard {row['tuning'].get('ours', {}).get('guard_s')} s, later {row['later_guard_s']} s"
+        f"guard {row['tuning'].get('ours', {}).get('guard_s')} s, later {row['later_guard_s']} s, "
+        f"always {always.get('guard_s', '-')} s of {always.get('first_call_s', '-')} s"
     )
     return "  ".join([row["name"], times, shown, guard, *failures(row)])
 

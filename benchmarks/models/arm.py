@@ -3,7 +3,8 @@
     python -m benchmarks.models.arm ARM CACHE_DIR --dry
 
 ``plain`` is torch.compile without max-autotune, ``stock`` with it, ``ours`` the plugin, whose graphs are compared with those
-of library kernels (``verify_graph=auto``). Weights are frozen for inference.
+of library kernels where there is time (``verify_graph=auto``), ``guarded`` the plugin that always compares them. Weights are
+frozen for inference.
 """
 
 # torch types some of its functions partly.
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 import inductor_plugin
 from benchmarks.gemm.arm import Prepared, serve
 from benchmarks.models.networks import NETWORKS
+from benchmarks.models.plan import GUARDED
 from inductor_plugin.worker.jobs import Sampling
 from inductor_plugin.worker.timer import repeats_for, timer_for
 
@@ -67,12 +69,12 @@ def prepare(
 
 def compiler(arm: str, cache_dir: Path) -> Callable[[nn.Module], Callable[..., Tensor]]:
     """Return how an arm compiles a network."""
-    if arm == "ours":
+    if arm in ("ours", GUARDED):
         options: dict[str, Any] = {
             "cache_dir": str(cache_dir / "plugin"),
             "progress": "off",
             "table": "off",
-            "verify_graph": "auto",
+            "verify_graph": "on" if arm == GUARDED else "auto",
         }
         return lambda model: torch.compile(model, backend="inductor_plugin", options=options)
     stock: dict[str, Any] = {"max_autotune": arm == "stock"}

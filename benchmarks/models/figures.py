@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.models.plan import Run
+from benchmarks.models.plan import GUARDED, Run
 
 LIMIT = 1.02
 """A network is slower in an arm if it takes more than this multiple of the other arm's time."""
@@ -16,6 +16,8 @@ RATIOS = {
     "to_plain": ("ours", "plain"),
     "to_stock": ("ours", "stock"),
     "stock_to_plain": ("stock", "plain"),
+    "guarded_to_plain": (GUARDED, "plain"),
+    "guarded_to_ours": (GUARDED, "ours"),
 }
 """Ratios by name: an arm's time in that of another."""
 CLAIMED = ("to_plain", "to_stock")
@@ -91,20 +93,25 @@ def configuration(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         known = {row["network"]: row[name] for row in rows if name in row}
         if known:
             result[name] = _of_networks(known)
-    reports = [
-        report for row in rows if (report := row["tuning"].get("ours")) and "guard_s" in report
-    ]
+    later_s = sum(row["later_guard_s"] for row in rows)
+    result |= {**_guard(rows, "ours"), "later_guard_s": round(later_s, 2)}
+    if any(GUARDED in row["tuning"] for row in rows):
+        result[GUARDED] = _guard(rows, GUARDED)
+    return result
+
+
+def _guard(rows: Sequence[Mapping[str, Any]], arm: str) -> dict[str, Any]:
+    """Return what comparing graphs has cost an arm in seconds and as a share of its compiles, and how many it has compared."""
+    reports = [report for row in rows if (report := row["tuning"].get(arm)) and "guard_s" in report]
     guard_s, compile_s = (sum(r[field] for r in reports) for field in ("guard_s", "first_call_s"))
-    result |= {
+    return {
         "guard_s": round(guard_s, 2),
-        "later_guard_s": round(sum(row["later_guard_s"] for row in rows), 2),
         "guard_share": round(guard_s / compile_s, 4) if compile_s else None,
         **{
             name: sum(report[name] for report in reports)
             for name in ("graphs_compared", "graphs_reduced", "graphs_left_out")
         },
     }
-    return result
 
 
 def _of_networks(known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -144,26 +151,52 @@ def summary(figures: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def claims(figures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what is claimed of each configuration, and whether it holds by the intervals; None where they leave it open."""
+    """Return what is claimed of each configuration, and whether it holds by the intervals; None where they leave it open.
+
+    Of the guarded arm it is None, too, where no graph was compared: nothing is known of what did not run.
+    """
     result: list[dict[str, Any]] = []
     for each in figures:
         for name in CLAIMED:
             if name not in each:
                 continue
-            ratio = each[name]
-            none_slower = False if ratio["slower"] else (None if ratio["open"] else True)
-            mean = {WITHIN: True, SLOWER: False}.get(verdict(ratio["low"], ratio["high"], 1.0))
             result.append(
                 {
                     "name": f"{each['name']}: {name}",
                     "networks": each["networks"],
-                    "largest": ratio["largest"],
-                    "none_slower": none_slower,
-                    "mean": ratio["mean"],
-                    "mean_at_most_1": mean,
+                    **_held(each[name]),
                 }
             )
+        if GUARDED in each:
+            result.append(_of_guard(each))
     return result
+
+
+def _held(ratio: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether no network is slower by a ratio, and whether all are as fast on average."""
+    return {
+        "largest": ratio["largest"],
+        "none_slower": False if ratio["slower"] else (None if ratio["open"] else True),
+        "mean": ratio["mean"],
+        "mean_at_most_1": {WITHIN: True, SLOWER: False}.get(
+            verdict(ratio["low"], ratio["high"], 1.0)
+        ),
+    }
+
+
+def _of_guard(figure: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether graphs were compared in the guarded arm, what that costs, and whether no network is slower there."""
+    guard = figure[GUARDED]
+    known = _held(figure["guarded_to_plain"]) if "guarded_to_plain" in figure else {}
+    if not guard["graphs_compared"]:
+        known |= dict.fromkeys(("none_slower", "mean_at_most_1"))
+    return {
+        "name": f"{figure['name']}: guarded",
+        "networks": figure["networks"],
+        "compares": guard["graphs_compared"] > 0,
+        **guard,
+        **known,
+    }
 
 
 def _mean(values: Sequence[float]) -> float:

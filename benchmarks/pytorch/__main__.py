@@ -6,7 +6,8 @@ The tests are those of a checkout of PyTorch, best of the installed version; of 
 run. A test that differs is run once more in both arms; what differs again is reported. Results are kept in ``--work``, in
 folders for these sources, this torch and these tests: a run that was ended goes on there, and shards count together.
 
-The status is 1 if a test differs without a known reason, or if fewer than ``--least`` tests ran in both arms.
+The status is 1 if a test differs without a known reason, if fewer than ``--least`` tests passed in both arms, if a file is
+missing or cannot be collected, or if a test of the shard has no result.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from benchmarks.pytorch.place import Place, place_in
 from benchmarks.pytorch.suite import ARMS, KNOWN, PLUGIN, STOCK, SUITES, Suite, environment
 
 LEAST = 400
-"""Tests that have to run in both arms."""
+"""Tests that have to pass in both arms; what fails in both says nothing about the plugin."""
 _PART = 25
 """Tests of one process: the limit of time is looked at after each."""
 _PART_AGAIN = 5
@@ -48,35 +49,43 @@ class Outcome:
     Attributes:
         files: The counts of each file, by its name.
         differences: The tests that differ.
-        left: Tests without a result in one of the arms.
+        left: Tests of the shard without a result in one of the arms.
+        elsewhere: Such tests of other shards.
         refused: Files that cannot be collected, and why.
+        missing: Names of files that the checkout does not have, or that are none of the suites.
     """
 
     files: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     differences: list[Difference] = field(default_factory=list[Difference])
     left: int = 0
+    elsewhere: int = 0
     refused: dict[str, str] = field(default_factory=dict[str, str])
+    missing: list[str] = field(default_factory=list[str])
 
     @property
     def count(self) -> int:
-        """Tests that ran in both arms."""
-        return sum(row["run_in_both"] for row in self.files.values())
+        """Tests that passed in both arms."""
+        return sum(row["passed_in_both"] for row in self.files.values())
 
     def complaints(self, least: int) -> list[str]:
         """Return why the run has failed.
 
         Args:
-            least: Tests that have to run in both arms.
+            least: Tests that have to pass in both arms.
         """
         unknown = sum(not difference.why for difference in self.differences)
-        few = f"{self.count} tests ran in both arms, and {least} have to"
-        return ([f"{unknown} tests differ"] if unknown else []) + (
-            [few] if self.count < least else []
-        )
+        complaints = {
+            f"{unknown} tests differ": unknown > 0,
+            f"{self.count} tests passed in both arms, and {least} have to": self.count < least,
+            f"not in the checkout: {', '.join(self.missing)}": bool(self.missing),
+            f"cannot be collected: {', '.join(self.refused)}": bool(self.refused),
+            f"{self.left} tests have no result; run it again to go on": self.left > 0,
+        }
+        return [complaint for complaint, applies in complaints.items() if applies]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the files; the exit status is 1 if a test differs or too few ran, 2 if there are no tests."""
+    """Run the files; the exit status is 1 if there are complaints, 2 if there are no tests."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.pytorch",
         description=__doc__,
@@ -88,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     each = "each N-th test, from the I-th"
     add("--shard", type=_shard, default=(1, 1), metavar="I/N", help=each)
     add("--limit-s", type=float, default=7200.0, help="seconds after which no tests start")
-    add("--least", type=int, default=LEAST, help="tests that have to run in both arms")
+    add("--least", type=int, default=LEAST, help="tests that have to pass in both arms")
     add("--work", type=Path, default=Path("build/pytorch-tests"))
     add("--out", type=Path, default=RESULTS / "pytorch_tests_cpu.json")
     given = parser.parse_args(arguments)
@@ -97,9 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             f"{folder} is not a folder; name a checkout of PyTorch, as `git clone` makes it"
         )
-    suites = [
-        suite for suite in SUITES if suite.name in given.files and (folder / suite.file).is_file()
-    ]
+    there = {suite.name: suite for suite in SUITES if (folder / suite.file).is_file()}
+    suites = [suite for name, suite in there.items() if name in given.files]
     place, until = (
         place_in(given.work.resolve(), folder.resolve()),
         time.monotonic() + given.limit_s,
@@ -107,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outcome = outcome_of(suites, place, given.shard, until)
     if not outcome.files:
         parser.error(f"nothing of {' '.join(given.files)} in {folder} can be run")
+    outcome.missing = [name for name in given.files if name not in there]
     complaints = outcome.complaints(given.least)
     _print(outcome, complaints)
     _write(given.out, outcome, complaints)
@@ -128,7 +137,7 @@ def outcome_of(
     for suite in suites:
         try:
             _copy(suite, place)
-            results, left = both(suite, place, shard, until)
+            results, left, elsewhere = both(suite, place, shard, until)
         except (ValueError, SyntaxError) as error:
             print(error)
             outcome.refused[suite.name] = str(error)[-600:]
@@ -136,13 +145,14 @@ def outcome_of(
         outcome.differences += confirmed(suite, results, place, shard, until)
         outcome.files[suite.name] = counts(results[STOCK], results[PLUGIN])
         outcome.left += left
+        outcome.elsewhere += elsewhere
     return outcome
 
 
 def both(
     suite: Suite, place: Place, shard: tuple[int, int], until: float
-) -> tuple[dict[str, dict[str, Result]], int]:
-    """Return the results of a file by arm, and how many tests lack one; runs as many as the time suffices for.
+) -> tuple[dict[str, dict[str, Result]], int, int]:
+    """Return the results of a file by arm, and how many tests of this and of other shards lack one; runs what there is time for.
 
     Raises:
         ValueError: The file cannot be collected.
@@ -161,8 +171,9 @@ def both(
             if missing:
                 run(missing, folder, variables[arm], place.journal(arm, suite, shard))
     results = {arm: known(tests, place.journals(arm, suite)) for arm in ARMS}
-    left = sum(any(test not in results[arm] for arm in ARMS) for test in tests)
-    return results, left
+    lacking = {test for test in tests if any(test not in results[arm] for arm in ARMS)}
+    left = len(lacking.intersection(mine))
+    return results, left, len(lacking) - left
 
 
 def confirmed(
@@ -221,11 +232,13 @@ def _write(out: Path, outcome: Outcome, complaints: Sequence[str]) -> None:
     facts = machine((*SOURCES, "benchmarks/pytorch"), dry=True) or {}
     report: dict[str, Any] = {
         "machine": facts,
-        "run_in_both": outcome.count,
+        "passed_in_both": outcome.count,
         "left": outcome.left,
+        "left_to_other_shards": outcome.elsewhere,
         "complaints": list(complaints),
         "files": outcome.files,
         "refused": outcome.refused,
+        "missing": outcome.missing,
         "differences": [difference.to_fields() for difference in outcome.differences],
     }
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -245,8 +258,8 @@ def _print(outcome: Outcome, complaints: Sequence[str]) -> None:
         )
         sure = "" if difference.is_confirmed else " (not run once more yet)"
         console.print(f"{kind} {difference.test}: {outcomes} {difference.why}{sure}", markup=False)
-    if outcome.left:
-        console.print(f"{outcome.left} tests are left; run it again to go on.")
+    if outcome.elsewhere:
+        console.print(f"{outcome.elsewhere} tests are left to other shards.")
     for complaint in complaints:
         console.print(f"FAILED: {complaint}", markup=False)
 

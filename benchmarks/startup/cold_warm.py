@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.repository import REPOSITORY
+from benchmarks.harness.sources import PLUGIN, sources_digest
 
 VARIANTS = ("plain", "plugin-plain", "stock", "plugin")
 
@@ -200,7 +201,7 @@ def summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the facts of the machine."""
+    """Return the facts of the machine, and of which sources figures are: committed ones may be of an earlier program."""
     import torch
 
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -211,6 +212,7 @@ def machine() -> dict[str, Any]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
+        "sources": sources_digest((*PLUGIN, "benchmarks/startup")),
     }
     if torch.cuda.is_available():
         facts["gpu"] = torch.cuda.get_device_name()

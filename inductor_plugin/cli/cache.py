@@ -10,10 +10,11 @@ from typing import Any, cast
 
 from inductor_plugin.cache import Record, Store, differences, document, report
 from inductor_plugin.cache.entry import ENTRY, KernelEntry, read_entry
+from inductor_plugin.cache.graph import gives_up
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.key import ABSENT
 from inductor_plugin.cache.lookup.find import Match, find
-from inductor_plugin.cache.record import to_fields
+from inductor_plugin.cache.record import GRAPH, to_fields
 from inductor_plugin.cache.records import parse_environment, parse_record
 from inductor_plugin.cache.trust.keys import is_installed
 from inductor_plugin.cache.trust.signatures import true_signatures
@@ -72,6 +73,7 @@ def _explain(arguments: Namespace) -> int:
     kernel = _winner_kernel(store, record)
     explained = report.explanation(record, others, environments, elsewhere, kernel)
     explained["problem"] = described(record.problem, record.describe)
+    explained["given_up_by"] = [report.giving_up(graph) for graph in _giving_up(store, record)]
     say(arguments, explained, report.explanation_text(record, explained))
     return 0
 
@@ -87,6 +89,14 @@ def _winner_kernel(store: Store, record: Record) -> KernelEntry | None:
         return read_entry(folder)
     except (OSError, ValueError):
         return None  # `verify` reports a damaged entry
+
+
+def _giving_up(store: Store, record: Record) -> list[Record]:
+    """Return the records of the graphs in which the library kernel runs in place of a record's winner."""
+    folder = store.layout.record(record.environment, GRAPH, record.digest).parent
+    digests = sorted(path.stem for path in folder.glob("*.json"))
+    graphs = (store.record(record.environment, GRAPH, digest) for digest in digests)
+    return [graph for graph in graphs if graph is not None and gives_up(graph, record.digest)]
 
 
 def _outline(path: Path) -> report.Outline | None:

@@ -30,7 +30,7 @@ from benchmarks.models.figures import (
     verdict,
 )
 from benchmarks.models.networks import NETWORKS
-from benchmarks.models.plan import Run, chosen, planned
+from benchmarks.models.plan import ARMS, GUARDED, Run, chosen, planned
 
 GUARD = {
     "first_call_s": 10.0,
@@ -180,7 +180,7 @@ class World:
         self.events: list[str] = []
         self.variables: list[Mapping[str, str]] = []
         self.broken: tuple[str, ...] = ()
-        self.ms = {"plain": 2.0, "stock": 1.0, "ours": 1.0}
+        self.ms = {"plain": 2.0, "stock": 1.0, "ours": 1.0, "guarded": 1.0}
 
     @contextmanager
     def load(self, name: str) -> Generator[None]:
@@ -239,7 +239,7 @@ def test_networks_are_tuned_beside_a_load_and_sampled_in_later_processes_without
     assert status == 0
     tuned = [
         event
-        for arm in command.ARMS
+        for arm in ARMS
         for event in ("2 busy begins", f"{arm} prepare", "2 busy ends", f"{arm} ends")
     ]
     assert world.events[:12] == tuned
@@ -258,6 +258,36 @@ def test_networks_are_tuned_beside_a_load_and_sampled_in_later_processes_without
     assert written["samples"][only["name"]]["ours"]["samples_ms"] == [1.0, 1.0]
     assert written["summary"]["to_plain"] == 0.5
     assert all(each["none_slower"] and each["mean_at_most_1"] for each in written["claims"])
+
+
+def test_one_configuration_of_each_network_has_an_arm_that_always_compares_its_graphs(
+    world: World, go: Callable[..., tuple[int, Any]]
+) -> None:
+    runs = planned(list(NETWORKS))
+    guarded = [run.network for run in runs if GUARDED in run.arms]
+    assert guarded == list(NETWORKS)
+    _, written = go("--only", "2 threads, quiet, bert")
+    first, second = written["rows"]
+    assert first["tuning"]["guarded"] == GUARD
+    assert (first["guarded_to_ours"]["median"], first["guarded_to_plain"]["median"]) == (1.0, 0.5)
+    assert "guarded" not in second["tuning"]
+    said = {each["name"]: each for each in written["claims"]}
+    (name,) = [name for name in said if "guarded" in name]
+    assert name == f"{first['configuration']}: guarded"
+    assert (said[name]["compares"], said[name]["none_slower"]) == (True, True)
+    assert (said[name]["guard_s"], said[name]["guard_share"]) == (0.5, 0.05)
+    assert "guarded prepare" in world.events
+
+
+def test_a_guard_that_compared_nothing_costs_nothing_and_shows_nothing() -> None:
+    idle = {**GUARD, "guard_s": 0.0, "graphs_compared": 0}
+    rows = [row("fast", Run(""), 0.49, 0.5, 0.51)]
+    rows[0] |= {"tuning": {"ours": idle, "guarded": idle}, "guarded_to_plain": rows[0]["to_plain"]}
+    *_, guard = claims(by_configuration(rows))
+    assert (guard["compares"], guard["none_slower"], guard["mean_at_most_1"]) == (False, None, None)
+    rows[0]["tuning"] = {"ours": idle, "guarded": GUARD}
+    *_, guard = claims(by_configuration(rows))
+    assert (guard["compares"], guard["none_slower"], guard["mean_at_most_1"]) == (True, True, True)
 
 
 def test_what_is_finished_is_not_measured_again(
@@ -335,12 +365,13 @@ def test_tuned_graphs_are_compared_with_those_of_library_kernels(
         return model
 
     monkeypatch.setattr(torch, "compile", compiled)
-    for arm in command.ARMS:
+    for arm in (*ARMS, GUARDED):
         compiler(arm, tmp_path)(torch.nn.Identity())
-    plain, stock, ours = given
+    plain, stock, ours, guarded = given
     assert (plain["options"], stock["options"]) == ({"max_autotune": False}, {"max_autotune": True})
     assert ours["backend"] == "inductor_plugin"
     assert ours["options"]["verify_graph"] == "auto"
+    assert guarded["options"] == {**ours["options"], "verify_graph": "on"}
     assert Path(ours["options"]["cache_dir"]).parent == tmp_path
 
 

@@ -70,7 +70,8 @@ def test_both_arms_run_every_test(folder: Path) -> None:
 
 @pytest.fixture
 def checkout(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(command, "SUITES", (Suite("test_both.py"), Suite("test_not_there.py")))
+    suites = (Suite("test_both.py"), Suite("test_renamed.py"), Suite("test_broken.py"))
+    monkeypatch.setattr(command, "SUITES", suites)
     (tmp_path / "pytorch" / "test").mkdir(parents=True)
     folder.rename(tmp_path / "pytorch" / "test" / "inductor")
     return tmp_path / "pytorch"
@@ -81,7 +82,7 @@ def test_the_command_reports_a_difference_and_goes_on_where_it_was(
 ) -> None:
     out = tmp_path / "results" / "out.json"
     arguments = [str(checkout), "--work", str(tmp_path / "work"), "--out", str(out)]
-    arguments += ["--files", "test_both", "test_not_there", "--least", "4"]
+    arguments += ["--files", "test_both", "--least", "2"]
     assert command.main(arguments) == 1
     report = json.loads(out.read_text())
     (difference,) = report["differences"]
@@ -89,6 +90,7 @@ def test_the_command_reports_a_difference_and_goes_on_where_it_was(
     assert (difference["stock"], difference["plugin"]) == ("passed", "failed")
     assert (difference["fault"], difference["confirmed"]) == (True, True)
     assert report["complaints"] == ["1 tests differ"]
+    assert report["passed_in_both"] == 2
     assert (report["files"]["test_both"]["in_both"], report["left"]) == (4, 0)
     assert report["files"].keys() == {"test_both"}
     (journal,) = (tmp_path / "work").glob(f"{STOCK}-*/test_both.1-1.jsonl")
@@ -99,14 +101,44 @@ def test_the_command_reports_a_difference_and_goes_on_where_it_was(
     report = json.loads(out.read_text())
     assert report["files"]["test_both"]["in_both"] == 4  # shards count together
     capsys.readouterr()
-    assert command.main([*arguments, "--least", "5"]) == 1
-    assert "4 tests ran in both arms, and 5 have to" in " ".join(capsys.readouterr().out.split())
+    assert command.main([*arguments, "--least", "3"]) == 1
+    assert "2 tests passed in both arms, and 3 have to" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_file_that_is_missing_or_cannot_be_imported_and_tests_without_a_result_are_failures(
+    checkout: Path, tmp_path: Path
+) -> None:
+    folder = checkout / "test" / "inductor"
+    (folder / "test_broken.py").write_text("import no_such_module")
+    (folder / "test_both.py").write_text(
+        "import unittest\nclass Both(unittest.TestCase):\n    def test_passes(self): pass\n"
+    )
+    out = tmp_path / "out.json"
+    arguments = [str(checkout), "--work", str(tmp_path / "work"), "--out", str(out), "--least", "1"]
+
+    def complaints(*others: str) -> list[str]:
+        status = command.main([*arguments, *others])
+        written = json.loads(out.read_text())["complaints"]
+        assert status == int(bool(written))
+        return written
+
+    no_time = ("--files", "test_both", "--least", "0", "--limit-s", "-1")
+    assert complaints(*no_time) == ["1 tests have no result; run it again to go on"]
+    assert complaints(*no_time, "--shard", "2/2") == []
+    assert complaints("--files", "test_both") == []
+    assert complaints("--files", "test_both", "test_renamed") == [
+        "not in the checkout: test_renamed"
+    ]
+    assert complaints("--files", "test_both", "test_unheard_of", "test_broken") == [
+        "not in the checkout: test_unheard_of",
+        "cannot be collected: test_broken",
+    ]
 
 
 def test_too_few_tests_and_any_difference_are_failures() -> None:
-    outcome = command.Outcome({"a": {"run_in_both": 250}, "b": {"run_in_both": 150}})
+    outcome = command.Outcome({"a": {"passed_in_both": 250}, "b": {"passed_in_both": 150}})
     assert outcome.complaints(400) == []
-    assert outcome.complaints(401) == ["400 tests ran in both arms, and 401 have to"]
+    assert outcome.complaints(401) == ["400 tests passed in both arms, and 401 have to"]
     better = Difference("better", Result("failed"), Result("passed"))
     outcome.differences.append(Difference("known", better.stock, better.plugin, "an internal"))
     assert outcome.complaints(400) == []
@@ -221,7 +253,7 @@ def test_a_file_that_needs_a_gpu_runs_as_a_copy(
     monkeypatch.setattr(command, "SUITES", (suite,))
     out = tmp_path / "out.json"
     arguments = [str(checkout), "--work", str(tmp_path / "work"), "--out", str(out)]
-    assert command.main([*arguments, "--least", "3", "--limit-s", "600"]) == 1
+    assert command.main([*arguments, "--least", "2", "--limit-s", "600"]) == 1
     report = json.loads(out.read_text())
     assert report["files"]["test_both_cpu"]["run_in_both"] == 3
     assert "test_both_cpu.py::" in report["differences"][0]["test"]

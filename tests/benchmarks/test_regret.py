@@ -18,11 +18,11 @@ from benchmarks.choices.figures import (
     claims,
     costs,
     regret,
-    share,
     summary,
     usual_choices,
 )
 from benchmarks.harness.load import LOADS, load
+from inductor_plugin.tuning.report.regret import share
 
 FACTS = {"gpu": "cpu", "torch": "2", "sources": "a"}
 
@@ -149,11 +149,49 @@ def test_a_provisional_choice_is_kept_if_the_later_process_does_not_measure_it()
 
 def test_the_claims_name_what_was_measured_and_whether_it_holds() -> None:
     assert [claim["holds"] for claim in claims({})] == [None, None, None]
-    figures = {"ours, quiet": {"near": 0.98}, "ours, 2 busy": {"same": 0.94, "kept": 1}}
+    covered = {"choices": 45, "unknown": 5, "firm": 25, "compared": 25}
+    near, agreed = {**covered, "near": 0.98}, {**covered, "agreed": 0.94, "kept": 1}
+    figures = {"ours, quiet": near, "ours, 2 busy": agreed}
     assert [claim["holds"] for claim in claims(figures)] == [True, False, False]
     measured = summary([tuning(a=entry("rival")), tuning("2 busy", a=entry("rival"))], KNOWN)
     assert measured.keys() == {"ours, quiet", "ours, 2 busy"}
     assert [claim["holds"] for claim in claims(measured)] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("few", "holds"),
+    [
+        ({"choices": 44, "unknown": 6}, [None, None]),
+        ({"firm": 24, "compared": 24}, [None, None]),
+        ({"compared": 20}, [True, None]),
+    ],
+)
+def test_claims_about_few_of_the_choices_are_neither_true_nor_false(
+    few: dict[str, int], holds: list[bool | None]
+) -> None:
+    figure = {"choices": 45, "unknown": 5, "firm": 25, "compared": 25, "near": 1.0, "agreed": 1.0}
+    said = claims({"ours, quiet": {**figure, **few}, "ours, 2 busy": {**figure, **few, "kept": 0}})
+    assert [claim["holds"] for claim in said[:2]] == holds
+
+
+def test_one_firm_choice_of_fifty_shows_nothing() -> None:
+    loose = {f"layer {number}": entry("rival", firm=False) for number in range(49)}
+    reference_of = dict.fromkeys((*loose, "a"), KNOWN["a"])
+    quiet = Tuning("ours", "quiet", {name: entry("rival") for name in reference_of})
+    busy = tuning("2 busy", a=entry("rival"), **loose)
+    figures = summary([quiet, quiet, busy], reference_of)
+    assert (figures["ours, 2 busy"]["agreed"], figures["ours, 2 busy"]["firm"]) == (1.0, 1)
+    assert [claim["holds"] for claim in claims(figures)[:2]] == [True, None]
+
+
+def test_where_quiet_tunings_differ_a_choice_that_is_near_theirs_agrees() -> None:
+    quiet = [tuning(b=entry("library")), tuning(b=entry("rival"))]
+    for chosen in ("library", "rival"):
+        assert agreement([tuning("2 busy", b=entry(chosen))], quiet, KNOWN)["agreed"] == 1.0
+    busy = tuning("2 busy", b=entry("rival"))
+    assert agreement([busy], [tuning(b=entry("library"))] * 2, KNOWN)["agreed"] == 0.0
+    far = [tuning(a=entry("rival")), tuning(a=entry("rival")), tuning(a=entry("library"))]
+    assert agreement([tuning("2 busy", a=entry("library"))], far, KNOWN)["agreed"] == 0.0
 
 
 def test_the_layers_are_fifty_problems() -> None:

@@ -10,6 +10,7 @@ import pytest
 from inductor_plugin.cache import KernelKey, Resources, Store, open_store
 from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 from tests.support.cli.command import OTHER, answer_of, key, run
+from tests.support.cli.scenarios import graph_that_gives_up
 
 
 def test_ls_shows_what_show_takes(store: Store, capsys: pytest.CaptureFixture[str]):
@@ -81,6 +82,29 @@ def test_explain_tells_why_and_what_would_be_a_miss(
         "size:",
     ):
         assert words in said
+
+
+@pytest.mark.parametrize(
+    ("winner", "gives_up"),
+    [
+        ("library", True),
+        (f"tuned, less {record().digest[:12]}", True),
+        (f"tuned, less {record(problem=2).digest[:12]}", False),
+        ("tuned", False),
+    ],
+)
+def test_explain_names_the_graphs_in_which_the_library_kernel_runs_all_the_same(
+    store: Store, capsys: pytest.CaptureFixture[str], winner: str, gives_up: bool
+):
+    graph = graph_that_gives_up(record(), record(problem=2), winner=winner)
+    store.put_record(graph)
+    store.put_record(replace(graph_that_gives_up(record(problem=9)), digest="another"))
+    row = {"graph": graph.digest, "describe": "graph of 9 nodes", "reason": "fastest"}
+    assert answer_of(store, capsys, "explain", key())["given_up_by"] == [row] * gives_up
+    run(store, "explain", key())
+    said = capsys.readouterr().out
+    words = f"the library kernel runs in graph {graph.digest[:12]} (graph of 9 nodes), which is"
+    assert (words in said) == gives_up
 
 
 def test_the_winner_s_kernel_is_shown_with_what_it_takes(

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -37,6 +38,7 @@ from tests.support.candidates import wrong_in_process
 from tests.support.cli.schemas import follow
 from tests.support.fakes import devices as fakes
 from tests.support.lowering import Lab
+from tests.support.pages import CALM
 from tests.support.processes.repro import ran
 
 pytestmark = pytest.mark.compat
@@ -239,8 +241,9 @@ def test_a_script_of_a_bare_call_runs_where_there_is_no_plugin(
 
 @pytest.mark.slow
 def test_a_record_is_timed_against_the_library_kernel(
-    filled: Path, capsys: pytest.CaptureFixture[str]
+    filled: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(CALM))
     stored = next(r for r in records(filled) if r.op == "attention")
     command = ["bench", stored.digest, "--seconds", "0.1", "--json", "--cache-dir", str(filled)]
     assert main(command) in (0, 1)
@@ -259,7 +262,7 @@ def test_a_winner_that_is_not_the_fastest_is_regretted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TRAITOR_REPEATS", "300")
-    monkeypatch.setenv("PYTHONPATH", str(repository))
+    monkeypatch.setenv("PYTHONPATH", f"{CALM}{os.pathsep}{repository}")
     template = "tests.support.candidates.wrong_in_process:TraitorTemplate"
     command = ["bench", "--regret", "--op", "mm", "--seconds", "0.1", "--register", template]
     assert main([*command, "--json", "--cache-dir", str(filled)]) == 1
@@ -278,27 +281,6 @@ def test_a_winner_that_is_not_the_fastest_is_regretted(
     follow("bench_regret", said, without)
     assert main([*command[:-2], "--cache-dir", str(filled)]) == 2
     assert "not timed: mm(" in capsys.readouterr().out
-
-
-def test_regret_needs_no_key_and_the_speedup_does(
-    cache_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = open_store(cache_dir)
-    stored = record(measured("fast", 1.0), decision=decision("fast"))
-    store.put_record(stored)
-    where = ["--cache-dir", str(cache_dir)]
-    for wrong, why in (
-        (["bench"], "name a record by its key, or write --regret"),
-        (["bench", stored.digest, "--op", "mm"], "--op chooses among all records"),
-        (["bench", "--regret", "--op", "bmm"], "no record is of operator 'bmm'; there are mm"),
-    ):
-        assert main([*wrong, *where]) == 2
-        assert why in capsys.readouterr().err
-    # Of another machine, and with a single candidate: there is nothing to time.
-    assert main(["bench", "--regret", *where]) == 0
-    assert "0 of 0 winners" in capsys.readouterr().out
-    assert main(["bench", "--regret", stored.digest, *where]) == 0
-    assert "1 records have one candidate" in capsys.readouterr().out
 
 
 def test_what_cannot_be_rebuilt_keeps_its_metadata_and_says_so(

@@ -20,7 +20,8 @@ from inductor_plugin.errors import CacheError
 from inductor_plugin.repro.script import script
 from inductor_plugin.tuning.pins.document import dump
 from inductor_plugin.tuning.pins.pin import pin_file, pin_of
-from inductor_plugin.tuning.report.regret import regret, rivals, row, summary
+from inductor_plugin.tuning.report.page.groups import groups_of
+from inductor_plugin.tuning.report.regret import losses, regret, rivals, row, summary
 from inductor_plugin.tuning.report.regret import text as regret_text
 
 _START_S = 900.0
@@ -111,13 +112,16 @@ def _bench_regret(arguments: Namespace, store: Store) -> int:
         missing = [name for name in names if name not in samples]
         rows.append(row(record, regret(record.decision.winner, samples), missing))
     alone = len(records) - len(several)
+    groups = groups_of((), (), None, store.graphs.everything())
+    models = losses(rows, {group.name: group.places for group in groups})
     fields = {
         "records": rows,
         "not_timed": [{"describe": what, "reason": why} for what, why in left_out],
         "one_candidate": alone,
         "summary": summary(rows),
+        "models": models,
     }
-    say(arguments, fields, regret_text(rows, left_out, alone))
+    say(arguments, fields, regret_text(rows, left_out, alone, models))
     if left_out and not rows:
         return 2  # it could not be done
     return 1 if left_out or any(not (r["near"] or r["unclear"]) for r in rows) else 0

@@ -11,19 +11,31 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.utils.benchmark import Timer
-
 import inductor_plugin
-from inductor_plugin.device import BoundCall
+from inductor_plugin.device import BoundCall, Timer
+from inductor_plugin.tuning.race import final_sampling
 from inductor_plugin.tuning.report.regret import interval
+from inductor_plugin.worker.devices.lookup import known
+from inductor_plugin.worker.jobs import Sampling
+from inductor_plugin.worker.timer import repeats_for, timer_for
 
 _ROUNDS = 10
-"""Fewest turns of a comparison."""
+"""Fewest turns of a comparison; where other work disturbs turns, as many as `_PATIENCE_S` allows."""
+_FEWEST = 4
+"""Calm turns that a comparison needs: every second finds the fastest, the others say by how much."""
+_MOST = 1000
+_TRIES = 3
+"""Times that a sample is taken until it is calm; with more candidates a turn would seldom be."""
+_PATIENCE_S = 60.0
+"""Seconds in which turns are taken again that were disturbed."""
+
+
+class DisturbedError(Exception):
+    """Other work on the machine has disturbed almost all samples."""
 
 
 def main(script: Any) -> int:
@@ -48,6 +60,7 @@ def main(script: Any) -> int:
         if winner is None:
             print("nothing to compare with the library kernel")
             return 2
+        device = next(t.problem.output.device for t in tickets if t.digest == script.DIGEST)
         # Without a record, the library kernel runs.
         without = {"policy": "cached", "cache_dir": f"{empty}/library"}
         library, tickets = _compiled(script, module, without)
@@ -58,7 +71,11 @@ def main(script: Any) -> int:
             pinned = {**options, "policy": "pinned", "pin_file": pins}
             rival, tickets = _compiled(script, module, pinned)
             rivals.setdefault(chosen(script, tickets) or winner, rival)
-        _time(arguments, winner, {**rivals, "": library, winner: run})
+        try:
+            _time(arguments, winner, {**rivals, "": library, winner: run}, device)
+        except DisturbedError as error:
+            print(error)
+            return 2
         return 0
 
 
@@ -124,9 +141,17 @@ def chosen(script: Any, tickets: Sequence[Any]) -> str | None:
     return None
 
 
-def _time(arguments: Namespace, winner: str, calls: Mapping[str, BoundCall]) -> None:
-    """Time the winner, the library kernel (``""``) and rivals; print the speedup and write the times."""
-    samples, count = in_turns(calls, arguments.bench)
+def _time(arguments: Namespace, winner: str, calls: Mapping[str, BoundCall], device: str) -> None:
+    """Time the winner, the library kernel (``""``) and rivals; print the speedup and write the times.
+
+    They are sampled as the finals of a race are, with caches evicted before each call: what decides and what judges the
+    decision measure the same.
+
+    Raises:
+        DisturbedError: Other work has disturbed almost all samples.
+    """
+    sampling = final_sampling(known(device))
+    samples, count = in_turns(calls, arguments.bench, timer_for(device), sampling)
     times: dict[str, Any] = {**compared(samples[winner], samples.pop("")), "calls": count}
     print(
         "winner {winner_ms:.4g} ms, library kernel {library_ms:.4g} ms a call: {speedup:.3f}x, with "
@@ -138,34 +163,51 @@ def _time(arguments: Namespace, winner: str, calls: Mapping[str, BoundCall]) -> 
 
 
 def in_turns(
-    calls: Mapping[str, BoundCall],
-    seconds: float,
-    timed: Callable[[BoundCall, int], float] | None = None,
+    calls: Mapping[str, BoundCall], seconds: float, timer: Timer, sampling: Sampling
 ) -> tuple[dict[str, list[float]], int]:
     """Time calls in turns, so that all meet the same disturbances; return each one's samples, and calls a sample.
 
+    A turn in which other work has prolonged a sample leaves none.
+
     Args:
         calls: By name.
-        seconds: How long, ten turns at least.
-        timed: Returns the milliseconds of a call, as the mean of so many.
+        seconds: How long; ten calm turns at least, as far as a minute more suffices for them.
+        timer: That of their device.
+        sampling: How samples are taken.
+
+    Raises:
+        DisturbedError: Fewer than four turns were calm.
     """
-    timed = timed or _timed
-    # A millisecond is long for the clock and short for the scheduler; the least of some calls, since
-    # one may meet a disturbance.
-    once = max(min(timed(call, 1) for _ in range(10)) for call in calls.values())
-    count = max(1, int(1.0 / max(once, 1e-3)))
+    timer.prepare()
+    count = max(repeats_for(timer, call, sampling) for call in calls.values())
+    timer.warm(next(iter(calls.values())))
     times: dict[str, list[float]] = {name: [] for name in calls}
-    names, turns, end = list(calls), 0, time.perf_counter() + seconds
-    while turns < _ROUNDS or (time.perf_counter() < end and turns < 1000):
-        for name in names if turns % 2 else reversed(names):
-            times[name].append(timed(calls[name], count))
+    names, turns, calm, started = list(calls), 0, 0, time.perf_counter()
+    while calm < _MOST:
+        elapsed_s = time.perf_counter() - started
+        wanted_s = seconds if calm >= _ROUNDS else seconds + _PATIENCE_S
+        if elapsed_s >= wanted_s and turns >= _ROUNDS:
+            break
+        order = names if turns % 2 else names[::-1]
+        turn = {name: _calm_ms(timer, calls[name], count, sampling) for name in order}
         turns += 1
+        samples = {name: value_ms for name, value_ms in turn.items() if value_ms is not None}
+        if len(samples) == len(calls):
+            calm += 1
+            for name, value_ms in samples.items():
+                times[name].append(value_ms)
+    if calm < _FEWEST:
+        raise DisturbedError(f"other work on the machine disturbed all but {calm} of {turns} turns")
     return times, count
 
 
-def _timed(call: BoundCall, count: int) -> float:
-    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
-    return timer.timeit(count).mean * 1e3
+def _calm_ms(timer: Timer, call: BoundCall, count: int, sampling: Sampling) -> float | None:
+    """Return a sample in milliseconds; None if other work disturbs it each time."""
+    for _ in range(_TRIES):
+        value_ms = timer.sample(call, count, cold=sampling.cold_cache)
+        if not (timer.disturbed and sampling.retake_s):
+            return value_ms
+    return None
 
 
 def compared(winner: Sequence[float], library: Sequence[float]) -> dict[str, float]:

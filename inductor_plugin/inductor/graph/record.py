@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from statistics import median, quantiles
 from typing import Any
 
@@ -13,51 +12,10 @@ from inductor_plugin.cache.graph import TUNED, choices_in
 from inductor_plugin.cache.record import DISTURBED_FIELD, GRAPH
 from inductor_plugin.worker.graph_job import FEWEST_TURNS
 
-LIBRARY = "library"
 PLAIN = "no autotuning"
 """The graph without any autotuning, which changes layouts and fusions around templates, too."""
 CUT = "search_cut"
 """Field of the tuned graph's provenance that is True if its search ended for want of time."""
-_LESS = "tuned, less "
-_SHORT = 12
-
-
-@dataclass(frozen=True)
-class HeldProblems:
-    """Problems of a graph whose library kernel runs.
-
-    Attributes:
-        digests: The first characters of their digests.
-        everything: True for all problems of the graph.
-    """
-
-    digests: frozenset[str] = frozenset()
-    everything: bool = False
-
-    def __contains__(self, problem_digest: object) -> bool:
-        """Return True if a problem is held."""
-        return self.everything or str(problem_digest)[:_SHORT] in self.digests
-
-    @property
-    def candidate(self) -> str:
-        """The name of the graph with these problems held, as a candidate of its record."""
-        if self.everything:
-            return LIBRARY
-        return _LESS + " ".join(sorted(self.digests)) if self.digests else TUNED
-
-
-def held(digests: Iterable[str]) -> HeldProblems:
-    """Return the problems with these digests, held."""
-    return HeldProblems(frozenset(digest[:_SHORT] for digest in digests))
-
-
-def held_by(winner: str | None) -> HeldProblems:
-    """Return which problems the winner of a graph's record, or pin, holds."""
-    if winner is None:
-        return HeldProblems()
-    if winner == LIBRARY:
-        return HeldProblems(everything=True)
-    return held(winner.removeprefix(_LESS).split()) if winner.startswith(_LESS) else HeldProblems()
 
 
 def is_firm(record: Record | None) -> bool:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from inductor_plugin.cache import Record, Store
+from inductor_plugin.cache.graph import LIBRARY, HeldProblems, held_by
 from inductor_plugin.cache.record import GRAPH
-from inductor_plugin.inductor.graph.record import LIBRARY, HeldProblems, held_by
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.pins.replay import Pins
 from inductor_plugin.tuning.ranks.agreed import of_verdict

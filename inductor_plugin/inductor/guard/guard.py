@@ -21,7 +21,7 @@ from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.virtualized import V
 
 from inductor_plugin.cache import digest_of
-from inductor_plugin.cache.graph import TUNED, choices_in
+from inductor_plugin.cache.graph import TUNED, HeldProblems, choices_in
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
@@ -42,7 +42,7 @@ from inductor_plugin.inductor.graph.due import (
     is_for_comparison,
 )
 from inductor_plugin.inductor.graph.ranks import given_back_on_failure
-from inductor_plugin.inductor.graph.record import HeldProblems, is_cut, is_settled
+from inductor_plugin.inductor.graph.record import is_cut, is_settled
 from inductor_plugin.inductor.graph.trial import Trial, compiling
 from inductor_plugin.inductor.guard.bench import (
     CompiledGraph,

@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from inductor_plugin.cache import Decision
-from inductor_plugin.cache.graph import CHOICES, TUNED
+from inductor_plugin.cache.graph import CHOICES, LIBRARY, TUNED, HeldProblems, held
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph.record import (
     CUT,
-    LIBRARY,
     PLAIN,
-    HeldProblems,
-    held,
     is_firm,
     record_of,
     row,

@@ -5,18 +5,21 @@ Regret is the term of the bandit literature: what a choice costs compared with t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from inductor_plugin.cache import Record, report
+from inductor_plugin.cache.layout import place_of
 
 NEAR = 1.02
 """A choice is near the fastest candidate up to this multiple of its time."""
 _FAR = 2.0
 """Candidates whose shortest recorded sample is longer than this multiple of the winner's median are not timed again: other
 work only prolongs samples. Those of which all samples are disturbed, by any factor, are."""
+_NORMAL_95 = 1.96
 _MOST = 8
 """Most candidates that are timed for one record, the fastest by the record: each is compiled for itself."""
 
@@ -105,6 +108,24 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return median(ordered), ordered[max(low, 0)], ordered[min(high, len(ordered) - 1)]
 
 
+def share(marks: Sequence[tuple[str, bool]]) -> tuple[float, float, float] | None:
+    """Return the share of choices that are marked, and its 95 % interval (Wilson); None of no choice.
+
+    Choices of one problem are not independent, so the interval is that of as many choices as there are problems.
+
+    Args:
+        marks: Of each choice its problem, and whether it is marked.
+    """
+    if not marks:
+        return None
+    part = sum(mark for _, mark in marks) / len(marks)
+    count, square = len({name for name, _ in marks}), _NORMAL_95**2
+    middle = (part + square / (2 * count)) / (1 + square / count)
+    half = _NORMAL_95 * math.sqrt(part * (1 - part) / count + square / (4 * count * count))
+    half /= 1 + square / count
+    return round(part, 4), round(max(0.0, middle - half), 4), round(min(1.0, middle + half), 4)
+
+
 def row(record: Record, result: Regret, missing: Sequence[str] = ()) -> dict[str, Any]:
     """Return the regret of a record as plain values.
 
@@ -116,6 +137,7 @@ def row(record: Record, result: Regret, missing: Sequence[str] = ()) -> dict[str
     return {
         "key": record.digest,
         "op": record.op,
+        "environment": record.environment,
         "describe": record.describe,
         "noisy": record.noisy,
         "winner": result.winner,
@@ -133,28 +155,68 @@ def row(record: Record, result: Regret, missing: Sequence[str] = ()) -> dict[str
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the regret of all rows: how many are near the fastest, and the milliseconds that one call of each loses."""
-    total, lost = sum(r["winner_ms"] for r in rows), sum(r["lost_ms"] for r in rows)
+    """Return the regret of all rows: how many are near the fastest, and the milliseconds that one call of each loses.
+
+    ``near_low`` and ``near_high`` are the 95 % interval of the share that is near, None without rows.
+    """
     firm = [r for r in rows if not r["noisy"]]
+    _, low, high = share([(_place(r), r["near"]) for r in rows]) or (None, None, None)
     return {
         "timed": len(rows),
         "near": sum(r["near"] for r in rows),
+        "near_low": low,
+        "near_high": high,
         "unclear": sum(r["unclear"] for r in rows),
         "firm": len(firm),
         "firm_near": sum(r["near"] for r in firm),
+        **_loss(rows),
+    }
+
+
+def losses(
+    rows: Sequence[Mapping[str, Any]], groups: Mapping[str, Sequence[str]]
+) -> list[dict[str, Any]]:
+    """Return what one call of each problem of a model or graph loses, the most first; groups none of whose problems was timed are left out.
+
+    Args:
+        rows: As from `row`.
+        groups: Places of problems (`Record.place`) by the name of what they are of; a problem may be of several.
+    """
+    timed = {_place(r): r for r in rows}
+    own = {
+        name: [timed[place] for place in set(places) & timed.keys()]
+        for name, places in groups.items()
+    }
+    lost = [{"name": name, "timed": len(of), **_loss(of)} for name, of in own.items() if of]
+    return sorted(lost, key=lambda each: (-each["lost_ms"], each["name"]))
+
+
+def _loss(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    total, lost = sum(r["winner_ms"] for r in rows), sum(r["lost_ms"] for r in rows)
+    return {
         "total_ms": total,
         "lost_ms": lost,
         "ratio": total / (total - lost) if total else 1.0,
     }
 
 
-def text(rows: Sequence[Mapping[str, Any]], left_out: Sequence[tuple[str, str]], alone: int) -> str:
+def _place(of: Mapping[str, Any]) -> str:
+    return place_of(of["environment"], of["op"], of["key"])
+
+
+def text(
+    rows: Sequence[Mapping[str, Any]],
+    left_out: Sequence[tuple[str, str]],
+    alone: int,
+    models: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """Return the table that people read.
 
     Args:
         rows: As from `row`.
         left_out: Records that could not be timed, in words, and why.
         alone: Number of records with a single candidate.
+        models: As from `losses`.
     """
     heads = ("KEY", "MS", "REGRET", "95 %", "RUNS", "FASTEST", "PROBLEM")
     table = report.columns(
@@ -181,10 +243,15 @@ def text(rows: Sequence[Mapping[str, Any]], left_out: Sequence[tuple[str, str]],
         for name in r["missing"]
     ]
     unclear = f", of {facts['unclear']} others it is unclear" if facts["unclear"] else ""
+    sure = f" (95 %: {facts['near_low']:.0%} to {facts['near_high']:.0%})" if rows else ""
     lines.append(
-        f"{facts['near']} of {facts['timed']} winners are within {NEAR - 1:.0%} of the fastest{unclear}; "
+        f"{facts['near']} of {facts['timed']} winners are within {NEAR - 1:.0%} of the fastest{sure}{unclear}; "
         f"one call of each takes {facts['total_ms']:.4g} ms, {facts['lost_ms']:.4g} ms of it lost"
     )
+    lines += [
+        f"{report.printable(each['name'])}: {each['timed']} problems, {each['lost_ms']:.4g} of {each['total_ms']:.4g} ms lost"
+        for each in models
+    ]
     if alone:
         lines.append(f"{alone} records have one candidate, or no valid decision")
     return "\n".join(lines)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Store
+from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cli import main
 from inductor_plugin.cli.again import bench
 from inductor_plugin.errors import CacheError
 from tests.support.cache.records import decision, measured, record
@@ -31,3 +33,24 @@ def test_records_that_could_not_be_timed_are_no_success(
     monkeypatch.setattr(bench, "environments_here", lambda: here)
     monkeypatch.setattr(bench, "_timed", timed)
     run(store, "bench", "--regret", "--op", "new", status=status)
+
+
+def test_regret_needs_no_key_and_the_speedup_does(
+    cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(cache_dir)
+    stored = record(measured("fast", 1.0), decision=decision("fast"))
+    store.put_record(stored)
+    where = ["--cache-dir", str(cache_dir)]
+    for wrong, why in (
+        (["bench"], "name a record by its key, or write --regret"),
+        (["bench", stored.digest, "--op", "mm"], "--op chooses among all records"),
+        (["bench", "--regret", "--op", "bmm"], "no record is of operator 'bmm'; there are mm"),
+    ):
+        assert main([*wrong, *where]) == 2
+        assert why in capsys.readouterr().err
+    # Of another machine, and with a single candidate: there is nothing to time.
+    assert main(["bench", "--regret", *where]) == 0
+    assert "0 of 0 winners" in capsys.readouterr().out
+    assert main(["bench", "--regret", stored.digest, *where]) == 0
+    assert "1 records have one candidate" in capsys.readouterr().out

@@ -2,41 +2,101 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import inductor_plugin
-from inductor_plugin.cli.again.child import compared, in_turns, register
+from inductor_plugin.cli.again import child
+from inductor_plugin.cli.again.child import DisturbedError, compared, in_turns, register
 from inductor_plugin.device import BoundCall
+from inductor_plugin.tuning.race import final_sampling
+from inductor_plugin.worker.devices.cpu import CPU
+
+FINALS = replace(final_sampling(CPU), retake_s=0.5)
+"""As tuning samples where it is not under test."""
 
 
-def test_calls_are_timed_in_turns() -> None:
-    turns: list[str] = []
-    drift: Iterator[int] = count(1)
+class BusyTimer:
+    """Times calls by a machine that gets slower all the time; disturbed at the samples that it is given.
 
+    Attributes:
+        cold: Whether caches were evicted, for each sample.
+        count: Samples so far.
+    """
+
+    host_bound, host_ms = False, 0.0
+
+    def __init__(self, library: BoundCall, disturbs: Callable[[int], bool] = lambda _: False):
+        self.disturbed = False
+        self.cold: list[bool] = []
+        self._library, self._disturbs = library, disturbs
+
+    @property
+    def count(self) -> int:
+        return len(self.cold)
+
+    def conditions(self) -> dict[str, object]:
+        return {}
+
+    def warm(self, call: BoundCall) -> None:
+        call()
+
+    def prepare(self) -> None:
+        """Allocate nothing."""
+
+    release = synchronize = prepare
+
+    def sample(self, call: BoundCall, repeats: int, *, cold: bool) -> float:
+        assert repeats == 1
+        call()
+        self.cold.append(cold)
+        self.disturbed = self._disturbs(self.count)
+        slow = 50.0 if self.disturbed else 1.0
+        return slow * self.count**0.1 * (2.0 if call is self._library else 1.0)
+
+
+def named_calls(turns: list[str]) -> dict[str, BoundCall]:
     def kernel(name: str) -> BoundCall:
         return lambda: turns.append(name)
 
-    calls = {name: kernel(name) for name in ("winner", "library kernel", "rival")}
+    return {name: kernel(name) for name in ("winner", "library kernel", "rival")}
 
-    def timed(call: BoundCall, calls_a_sample: int) -> float:
-        del calls_a_sample
-        call()
-        # The machine gets slower all the time: in turns, the ratio is not moved by that.
-        return next(drift) ** 0.1 * (2.0 if call is calls["library kernel"] else 1.0)
 
-    samples, calls_a_sample = in_turns(calls, 0.0, timed)
+def test_calls_are_timed_in_turns_with_cold_caches() -> None:
+    turns: list[str] = []
+    calls = named_calls(turns)
+    timer = BusyTimer(calls["library kernel"])
+    samples, calls_a_sample = in_turns(calls, 0.0, timer, FINALS)
     report = compared(samples["winner"], samples["library kernel"])
     assert calls_a_sample == 1
+    assert all(timer.cold)
     assert report["rounds"] == 10
+    # In turns, the ratio is not moved by what slows down all.
     assert report["low"] <= 2.0 <= report["high"]
     assert report["speedup"] == pytest.approx(2.0, rel=0.05)
     assert statistics.median(samples["rival"]) == pytest.approx(report["winner_ms"], rel=0.1)
     firsts = turns[-30::3]
     assert firsts.count("winner") == firsts.count("rival") == 5
+
+
+def test_a_turn_that_other_work_disturbs_leaves_no_sample() -> None:
+    calls = named_calls([])
+    timer = BusyTimer(calls["library kernel"], lambda sample: sample % 20 >= 8)
+    samples, _ = in_turns(calls, 0.0, timer, FINALS)
+    assert {len(each) for each in samples.values()} == {10}
+    assert timer.count > 60
+    assert max(max(each) for each in samples.values()) < 10.0
+
+
+def test_where_all_turns_are_disturbed_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_PATIENCE_S", 0.0)
+    calls = named_calls([])
+    timer = BusyTimer(calls["library kernel"], lambda sample: sample > 12)
+    with pytest.raises(DisturbedError, match="all but 3 of 10 turns"):
+        in_turns(calls, 0.0, timer, FINALS)
 
 
 def test_a_template_is_found_in_the_folder_where_the_command_runs(

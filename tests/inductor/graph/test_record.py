@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from inductor_plugin.cache import Decision, Record
-from inductor_plugin.cache.graph import CHOICES, TUNED
+from inductor_plugin.cache.graph import CHOICES, LIBRARY, TUNED
 from inductor_plugin.inductor.graph.record import (
     CUT,
-    LIBRARY,
     is_cut,
     is_firm,
     is_settled,

@@ -21,9 +21,9 @@ from torch.compiler._cache import CacheArtifactManager
 import inductor_plugin
 from inductor_plugin import cli
 from inductor_plugin.cache import open_store
-from inductor_plugin.cache.graph import TUNED
+from inductor_plugin.cache.graph import LIBRARY, TUNED
 from inductor_plugin.cache.record import GRAPH
-from inductor_plugin.inductor.graph.record import LIBRARY, PLAIN
+from inductor_plugin.inductor.graph.record import PLAIN
 from inductor_plugin.inductor.guard.comparison import Comparison
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.selection import Selection

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import Difference, Store, digest_of, open_store
+from inductor_plugin.cache import Difference, Record, Store, digest_of, open_store
 from inductor_plugin.cache.lookup.near import Near
 from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.tuning.report.miss import Miss
@@ -125,6 +125,19 @@ OLD_MISS: Mapping[str, Any] = {
 """Misses with the fields that `explain --last` needs, and no others."""
 
 
+def graph_that_gives_up(*problems: Record, winner: str = "library") -> Record:
+    """Return the record of a graph that was compared with the winners of these problems, and runs library kernels for some.
+
+    Args:
+        problems: Their records.
+        winner: Which: the winner of the graph's record.
+    """
+    chosen = {problem.digest: "fused" for problem in problems}
+    rows = [measured("tuned", 2.0, provenance={"choices": chosen}), measured(winner)]
+    why = decision(winner, 2)
+    return record(*rows, op="graph", problem=70, describe="graph of 9 nodes", decision=why)
+
+
 def signed(folder: Path) -> Store:
     """Return a cache with a kernel that a trusted key has signed, and one of a stranger."""
     store = open_store(folder / "signed")
@@ -148,6 +161,7 @@ def shared(folder: Path) -> Store:
         pinned=True,
     )
     store.put_record(fused)
+    store.put_record(graph_that_gives_up(fused))
     details = {"candidate": "worse", "problem": "mm(5x512)", "limits": {"timeout_s": 30.0}}
     failure = {"status": "raised", "reason": "no answer", **details}
     store.quarantine(here, f"worse-{FUSED.digest[:12]}", failure)

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from inductor_plugin.tuning.report.regret import interval, regret, rivals, row, summary, text
+from inductor_plugin.tuning.report.regret import (
+    interval,
+    losses,
+    regret,
+    rivals,
+    row,
+    summary,
+    text,
+)
 from tests.support.cache.records import decision, measured, record
 
 
@@ -110,7 +118,10 @@ def test_a_difference_that_may_be_chance_is_unclear_and_not_near() -> None:
     slow = regret("winner", {"winner": [1.0] * 12, "rival": [0.9] * 12})
     assert (slow.near, slow.unclear) == (False, False)
     said = text([row(record(measured("winner"), decision=decision("winner")), noisy)], [], 0)
-    assert "0 of 1 winners are within 2% of the fastest, of 1 others it is unclear; one" in said
+    assert (
+        "0 of 1 winners are within 2% of the fastest (95 %: 0% to 79%), of 1 others it is unclear; one"
+        in said
+    )
 
 
 def test_the_summary_adds_up_what_is_lost() -> None:
@@ -122,6 +133,8 @@ def test_the_summary_adds_up_what_is_lost() -> None:
     assert summary(rows) == {
         "timed": 2,
         "near": 1,
+        "near_low": pytest.approx(0.0945, abs=0.001),
+        "near_high": pytest.approx(0.9055, abs=0.001),
         "unclear": 0,
         "firm": 1,
         "firm_near": 1,
@@ -137,5 +150,25 @@ def test_the_summary_adds_up_what_is_lost() -> None:
     assert "1.000x" in second
     assert "not timed: mm(2x2): it failed" in said
     assert "not timed: gone of " in said
-    assert "1 of 2 winners are within 2% of the fastest; one call of each takes 4 ms, 2 ms" in said
+    assert (
+        "1 of 2 winners are within 2% of the fastest (95 %: 9% to 91%); one call of each takes 4 ms, 2 ms"
+        in said
+    )
     assert "3 records have one candidate" in said
+
+
+def test_a_model_loses_what_its_problems_lose() -> None:
+    decided = [
+        record(measured("winner"), problem=n, decision=decision("winner")) for n in range(1, 4)
+    ]
+    slow = regret("winner", {"winner": [3.0] * 10, "rival": [1.0] * 10})
+    fast = regret("winner", {"winner": [1.0] * 10, "rival": [2.0] * 10})
+    rows = [row(decided[0], slow), row(decided[1], fast)]
+    first, second, third = (each.place for each in decided)
+    groups = {"none": [third], "fast": [second, third], "both": [first, second, first]}
+    models = losses(rows, groups)
+    assert models == [
+        {"name": "both", "timed": 2, "total_ms": 4.0, "lost_ms": 2.0, "ratio": 2.0},
+        {"name": "fast", "timed": 1, "total_ms": 1.0, "lost_ms": 0.0, "ratio": 1.0},
+    ]
+    assert "both: 2 problems, 2 of 4 ms lost" in text(rows, [], 0, models)

@@ -1,0 +1,125 @@
+"""Candidates of weight-only quantized products on a CPU see the same operands: with others, right kernels are called wrong."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+from torch import Tensor, nn
+from torch._inductor import ir
+from torch._inductor.virtualized import V
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.inductor.candidates import offers
+from inductor_plugin.inductor.facts.operands import Operands
+from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.tuning.operand_files import OperandFiles
+from inductor_plugin.worker.child.operands import build
+from tests.support.compile import Spent, compiled, fresh
+
+__all__ = ["fresh"]  # the fixture
+pytestmark = pytest.mark.compat
+
+
+class Int8Product(nn.Module):
+    """A product with a weight of int8, which is multiplied by a scale for each output."""
+
+    columns = 512
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.randint(-127, 127, (256, self.columns), dtype=torch.int8)
+        self.register_buffer("weight", weight)
+        self.register_buffer("scales", (torch.rand(256) / 1000).bfloat16())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.aten._weight_int8pack_mm(x, self.weight, self.scales)
+
+
+class Int4Product(nn.Module):
+    """A product with a weight of four bits, with a scale and a zero for each group of 32."""
+
+    columns = 256
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.randint(0, 16, (128, self.columns), dtype=torch.int32)
+        pack = torch.ops.aten._convert_weight_to_int4pack_for_cpu
+        self.register_buffer("weight", pack(weight, 1))
+        self.register_buffer("scales", torch.rand(self.columns // 32, 128, 2).bfloat16())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(x, self.weight, 32, self.scales)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Int8Product, Int4Product])
+def test_candidates_see_the_same_operands_and_none_is_wrong(
+    kind: type[Int8Product | Int4Product],
+    cache_dir: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: dict[Any, dict[str, TensorSpec]] = defaultdict(dict)
+    bench = offers._bench
+
+    def noted(identity: Any, kernel: Any, inputs: Any, output: Any, call: Any) -> Any:
+        for spec in inputs:
+            seen[spec.size, spec.stride, spec.dtype][identity.candidate_id] = spec
+        return bench(identity, kernel, inputs, output, call)
+
+    monkeypatch.setattr(offers, "_bench", noted)
+    torch.manual_seed(0)
+    model, x, spent = kind().eval(), torch.randn(32, kind.columns).bfloat16(), Spent()
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        answer, wanted = compiled(model, cache_dir)(x), model(x)
+    assert (answer - wanted).abs().max() <= 0.02 * wanted.abs().max()
+    if spent.stats.candidates < 2:
+        pytest.skip("Inductor has no C++ template for this product on this CPU")
+    assert spent.stats.benchmarked == spent.stats.candidates
+    assert not list(open_store(cache_dir).iter_quarantine())
+    assert "wrong" not in caplog.text
+    shared = {of: specs for of, specs in seen.items() if len(specs) == spent.stats.candidates}
+    assert len(shared) >= 2
+    for (_, _, dtype), specs in shared.items():
+        if dtype in ("int8", "uint8"):  # the weight, which a template may repack to the same size
+            assert all(spec.file is not None for spec in specs.values())
+        else:
+            assert len(set(specs.values())) == 1, specs
+
+
+def test_on_a_cpu_an_operand_is_generated_once_and_a_frozen_one_keeps_its_values() -> None:
+    generated, frozen = torch.arange(12.0).view(3, 4), torch.ones(3, 4)
+    asked: list[str] = []
+
+    def generate(node: Any) -> Tensor:
+        asked.append(node.get_name())
+        return generated + len(asked) - 1
+
+    sizes: Any = [3, 4], [4, 1]  # Inductor's type says expressions alone
+    layout = ir.FixedLayout(torch.device("cpu"), torch.float32, *sizes)
+    nodes = [ir.InputBuffer(name=name, layout=layout) for name in ("x", "w")]
+    graph: Any = SimpleNamespace(constants={"w": frozen})
+    with V.set_graph_handler(graph):
+        operands = Operands(nodes, layout, {0: generate, 1: generate}, OperandFiles())
+        (first, second), again = (operands.generated(0), operands.fixed(0)), operands.value(0)
+        assert first is not None
+        assert first == second
+        assert torch.equal(build(first), generated)
+        assert torch.equal(again, generated)
+        assert asked == ["x"]
+        assert operands.generated(1) is None
+        kept = operands.fixed(1)
+        assert kept is not None
+        assert torch.equal(build(kept), frozen)
+        assert operands.value(1) is frozen
+        assert asked == ["x"]
