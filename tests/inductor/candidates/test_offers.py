@@ -2,7 +2,7 @@
 
 # torch types these partly; what it leaves open says nothing about the tests.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
-# pyright: reportUnknownArgumentType=false, reportArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportArgumentType=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Ranks compare what they run: each in a thread, on one store."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import threading
