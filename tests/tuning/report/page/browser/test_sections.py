@@ -163,7 +163,7 @@ def test_the_timeline_has_every_lane_and_span_of_the_trace(
     assert label(page, "timeline").startswith("Timeline of ")
     assert {"waited by the compile", "compiling", "measuring"} <= figures(page, "timeline").keys()
     page.run("document.querySelector('#timeline summary').click()")
-    page.wait("document.querySelector('#grid-spans tbody tr[data-row]')")
+    page.wait("document.querySelector('#grid-spans tbody tr[data-row]') !== null")
     said = page.run("document.querySelector('#grid-spans .status').textContent")
     assert said == f"{sum(len(lane['spans']) for lane in lanes):,} rows"
 
