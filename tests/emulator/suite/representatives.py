@@ -96,7 +96,7 @@ TRITON = {
     "triton Ampere": "triton split_k, a few rows, sm_80",
     "triton TMA": "triton persistent_tma, bfloat16, sm_90a",
     "triton Blackwell": "triton persistent_tma, bfloat16, sm_100a",
-    "triton attention": "triton attention, masks 1, sm_90a",
+    "triton attention": "triton attention, masks 7, sm_90a",
 }
 """Cases of the suite by family."""
 FAMILIES = (*GEMMS, *HEADS, *TRITON)
