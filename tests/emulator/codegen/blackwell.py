@@ -6,20 +6,22 @@ from tests.emulator.codegen.opcode import SPACES, Opcode, opcode, space_of
 from tests.emulator.codegen.writer import UnknownError, Writer
 from tests.emulator.ptx.syntax import Address, Immediate, Instruction, Vector
 
+_WAITS = ("wait::ld", "wait::st")
 _FENCES = (
     "relinquish_alloc_permit",
-    "wait::ld",
-    "wait::st",
     "fence::before_thread_sync",
     "fence::after_thread_sync",
 )
-"""What changes nothing here, since all is done when it is issued; for ``wait::ld`` see `tensor_tracking`."""
+"""What changes nothing here, since all is done when it is issued."""
 
 
 def _tcgen05(writer: Writer, instruction: Instruction) -> None:
     what, guard = instruction.parts[1], writer.guard(instruction)
     operands = list(instruction.operands)
     if what in _FENCES:
+        return
+    if what in _WAITS:
+        writer.emit(f"tensor_memory.wait(w, g, {what[6:]!r}, {guard})")
         return
     if what in ("alloc", "dealloc"):
         count = writer.value(operands[1], "u32", array=True)
@@ -111,7 +113,7 @@ OPCODES: dict[str, Opcode] = {
         f"alloc dealloc commit mma ld st sync aligned cta_group::1 cta_group::2 32x32b 16x32bx2 {_COUNTS} "
         "kind::f16 kind::tf32 kind::i8 kind::f8f6f4 mbarrier::arrive::one multicast::cluster "
         "collector::a::fill collector::a::use collector::a::lastuse collector::a::discard "
-        + " ".join(_FENCES),
+        + " ".join((*_WAITS, *_FENCES)),
         SPACES,
     ),
     "clusterlaunchcontrol": opcode(

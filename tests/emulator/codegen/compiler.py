@@ -22,7 +22,6 @@ from tests.emulator.codegen import (
     warps,
 )
 from tests.emulator.codegen.opcode import Opcode
-from tests.emulator.codegen.tensor_tracking import TensorTracker, loaded
 from tests.emulator.codegen.tracking import Tracker, tracked
 from tests.emulator.codegen.writer import UnknownError, Writer
 from tests.emulator.machine.program import BlockFunction, Program
@@ -99,7 +98,6 @@ def _block(
     block: Block,
     alive: Liveness,
     tracker: Tracker,
-    loads: TensorTracker,
 ) -> None:
     """Write the function of a block.
 
@@ -112,7 +110,6 @@ def _block(
     for instruction in block.code:
         try:
             tracker.before(writer, instruction)
-            loads.before(writer, instruction)
             _write(writer, instruction)
         except (UnknownError, KeyError, ValueError, IndexError, StopIteration) as error:
             reason = str(error) if isinstance(error, UnknownError) else repr(error)
@@ -142,12 +139,11 @@ def compiled(function: Function, symbols: Mapping[str, tuple[str, int]]) -> Prog
     """
     alive = liveness(function)
     text, constants = _Text(), list[Any]()
-    registers, loads = tracked(function), loaded(function)
-    tensor_tracker = TensorTracker(loads)
+    registers = tracked(function)
     for block in function.blocks:
         if block.end != "barrier":
             writer, tracker = Writer(symbols, constants), Tracker(registers)
-            _block(text, writer, block, alive, tracker, tensor_tracker)
+            _block(text, writer, block, alive, tracker)
     joined = "\n".join(text.lines) + "\n"
     short = re.sub(r"\W", "_", function.name)[:60]
     filename = f"<ptx {short} {abs(hash(joined)):x}>"
@@ -167,7 +163,6 @@ def compiled(function: Function, symbols: Mapping[str, tuple[str, int]]) -> Prog
             for block in function.blocks
         ),
         registers.all,
-        loads,
         text.instructions,
         joined,
         filename,

@@ -24,7 +24,6 @@ class Program:
         together: Whether all lanes of a warp run a block together.
         warp_groups: Whether all lanes of four warps do.
         tracked: Numbers of the registers that ``wgmma`` instructions use.
-        loaded: Numbers of the registers that ``tcgen05.ld`` instructions write, and of copies of these.
         instructions: The instruction of each line of ``text``.
         text: The Python text.
         filename: The name under which it was compiled, as tracebacks have it.
@@ -36,7 +35,6 @@ class Program:
     together: tuple[bool, ...]
     warp_groups: tuple[bool, ...]
     tracked: tuple[int, ...]
-    loaded: tuple[int, ...]
     instructions: dict[int, Instruction]
     text: str
     filename: str

@@ -17,7 +17,7 @@ from tests.emulator.memory.mbarriers import MBarriers
 from tests.emulator.memory.memory import Memory
 from tests.emulator.memory.pending import PendingGroups, PendingLoads, PendingSequences, Progress
 from tests.emulator.memory.products import PendingProducts
-from tests.emulator.memory.tensor_loads import PendingTensorLoads
+from tests.emulator.memory.tensor_races import TensorRaces
 from tests.emulator.ptx.types import register_type
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import Extent, Lanes, Shape
@@ -40,7 +40,7 @@ class Wave:
         stores: Bulk stores.
         loads: TMA and bulk loads.
         products: ``wgmma`` instructions that are not waited for.
-        tensor_loads: Registers that ``tcgen05.ld`` has not filled yet.
+        tensor_races: Who has touched tensor memory; None if that is not watched.
         tensor_products: ``tcgen05.mma`` instructions that are not waited for.
         mbarriers: Barriers in shared memory.
         special: Special registers.
@@ -85,7 +85,7 @@ class Wave:
         self.stores = PendingGroups(count, "store", races, late=schedule.late)
         self.loads = PendingLoads(self.progress, late=schedule.late)
         self.products = PendingProducts(len(program.tracked), count >> 5, races, late=schedule.late)
-        self.tensor_loads = PendingTensorLoads(len(program.loaded), count >> 5)
+        self.tensor_races = TensorRaces(races) if races else None
         self.tensor_products = PendingSequences(late=schedule.late)
         self.mbarriers = MBarriers(count, self.memory, self.progress, self.loads)
         self.special = SpecialRegisters(self.lanes, shared_bytes, multiprocessors)

@@ -79,6 +79,25 @@ class Races:
         self._gathered: dict[int, Array] = {}
         self._complete: dict[int, Array] = {}
 
+    @property
+    def agents(self) -> int:
+        """How many agents there are besides mbarriers; the first are the warps."""
+        return self._first_load
+
+    def known_to(self, warp: int) -> Array:
+        """Return the last step of each agent, besides mbarriers, that lies before what a warp does now."""
+        return self._clocks[warp, : self._first_load]
+
+    def step_of(self, warp: int) -> int:
+        """Return the number of a warp's present step."""
+        return int(self._clocks[warp, warp])
+
+    def tensor_step(self, warp: int) -> tuple[int, int]:
+        """Return the agent of a warp's ``tcgen05.mma``, and the number of its next step."""
+        agent = self._agent("tensor", warp)
+        self._loads[agent] = self._loads.get(agent, 0) + 1
+        return agent, self._loads[agent]
+
     def reads(self, address: Array, width: int, group: Group) -> None:
         """Take note of what threads read, ``width`` bytes each.
 
@@ -146,8 +165,7 @@ class Races:
     def multiplied_alone(self, address: Array, width: int, lane: int) -> None:
         """Take note of what a ``tcgen05.mma`` reads."""
         warp = lane >> 5
-        agent = self._agent("tensor", warp)
-        step = self._loads[agent] = self._loads.get(agent, 0) + 1
+        agent, step = self.tensor_step(warp)
         units = _units(address, width).reshape(-1)
         self._change(units, agent, step, self._clocks[warp], writes=False)
 
@@ -309,11 +327,12 @@ class Races:
     def _race(self, other: tuple[int, int], agent: int, did: str, *, writes: bool) -> RaceError:
         now = "writes" if writes else "reads"
         return RaceError(
-            f"{self._named(agent)} {now} shared memory that {self._named(other[0])} {did}: no barrier and "
+            f"{self.named(agent)} {now} shared memory that {self.named(other[0])} {did}: no barrier and "
             "no wait orders the two"
         )
 
-    def _named(self, agent: int) -> str:
+    def named(self, agent: int) -> str:
+        """Return how errors call an agent."""
         if agent >= self._first_load:
             number = agent - self._first_load
             address = next(at for at, place in self._mbarriers.items() if place == number)

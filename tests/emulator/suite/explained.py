@@ -31,7 +31,6 @@ NOT_MODELLED = {
         "tensor maps are read where they are, not through a cache"
     ),
     "tcgen05.fence": Explanation(_ORDER),
-    "tcgen05.wait": Explanation("stores of tensor memory are done at once"),
     "tcgen05.relinquish_alloc_permit": Explanation(
         "no other block allocates in a multiprocessor's"
     ),

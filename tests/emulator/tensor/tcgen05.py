@@ -170,9 +170,13 @@ def _check_operands(wave: Wave, product: _Product, lane: int) -> None:
     _, columns = _accumulator(product.target, shape.rows // count, shape.columns, count > 1)
     for block in product.blocks:
         tensor_memory.check_allocated(wave, block, int(columns.min()), int(columns.max()) + 1)
+        left_columns = None
         if product.left[0] == "tensor":
             first = product.left[1] & 0xFFFF
+            left_columns = np.arange(first, first + _DEPTH_BYTES // 4)
             tensor_memory.check_allocated(wave, block, first, first + _DEPTH_BYTES // 4)
+        if wave.tensor_races is not None:
+            wave.tensor_races.multiplied(block, np.unique(columns), left_columns, lane >> 5)
         right = shared_operand.blackwell(product.right)
         extents = (shape.columns // count, shape.depth)
         places = shared_operand.check_written(

@@ -13,6 +13,7 @@ import numpy as np
 from tests.emulator.arithmetic.arrays import I64, U32, Array, flat
 from tests.emulator.fault import CudaError, FaultError
 from tests.emulator.machine.wave import TENSOR_COLUMNS, Wave
+from tests.emulator.memory.tensor_races import Transfer
 from tests.emulator.threads.group import Group
 
 
@@ -65,6 +66,9 @@ def release(wave: Wave, group: Group, address: Any, count: Any, guard: Array | N
             raise FaultError(
                 f"tcgen05.dealloc of {columns} columns from {first} on, never allocated so"
             )
+        if wave.tensor_races is not None:
+            warp = int(group.lanes[place]) >> 5
+            wave.tensor_races.freed(block, np.arange(first, first + columns), warp)
     wave.progress.events += 1
 
 
@@ -115,6 +119,24 @@ def _places(
     return blocks[:, None], lane[:, None], columns
 
 
+def _watch(wave: Wave, what: Transfer, group: Group, places: tuple[Array, Array, Array]) -> None:
+    """Tell `TensorRaces` what each warp loads or stores."""
+    if wave.tensor_races is None:
+        return
+    blocks, lanes, columns = places
+    for warp in np.unique(group.lanes >> 5):
+        mine = group.lanes >> 5 == warp
+        block, quarter = int(blocks[mine][0, 0]), int(lanes[mine][0, 0]) >> 5
+        wave.tensor_races.issued(what, block, quarter, np.unique(columns[mine]), int(warp))
+
+
+def wait(wave: Wave, group: Group, what: Transfer, guard: Array | None) -> None:
+    """Wait for all loads, or all stores, of the warps: they are done when they are issued, and known to others only now."""
+    if wave.tensor_races is not None:
+        lanes = group.lanes if guard is None else group.lanes[group.all(guard)]
+        wave.tensor_races.waited(what, np.unique(lanes >> 5).tolist())
+
+
 def load(
     wave: Wave, group: Group, address: Any, count: int, split: int | None, guard: Array | None
 ) -> list[Array]:
@@ -124,6 +146,7 @@ def load(
     if here.any():
         part = group.part(here)
         places = _places(wave, part, group.all(address)[here], count, split)
+        _watch(wave, "ld", part, places)
         result[here] = wave.tensor_memory[places]
     return [flat(result[:, i]) for i in range(count)]
 
@@ -144,5 +167,7 @@ def store(
         if not guard.any():
             return
         address, data, group = address[guard], data[guard], group.part(guard)
-    wave.tensor_memory[_places(wave, group, address, len(values), split)] = data
+    places = _places(wave, group, address, len(values), split)
+    _watch(wave, "st", group, places)
+    wave.tensor_memory[places] = data
     wave.progress.events += 1

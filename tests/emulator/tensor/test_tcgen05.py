@@ -15,7 +15,7 @@ import torch
 
 from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import FaultError, UnmodelledError
-from tests.emulator.machine.schedule import EAGER, LATE, Schedule
+from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.launch import Launch
 from tests.emulator.snippet import run
@@ -191,29 +191,67 @@ def test_tensor_memory_is_allocated_and_given_back(old: str, new: str, reason: s
 
 LOADED = f"{LOAD} {names(32)}, [%lanes];"
 READY = "tcgen05.wait::ld.sync.aligned;"
+WAITED = "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0; @!%done bra WAIT;"
+IN_TENSOR_MEMORY = PRODUCTS["A in tensor memory"]
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("product", "old", "new", "reason"),
     [
-        (f"{LOADED} add.u32 %at, %d3, 1; {READY}", "used before tcgen05.wait::ld"),
-        (f"{LOADED} mov.b32 %d3, 0; {READY}", "used before tcgen05.wait::ld"),
-        (f"{LOADED} mov.b32 %copy, %d3; add.u32 %at, %copy, 1; {READY}", "used before"),
-        (f"{LOADED} bra.uni ON; ON: st.global.b32 [%from], %d3; {READY}", "used before"),
-        (LOADED, "used before tcgen05.wait::ld"),
-        (f"{LOADED} mov.b32 %copy, %d3; {READY} mov.b32 %d3, %copy;", ""),
-        (f"{LOADED} add.u32 %at, %tid, 1; {READY}", ""),
+        (PLAIN, READY, f"add.u32 %at, %d3, 1; {READY}", ""),
+        (PLAIN, READY, "", "gives back column 0 of tensor memory, which is read by"),
+        (PLAIN, f"{READY}\nbar.sync 0;", f"bar.sync 0; {READY}", "no barrier orders the two"),
+        (PLAIN, "bar.sync 0; @%first tcgen05.d", "@%first tcgen05.d", "no barrier orders the two"),
+        (
+            PLAIN,
+            LOADED,
+            f"{LOADED} tcgen05.st.sync.aligned.32x32b.x1.b32 [%lanes], {{%d0}};",
+            "writes column 0",
+        ),
+        (
+            PLAIN,
+            LOADED,
+            f"{LOADED} tcgen05.wait::ld.sync.aligned; tcgen05.st.sync.aligned.32x32b.x1.b32 [%lanes], {{%d0}}; "
+            "tcgen05.wait::st.sync.aligned;",
+            "",
+        ),
+        (
+            PLAIN,
+            LOADED,
+            f"{LOADED} tcgen05.wait::ld.sync.aligned; tcgen05.st.sync.aligned.32x32b.x1.b32 [%lanes], {{%d0}};",
+            "gives back column 0 of tensor memory, which is written by",
+        ),
+        (
+            PLAIN,
+            WAITED,
+            "",
+            "reads column 0 of tensor memory, which is written by a tcgen05.mma",
+        ),
+        (IN_TENSOR_MEMORY, "", "", ""),
+        (
+            IN_TENSOR_MEMORY,
+            "tcgen05.wait::st.sync.aligned;",
+            "",
+            "no barrier and no tcgen05.wait orders",
+        ),
+        (
+            IN_TENSOR_MEMORY,
+            "tcgen05.wait::st.sync.aligned; bar.sync 0;",
+            "tcgen05.wait::st.sync.aligned;",
+            "reads, by a tcgen05.mma, column 32 of tensor memory, which is written by",
+        ),
     ],
 )
-def test_registers_are_not_ready_before_the_wait_for_a_load(text: str, reason: str) -> None:
-    both = f"{LOADED}\n{READY}"
-    assert both in PLAIN.body
-    body = ".reg .b32 %copy;" + PLAIN.body.replace(both, text)
+def test_loads_stores_and_products_have_an_order(
+    product: Product, old: str, new: str, reason: str
+) -> None:
+    assert old in product.body
+    body = product.body.replace(old, new, 1) if old else product.body
     if not reason:
-        assert PLAIN.is_right(PLAIN.run(body)[0])
+        product.run(body, WATCHED)
         return
     with pytest.raises(FaultError, match="PTX line") as caught:
-        PLAIN.run(body)
+        product.run(body, WATCHED)
     assert reason in str(caught.value)
 
 

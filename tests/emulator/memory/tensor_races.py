@@ -1,0 +1,121 @@
+"""Races on tensor memory of sm_100, by happens-before as in `races`, in pieces of one column of a warp's 32 lanes.
+
+``tcgen05.ld`` and ``tcgen05.st`` run on their own until their warp's ``tcgen05.wait``, so a barrier orders only those that were waited
+for before it. The register that a load fills may be read at once: the dependency orders it, and nothing else (PTX ISA, "Register
+dependencies, same thread"; CUTLASS's epilogues rely on it: https://github.com/NVIDIA/cutlass/issues/2525). Products of one
+thread are in order among each other; what they have done is known to whoever has seen their commit.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from tests.emulator.arithmetic.arrays import I64, Array
+from tests.emulator.memory.races import RaceError, Races
+
+Transfer: TypeAlias = Literal["ld", "st"]
+Pieces: TypeAlias = tuple[slice, Array]
+"""Quarters of the lanes, and columns."""
+
+_QUARTERS, _COLUMNS = 4, 512
+_THIS = "column {column} of tensor memory, which is"
+_NEVER = 1 << 62
+"""The step of what is not waited for: nobody knows it."""
+
+
+class _Block:
+    """The last step in which each agent has read or written a piece since others wrote it, [quarters, columns, agents]."""
+
+    def __init__(self, agents: int) -> None:
+        self.reads = np.zeros((_QUARTERS, _COLUMNS, agents), I64)
+        self.writes = np.zeros((_QUARTERS, _COLUMNS, agents), I64)
+
+
+class TensorRaces:
+    """Who has touched which pieces of tensor memory."""
+
+    def __init__(self, races: Races) -> None:
+        self._races = races
+        self._blocks: dict[int, _Block] = {}
+        self._pending: dict[tuple[Transfer, int], list[tuple[int, Pieces]]] = {}
+
+    def issued(self, what: Transfer, block: int, quarter: int, columns: Array, warp: int) -> None:
+        """Take note of a load or a store of a warp, in its quarter of the lanes.
+
+        Raises:
+            RaceError: Others have touched the columns, and nothing orders the two.
+        """
+        touched, pieces = self._block(block), (slice(quarter, quarter + 1), columns)
+        if what == "ld":
+            self._check(touched.writes[pieces], columns, warp, f"reads {_THIS} written")
+            touched.reads[(*pieces, warp)] = _NEVER
+        else:
+            self._check_all(touched, pieces, warp, "writes")
+            touched.reads[pieces] = touched.writes[pieces] = 0
+            touched.writes[(*pieces, warp)] = _NEVER
+        self._pending.setdefault((what, warp), []).append((block, pieces))
+
+    def waited(self, what: Transfer, warps: Sequence[int]) -> None:
+        """Take note that warps have waited for their loads, or for their stores."""
+        for warp in warps:
+            for block, pieces in self._pending.pop((what, warp), ()):
+                touched = self._block(block)
+                steps = (touched.reads if what == "ld" else touched.writes)[..., warp]
+                step = self._races.step_of(warp)
+                steps[pieces] = np.where(steps[pieces] == _NEVER, step, steps[pieces])
+
+    def multiplied(self, block: int, target: Array, left: Array | None, warp: int) -> None:
+        """Take note of a ``tcgen05.mma`` that writes columns ``target`` and reads ``left``, those of A in tensor memory.
+
+        Raises:
+            RaceError: Others have touched them, and nothing orders the two.
+        """
+        agent, step = self._races.tensor_step(warp)
+        touched, pieces = self._block(block), (slice(None), target)
+        self._check_all(touched, pieces, warp, "writes, by a tcgen05.mma,", agent)
+        touched.reads[pieces] = touched.writes[pieces] = 0
+        touched.writes[(*pieces, agent)] = step
+        if left is not None:
+            does = f"reads, by a tcgen05.mma, {_THIS} written"
+            self._check(touched.writes[:, left], left, warp, does)
+            touched.reads[:, left, agent] = step
+
+    def freed(self, block: int, columns: Array, warp: int) -> None:
+        """Take note that columns are given back.
+
+        Raises:
+            RaceError: Others may still use them.
+        """
+        self._check_all(self._block(block), (slice(None), columns), warp, "gives back")
+
+    def _block(self, block: int) -> _Block:
+        if block not in self._blocks:
+            self._blocks[block] = _Block(self._races.agents)
+        return self._blocks[block]
+
+    def _check_all(
+        self, touched: _Block, pieces: Pieces, warp: int, does: str, own: int | None = None
+    ) -> None:
+        columns = pieces[1]
+        self._check(touched.writes[pieces], columns, warp, f"{does} {_THIS} written", own)
+        self._check(touched.reads[pieces], columns, warp, f"{does} {_THIS} read", own)
+
+    def _check(
+        self, steps: Array, columns: Array, warp: int, does: str, own: int | None = None
+    ) -> None:
+        unknown = steps > self._races.known_to(warp)
+        if own is not None:
+            unknown[..., own] = False
+        if not unknown.any():
+            return
+        quarter, place, agent = (int(each[0]) for each in np.nonzero(unknown))
+        waits = "and no tcgen05.wait " if steps[quarter, place, agent] == _NEVER else ""
+        raise RaceError(
+            f"{self._races.named(warp)} {does.format(column=int(columns[place]))} by "
+            f"{self._races.named(agent)}: no barrier {waits}orders the two"
+        )
