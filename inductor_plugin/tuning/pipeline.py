@@ -91,7 +91,7 @@ class Pipeline:
         self._thread.start()
 
     def submit(self, task: Task) -> None:
-        """Queue a problem; returns immediately."""
+        """Queue a problem; returns immediately. Its builds are collected until a thread waits, if none does."""
         task.steps_left = len(task.entries)
         refusal = self._refusal()
         if not refusal:
@@ -106,8 +106,11 @@ class Pipeline:
             if not refusal and not task.done.is_set():  # decided elsewhere meanwhile
                 self._tasks.add(task)
                 self._wake.notify_all()
+            is_awaited = bool(self._awaited)
         if refusal:
             self._end(task, refusal)
+        elif is_awaited:  # of a rank, whose thread submits what another one waits for already
+            self._build.flush()
 
     def wait(self, task: Task, limit_s: float) -> bool:
         """Wait until a task is done; False if that failed.
@@ -123,6 +126,7 @@ class Pipeline:
             self._awaited.append(task)
             self._wake.notify_all()
         try:
+            self._build.flush()  # what came since, from a thread that saw nobody wait
             started = time.monotonic()
             while not task.done.wait(timeout=min(1.0, max(0.0, limit_s))):
                 idle_s = time.monotonic() - max(started, self._progress_at)

@@ -334,7 +334,7 @@ class Runtime:
             self._remotes.clear()
         # Pipelines, created last, are closed first: they must not mistake a closed worker for a lost one.
         for close in reversed(closers):
-            close()
+            _close(close)
 
     def forget(self) -> None:
         """Close, and drop opened caches too."""
@@ -382,6 +382,13 @@ class Runtime:
             self._pools[key] = pool
             self.at_close(pool.close)
         return self._pools[key]
+
+
+def _close(close: Callable[[], None]) -> None:
+    try:
+        close()
+    except Exception:  # the border of what is closed: the others are to end, too
+        logger.exception("inductor-plugin: something could not be closed")
 
 
 RUNTIME = Runtime()

@@ -319,6 +319,14 @@ def test_closing_twice_is_closing_once(runtime: Runtime, cache_dir: Path) -> Non
     runtime.close()
 
 
+def test_what_cannot_be_closed_keeps_nothing_else_open(runtime: Runtime) -> None:
+    still_open = ["first"]
+    for close in (still_open.clear, lambda: still_open.remove("what is not there")):
+        runtime.at_close(close)
+    runtime.close()
+    assert still_open == []
+
+
 def test_what_belongs_to_the_parent_is_left_alone_after_a_fork(
     runtime: Runtime, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

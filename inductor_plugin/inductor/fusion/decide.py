@@ -39,6 +39,7 @@ from inductor_plugin.inductor.graph.pinning import is_reproducible
 from inductor_plugin.problem.epilogue_text import dump
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.offer import CandidateOffer
+from inductor_plugin.tuning.ranks.agreed import LIBRARY, warn_not_offered
 from inductor_plugin.tuning.selection import TuningTicket
 from inductor_plugin.worker.devices.lookup import uuid_of
 from inductor_plugin.worker.turn import turn
@@ -341,11 +342,19 @@ def _fuses(
     fused: Mapping[str, tuple[str, visitors.VisitorKernel | None]],
 ) -> bool:
     """Return whether the fused kernel won, and settle the product's kernel if so."""
-    fusion.state.session.wait(ticket)
-    winner, agreed = ticket.selection.decide(ticket).winner, ticket.agreed
+    session = fusion.state.session
+    session.wait(ticket)
+    agreed = ticket.agreed
     if agreed is not None and agreed.winner not in {o.candidate_id for o in ticket.offers}:
         # Another rank had better estimates of it: it was measured there, and this rank can offer it, too.
-        winner, fused = _offered_elsewhere(fusion, agreed.winner)
+        shortlist, kernels = _pinned(fusion, agreed.winner)
+        if shortlist.kept:
+            session.withdraw(ticket)
+            ticket, fused = _submit(fusion, shortlist, kernels)
+            session.wait(ticket)
+        elif agreed.winner != LIBRARY:
+            warn_not_offered(ticket.problem, agreed)
+    winner = ticket.selection.decide(ticket).winner
     if winner is None or winner not in fused:
         return False
     name, kernel = fused[winner]
@@ -355,12 +364,3 @@ def _fuses(
         fusion.product.finalize_as_triton_caller(fusion.pending.choices[name])
     fusion.state.settle(fusion.product, ticket, winner, name)
     return True
-
-
-def _offered_elsewhere(
-    fusion: Fusion, winner: str
-) -> tuple[str, Mapping[str, tuple[str, visitors.VisitorKernel | None]]]:
-    """Return a fused candidate that this rank has not offered, with the product's kernel; without one if there is none."""
-    shortlist, kernels = _pinned(fusion, winner)
-    name = next(iter(shortlist.kept), None)
-    return winner, {} if name is None else {winner: (name, kernels.get(name))}

@@ -221,6 +221,10 @@ class Session:
             compat.count_autotuning()
         self._shares.submit(context, ticket)
 
+    def withdraw(self, ticket: TuningTicket) -> None:
+        """Drop a ticket whose problem is submitted once more, with another candidate: the graph's decision is the later one."""
+        self._tickets = {key: each for key, each in self._tickets.items() if each is not ticket}
+
     def keep(self, buffer: str, pending: PendingChoice) -> None:
         """Remember the pending choice of a buffer whose kernel the scheduler decides."""
         self._by_buffer[buffer] = pending

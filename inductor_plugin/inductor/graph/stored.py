@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch._inductor import codecache, output_code
 
+from inductor_plugin.cache.graph import LIBRARY, HeldProblems
+from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.cache.remote.exchange import is_worth_sending
 from inductor_plugin.config import Config
 from inductor_plugin.errors import DeviceError
@@ -43,7 +45,7 @@ class GraphDecision(NamedTuple):
 
     Attributes:
         group: The ranks that would take it together.
-        problem: Operator and digest.
+        problem: Operator and digest; `GRAPH` and its own digest for what the graph gives up.
         winner: What was decided for; the graph may still have given it up.
         library: The library kernel.
     """
@@ -52,6 +54,11 @@ class GraphDecision(NamedTuple):
     problem: str
     winner: str
     library: str | None
+
+    @property
+    def is_of_graph(self) -> bool:
+        """Whether it says what the graph gives up."""
+        return self.problem.startswith(f"{GRAPH}/")
 
 
 def forget_decisions() -> None:
@@ -67,6 +74,19 @@ def add_decisions(tickets: Iterable[tuple[str, TuningTicket]]) -> None:
         if t.verdict is not None and (winner := t.verdict.given_up or t.verdict.winner) is not None
     )
     _LAST.decisions = tuple(dict.fromkeys([*getattr(_LAST, "decisions", ()), *added]))
+
+
+def add_graph(context: DeviceContext, name: str, given_up: HeldProblems) -> None:
+    """Remember what the graph that this thread has compiled gives up; ranks decide that, too.
+
+    Args:
+        context: What the graph is decided on.
+        name: The graph, as a problem of ranks.
+        given_up: The problems whose library kernel runs in it.
+    """
+    group = context.terms(host_counts=host_counts()).group
+    added = GraphDecision(group, name, given_up.candidate, LIBRARY)
+    _LAST.decisions = (*getattr(_LAST, "decisions", ()), added)
 
 
 def install() -> None:
@@ -131,14 +151,16 @@ def _is_agreed(job: Job, config: Config, graph: Any) -> bool:
         if context is None:
             logger.info("a graph in Inductor's cache was decided in another environment")
             return False
-        op, _, digest = decision.problem.partition("/")
         verdict = Verdict(decision.winner, decision.library, "from Inductor's cache")
-        # With the times, by which other ranks judge fusions as the earlier job did.
-        record = context.store.record(context.environment, op, digest)
-        if config.policy == "cached" and (record is None or not is_worth_sending(record)):
-            # It was compiled alone, from nothing: others are not to be kept from tuning by it.
-            logger.info("a graph in Inductor's cache rests on no measurement")
-            return False
+        record = None
+        if not decision.is_of_graph:
+            op, _, digest = decision.problem.partition("/")
+            # With the times, by which other ranks judge fusions as the earlier job did.
+            record = context.store.record(context.environment, op, digest)
+            if config.policy == "cached" and (record is None or not is_worth_sending(record)):
+                # It was compiled alone, from nothing: others are not to be kept from tuning by it.
+                logger.info("a graph in Inductor's cache rests on no measurement")
+                return False
         own = of_verdict(verdict, record, job.rank)
         agreed = publish(job, decision.group, decision.problem, own)
         if agreed is None or agreed.winner != decision.winner:
@@ -172,8 +194,9 @@ def _noting(stock: Any) -> Any:
         config = active_config()
         decisions = () if config is None else carry_decisions(self)
         if config is not None and joined(config) is not None:
-            LEDGER.add_winners({f"{each.group}/{each.problem}": each.winner for each in decisions})
-            LEDGER.add_code([each.problem for each in decisions], getattr(self, "source_code", ""))
+            kernels = [each for each in decisions if not each.is_of_graph]
+            LEDGER.add_winners({f"{each.group}/{each.problem}": each.winner for each in kernels})
+            LEDGER.add_code([each.problem for each in kernels], getattr(self, "source_code", ""))
         return stock(self, *arguments, **keywords)
 
     return post_compile

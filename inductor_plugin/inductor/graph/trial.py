@@ -56,6 +56,17 @@ class Trial:
         return self.contexts[max(self.contexts, key=lambda device: (device != "cpu", device))]
 
     @property
+    def place(self) -> DeviceContext | None:
+        """What the graph's first problem was tuned on, whose ranks decide what the graph gives up; None if it has no problem."""
+        contexts = self.contexts.values()
+        return next((each for each in contexts if each.environment == self.environment), None)
+
+    @property
+    def name(self) -> str:
+        """The graph as a problem that ranks decide."""
+        return f"{GRAPH}/{self.digest}"
+
+    @property
     def record(self) -> Record | None:
         """The graph's record; None if it has none, or no problem of the graph has been looked up."""
         if self.store is None:
@@ -73,7 +84,7 @@ class Trial:
             return own
         verdict = Verdict(own.candidate, LIBRARY, "the graph was compared with library kernels")
         decision = of_verdict(verdict, None, self.share.rank)
-        return held_by(self.share.decide(f"{GRAPH}/{self.digest}", decision).winner)
+        return held_by(self.share.decide(self.name, decision).winner)
 
     def holds(
         self,
@@ -99,7 +110,7 @@ class Trial:
             else:
                 record = self.record
                 winner = record.decision.winner if record and record.decision else None
-            known = None if share is None else share.look_up(f"{GRAPH}/{self.digest}")
+            known = None if share is None else share.look_up(self.name)
             self._known = held_by(winner if known is None else known.winner)
         return problem_digest in self.in_effect
 

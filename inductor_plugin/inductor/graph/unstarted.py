@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from inductor_plugin.tuning.ticket import TuningTicket
@@ -27,10 +28,14 @@ class Unstarted:
         self._start(wait=True)
 
     def _start(self, *, wait: bool) -> None:
-        waiting, self._waiting = self._waiting, []
-        for ticket, start in waiting:
-            if wait or (ticket.lookup is not None and ticket.lookup.done.is_set()):
-                ticket.selection.settle(ticket)
-                start()
-            else:
-                self._waiting.append((ticket, start))
+        waiting, self._waiting = deque(self._waiting), []
+        try:
+            while waiting:
+                ticket, start = waiting.popleft()
+                if wait or (ticket.lookup is not None and ticket.lookup.done.is_set()):
+                    ticket.selection.settle(ticket)
+                    start()
+                else:
+                    self._waiting.append((ticket, start))
+        finally:  # an error of one of them keeps none behind it from its race
+            self._waiting += waiting

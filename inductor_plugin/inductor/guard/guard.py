@@ -34,7 +34,7 @@ from inductor_plugin.inductor.allowance import (
 )
 from inductor_plugin.inductor.artifacts.entries import add_record
 from inductor_plugin.inductor.facts.scope import active_config, without_plugin
-from inductor_plugin.inductor.graph import unstored
+from inductor_plugin.inductor.graph import stored, unstored
 from inductor_plugin.inductor.graph.due import (
     Due,
     due_of_decisions,
@@ -141,9 +141,13 @@ def compile_graph(
                 )
                 graph = _guarded(make, graph, problem, _spending(config, allowance))
                 due = _due(trial, own_s, replace(cost, runs=MOST_RUNS)) if graph.is_cut else None
-        compiled, agreed = graph.code, trial.agreed(graph.given_up)
-        if agreed != graph.given_up and original is not None:
+        compiled, given_up = graph.code, graph.given_up
+        agreed = trial.agreed(given_up)
+        if agreed != given_up and original is not None:
+            given_up = agreed
             compiled = source.again(Trial(trial.digest, agreed, is_extra=True)).code
+        if trial.place is not None:
+            stored.add_graph(trial.place, trial.name, given_up)
         _mark(trial, graph, due, at_once=at_once)
     _carry(trial, config)
     return compiled

@@ -11,6 +11,7 @@ from inductor_plugin.cache import Measured, Record
 from inductor_plugin.cache.document import amount, flag, optional, text, typed, whole
 from inductor_plugin.cache.record import from_fields, to_fields
 from inductor_plugin.errors import warn_once
+from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.measurement import NOT_FAILED
 from inductor_plugin.tuning.ranks.packing import packed, unpacked
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 LIBRARY = ""
 """The winner of a problem that nobody could tune: the library kernel, whichever a rank has."""
+_NOT_OFFERED = "is not offered here"
 
 
 @dataclass(frozen=True)
@@ -104,18 +106,20 @@ def load(stored: str) -> Agreed:
 
 
 def adopt(ticket: TuningTicket, agreed: Agreed) -> None:
-    """Decide a ticket as the job does, by the same times: what follows from them, such as fusions, is then the same, too."""
+    """Decide a ticket as the job does, by the same times: what follows from them, such as fusions, is then the same, too.
+
+    A fused kernel that is not among a ticket's offers causes no warning here: its fusion may offer it yet.
+    """
     offered = {offer.candidate_id for offer in ticket.offers}
-    why = _why_not(ticket, agreed, offered)
+    is_offered = agreed.winner in offered
+    why = _why_not(ticket, agreed) if is_offered else _NOT_OFFERED
     library = next((o.candidate_id for o in ticket.offers if o.library), None)
     if agreed.winner == LIBRARY:
         verdict = Verdict(library, library, agreed.reason, provisional=agreed.provisional)
     elif why:
-        reason = f"the library kernel runs: {agreed.winner}, for which rank {agreed.rank} has decided, {why}"
-        verdict = Verdict(library, library, reason, provisional=True)
-        warn_once(
-            logger, f"{ticket.problem.describe()}: {reason}; other ranks may run another kernel"
-        )
+        verdict = Verdict(library, library, _without(agreed, why), provisional=True)
+        if is_offered or not ticket.problem.epilogue:
+            _warn(ticket.problem, agreed, why)
     else:
         kept = agreed.library if agreed.library in offered else library
         verdict = Verdict(
@@ -130,6 +134,11 @@ def adopt(ticket: TuningTicket, agreed: Agreed) -> None:
     ticket.agreed, ticket.verdict = agreed, verdict
 
 
+def warn_not_offered(problem: Problem, agreed: Agreed) -> None:
+    """Warn that this rank runs the library kernel, which is two kernels for a fusion, since it cannot offer what was decided."""
+    _warn(problem, agreed, _NOT_OFFERED)
+
+
 def is_measured(ticket: TuningTicket) -> bool:
     """Return whether a rank knows how long any candidate takes."""
     return any(row.status == "ok" for row in ticket.measured.values())
@@ -140,11 +149,20 @@ def refused(ticket: TuningTicket) -> list[str]:
     return [name for name, row in ticket.measured.items() if row.status not in NOT_FAILED]
 
 
-def _why_not(ticket: TuningTicket, agreed: Agreed, offered: set[str]) -> str:
-    """Return why this rank cannot run what was decided, empty if it can."""
-    if agreed.winner not in offered:
-        return "is not offered here"
+def _why_not(ticket: TuningTicket, agreed: Agreed) -> str:
+    """Return why this rank cannot run what was decided though it is offered, empty if it can."""
     own = ticket.measured.get(agreed.winner)
     if own is not None and own.status not in NOT_FAILED:
         return f"has failed here: {own.status} ({own.reason})"
     return ""
+
+
+def _without(agreed: Agreed, why: str) -> str:
+    return (
+        f"the library kernel runs: {agreed.winner}, for which rank {agreed.rank} has decided, {why}"
+    )
+
+
+def _warn(problem: Problem, agreed: Agreed, why: str) -> None:
+    text = f"{problem.describe()}: {_without(agreed, why)}; other ranks may run another kernel"
+    warn_once(logger, text)

@@ -1,6 +1,6 @@
 """The keys of a group of ranks in the store of their job.
 
-GROUP/claim/PROBLEM         the rank that tunes it: who has set the key first
+GROUP/claim/PROBLEM         the rank that tunes it, its process and the part of that: who has set the key first
 GROUP/decision/PROBLEM      what the job has decided: who has set the key first; it never changes
 GROUP/refused/PROBLEM       the candidates that have failed, each with a rank on which it has
 GROUP/tuners                counts those that measure, or did
@@ -36,7 +36,7 @@ class Board:
         self._group = group
         self._rank = job.rank
         self._roll = job.roll
-        self._own = Claim(job.rank, job.token)
+        self._own = Claim(job.rank, job.token, job.roll.part())
         self._hole = 0, 0.0
 
     def decision(self, problem: str) -> str | None:
@@ -79,24 +79,29 @@ class Board:
         return now - self._hole[1] > _HOLE_S
 
     def claim(self, problem: str) -> bool:
-        """Claim a problem; return whether this process tunes it.
+        """Claim a problem; return whether this part of the process tunes it.
 
         A rank that was started again takes over what its former process has claimed: nobody else tunes that.
         """
         key = self._key("claim", problem)
         stored = self._store.put_once(key, self._own.text)
-        former = parse(stored)
-        if stored != self._own.text and (former is None or former.rank == self._rank):
+        if stored != self._own.text and self._is_open(parse(stored)):
             stored = self._store.exchange(key, stored, self._own.text)
         return stored == self._own.text
 
     def holder(self, problem: str) -> int | None:
-        """Return the rank that tunes a problem; None if none does, or has given it back."""
+        """Return the rank that is waited for, which may be another part of this process; None where this part may claim the problem."""
         claim = parse(self._store.get(self._key("claim", problem)) or FREE)
-        return None if claim is None else claim.rank
+        return None if claim is None or self._is_open(claim) else claim.rank
+
+    def _is_open(self, claim: Claim | None) -> bool:
+        """Return whether a claim keeps this part from nothing: it was given back, is its own, or of a former process of this rank."""
+        if claim is None or claim == self._own:
+            return True
+        return claim.rank == self._rank and claim.process != self._own.process
 
     def give_back(self, problem: str) -> None:
-        """Let another rank claim a problem that this process has claimed."""
+        """Let others claim a problem that this part of the process has claimed."""
         self._store.exchange(self._key("claim", problem), self._own.text, FREE)
 
     def tuners(self, change: int = 0) -> int:

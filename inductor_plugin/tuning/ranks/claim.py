@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 FREE = "free"
 """A claim that its rank has given back."""
@@ -18,22 +18,26 @@ class Claim:
 
     Attributes:
         rank: The rank.
-        token: Its process.
+        process: Its process.
+        part: The part of that process: each set of options has its own, and tunes for itself.
     """
 
     rank: int
-    token: str
+    process: str
+    part: int
 
     @property
     def text(self) -> str:
         """The claim as the store has it."""
-        return f"{self.rank} {self.token}"
+        return f"{self.rank} {self.process} {self.part}"
 
 
 def parse(text: str) -> Claim | None:
     """Return the claim in the store; None if it was given back, or is none."""
-    rank, _, token = text.partition(" ")
-    return Claim(int(rank), token) if token and rank.isdecimal() else None
+    words = text.split(" ")
+    if len(words) != len(fields(Claim)) or not (words[0].isdecimal() and words[2].isdecimal()):
+        return None
+    return Claim(int(words[0]), words[1], int(words[2]))
 
 
 def capacity(undecided: int, world: int) -> int:

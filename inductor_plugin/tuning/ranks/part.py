@@ -50,6 +50,7 @@ class SharedProblem:
         describe: The problem in one line.
         tickets: The tickets of this process about it until it is decided, the one that is tuned first.
         state: ``open``; ``mine``: this rank tunes it; ``theirs``: another does.
+        is_claimed: Whether its claim is that of this part of the process, tuned or not.
         owner: The rank that does.
         agreed: The decision, once there is one.
         ready: Set then.
@@ -64,6 +65,7 @@ class SharedProblem:
     describe: str = ""
     tickets: list[TuningTicket] = field(default_factory=list[TuningTicket])
     state: Literal["open", "mine", "theirs"] = "open"
+    is_claimed: bool = False
     owner: int | None = None
     agreed: Agreed | None = None
     ready: threading.Event = field(default_factory=threading.Event)

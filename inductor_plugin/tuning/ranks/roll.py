@@ -1,7 +1,8 @@
-"""The groups in which a process decides about the problems of a job, in the order in which it came to them."""
+"""The parts of a process in its job, and the groups in which they decide."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 
@@ -11,17 +12,22 @@ class Roll:
     def __init__(self) -> None:
         """Begin with none."""
         self._guard = threading.Lock()
-        self._groups: dict[str, list[str]] = {}
+        self._groups: dict[str, set[str]] = {}
+        self._parts = itertools.count()
         self._absent: dict[str, set[int]] = {}
 
-    def add(self, device: str, group: str) -> int | None:
-        """Add a group; return how many were there before, None if it is one of them."""
+    def part(self) -> int:
+        """Return a number for one more part of this process: each set of options has its own."""
         with self._guard:
-            groups = self._groups.setdefault(device, [])
-            if group in groups:
-                return None
-            groups.append(group)
-            return len(groups) - 1
+            return next(self._parts)
+
+    def add(self, device: str, group: str) -> bool:
+        """Add a group; return whether it is a new one."""
+        with self._guard:
+            groups = self._groups.setdefault(device, set())
+            is_new = group not in groups
+            groups.add(group)
+            return is_new
 
     def has(self, device: str, group: str) -> bool:
         """Return whether this process decides in a group."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from inductor_plugin.errors import warn_once
 from inductor_plugin.tuning.counters import Counters
@@ -31,7 +32,7 @@ class Settlement:
         self._counters = counters
         self._wake = threading.Condition()
         self._parts: dict[str, SharedProblem] = {}
-        self._given_back: list[SharedProblem] = []
+        self._given_back: list[str] = []
         self._lost = ""
 
     @property
@@ -127,12 +128,12 @@ class Settlement:
         part.agreed = agreed
         taken = part.state != "mine" and agreed.rank != self._job.rank
         self._counters.add(ranks_taken=int(taken))
-        try:
-            for ticket in part.tickets:
-                self._adopt(part, ticket)
-        finally:  # whatever happens to one of them, nobody waits for ever
-            part.tickets.clear()  # their graphs are not to be kept
-            part.ready.set()
+        # It calls the last first. Whatever happens to one ticket, the others are decided, and nobody waits for ever.
+        with ExitStack() as calls:
+            calls.callback(part.ready.set)
+            calls.callback(part.tickets.clear)  # their graphs are not to be kept
+            for ticket in reversed(part.tickets):
+                calls.callback(self._adopt, part, ticket)
 
     def _adopt(self, part: SharedProblem, ticket: TuningTicket) -> None:
         assert part.agreed is not None
@@ -150,7 +151,13 @@ class Settlement:
             self._lost = f"the library kernel stays for now: {text}"
             self._given_back.clear()
             for part in self._undecided():
-                self._settle(part, decisions.library_for(self._lost, self._job.rank))
+                self._settle_without_store(part)
+
+    def _settle_without_store(self, part: SharedProblem) -> None:
+        try:
+            self._settle(part, decisions.library_for(self._lost, self._job.rank))
+        except Exception:  # a task that cannot be ended: the next problems are waited for, too
+            logger.exception("inductor-plugin: the tuning of %s was not ended", part.describe)
 
     def _agreed_on(self, name: str, asked: Callable[[str], str | None]) -> Agreed | None:
         """Return the decision about a problem that the store gives, and keep it."""

@@ -10,9 +10,9 @@ import math
 import threading
 import time
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 from inductor_plugin.config import Config
-from inductor_plugin.errors import warn_once
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.ranks import agreed as decisions
 from inductor_plugin.tuning.ranks.claim import capacity, order
@@ -22,7 +22,7 @@ from inductor_plugin.tuning.ranks.part import SharedProblem, Tuner, name_of
 from inductor_plugin.tuning.ranks.pulse import BEAT_S, RankWatch, beat
 from inductor_plugin.tuning.ranks.settlement import Settlement
 from inductor_plugin.tuning.ranks.store import StoreLostError
-from inductor_plugin.tuning.ranks.terms import Terms, introduce
+from inductor_plugin.tuning.ranks.terms import Introduction, Terms
 from inductor_plugin.tuning.ticket import TuningTicket
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class RankShare(Settlement):
         super().__init__(job, group, tuner, counters)
         self._timeout_s = timeout_s
         self._measures = measures
-        self._terms = terms
+        self._introduction = None if terms is None else Introduction(job, terms)
         self._introduced, self._is_patient = False, True
         self._absent = False
         self._watches: dict[int, RankWatch] = {}
@@ -144,30 +144,38 @@ class RankShare(Settlement):
                 if not part.tickets:
                     del self._parts[part.name]
                     part.ready.set()  # a thread may wait for it while everything is closed
-                    if part.state == "mine":
-                        self._given_back.append(part)
+                    if part.is_claimed:
+                        self._given_back.append(part.name)
                         self._start()
                 elif part.state == "mine" and tuned is ticket:
                     part.state, part.looked_up = "open", False
 
     def close(self) -> None:
-        """Give back everything that is undecided."""
+        """Give back everything that is undecided, and take back that nothing can be measured here: a later part may."""
         with self._wake:
             tickets = [ticket for part in self._undecided() for ticket in part.tickets]
         self.release(tickets)
         thread = self._thread
         if thread is not None:
             thread.join(timeout=1.0)
+        if self._introduction is not None:
+            self._introduction.end()
+        if self._absent and not self._lost:
+            with suppress(StoreLostError):
+                self._note_absence(absent=False)
 
     # ---- the thread
 
     def _start(self) -> None:
         """Let the thread run; called with the lock held."""
         if self._thread is None and self._has_thread:
-            self._thread = threading.Thread(
-                target=self._loop, name="inductor-plugin-ranks", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._loop, name="inductor-plugin-ranks", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # who waits would wait for ever
+                self._lose(f"no thread can ask it: {error}")
+            else:
+                self._thread = thread
         self._wake.notify_all()
 
     def _loop(self) -> None:
@@ -200,30 +208,35 @@ class RankShare(Settlement):
         Raises:
             StoreLostError: The store does not answer.
         """
-        self._introduce()
-        with self._wake:
-            given_back, self._given_back = self._given_back, []
+        self._introduce(now)
         if self._absent and not self._tuner.absence:
-            self._absent = False
-            self._board.note_absence(id(self), absent=False)
-        for part in given_back:
-            self._board.give_back(part.name)
+            self._note_absence(absent=False)
+        for name in self._free():
+            self._board.give_back(name)
         changed = [self._announce(), self._publish(now), self._read(now), self._claim_more(now)]
         self._send_beat(now)
         self._watch(now)
         return any(changed)
 
-    def _introduce(self) -> None:
-        """Say that this rank measures, and on what its decisions rest; warn once where another rank's rest on something else."""
-        if self._introduced:
-            return
-        self._introduced = True
-        if self._measures:
+    def _introduce(self, now: float) -> None:
+        """Say that this rank measures, and on what its decisions rest."""
+        if self._measures and not self._introduced:
+            self._introduced = True
             self._board.tuners(1)
-        difference = introduce(self._job, self._terms) if self._terms is not None else ""
-        if difference:
-            text = f"ranks decide apart: {difference}; each side tunes by itself, and they may run different kernels"
-            warn_once(logger, text, "ranks decide apart")
+        if self._introduction is not None:
+            self._introduction.step(now)
+
+    def _free(self) -> list[str]:
+        """Return the problems that are to be given back: not those that another graph has brought, and that are claimed again."""
+        with self._wake:
+            names, self._given_back = self._given_back, []
+            claimed = {part.name for part in self._parts.values() if part.is_claimed}
+        return [name for name in names if name not in claimed]
+
+    def _note_absence(self, *, absent: bool) -> int:
+        """Say whether nothing can be measured here; return how many ranks say so."""
+        self._absent = absent
+        return self._board.note_absence(id(self), absent=absent)
 
     def _announce(self) -> bool:
         """Say which candidates have failed here, before another rank decides for one."""
@@ -263,15 +276,15 @@ class RankShare(Settlement):
             lost = bool(absence) and ticket.task is not None and ticket.task.error == absence
             if not lost:
                 return False
-            ranks, self._absent = self._board.note_absence(id(self), absent=True), True
-            if ranks >= self._job.world:
+            if self._note_absence(absent=True) >= self._job.world:
                 return False
+            part.is_claimed = False
             self._board.give_back(part.name)
             return True
         if ticket.task is not None or decisions.is_measured(ticket):
             return False
         # ``policy=cached`` without a record, or the budget is spent: not against a rank that tunes it.
-        if self._board.holder(part.name) not in (None, self._job.rank):
+        if self._board.holder(part.name) is not None:
             return True
         # One that measures may come to it a little later.
         return not self._measures and self._is_patient and self._board.tuners() > 0
@@ -323,9 +336,9 @@ class RankShare(Settlement):
         with self._wake:
             ticket = next(iter(part.tickets), None)
             if ticket is None or part.agreed is not None:  # released or decided meanwhile
-                self._given_back += [part] if mine else []
+                self._given_back += [part.name] if mine else []
                 return False
-            part.state = "mine" if mine else "theirs"
+            part.state, part.is_claimed = "mine" if mine else "theirs", mine
         if mine:
             self._send_beat(now)  # a claim without one is that of a dead rank
             self._tuner.start(ticket)
@@ -346,7 +359,7 @@ class RankShare(Settlement):
         silent: set[int] = set()
         for part in self._listed(lambda part: part.state == "theirs" and part.awaited > 0):
             part.owner = self._board.holder(part.name)
-            if part.owner in (None, self._job.rank):
+            if part.owner is None:
                 self._unheld(part, now)
                 continue
             if part.left_at is not None:

@@ -122,11 +122,8 @@ class C10dStore:
             if self._lost:
                 raise StoreLostError(self._lost)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="inductor-plugin-ranks-store", daemon=True
-                )
-                self._thread.start()
-        self._calls.put(call)
+                self._thread = _started(self._serve)
+            self._calls.put(call)  # with the lock held: before the end that `close` puts there
         if not any(call.done.wait(_SLICE_S) for _ in range(self._slices)):
             raise self._lose(f"it has not answered for {self._limit_s:g} s")
         if call.error is not None:
@@ -142,13 +139,35 @@ class C10dStore:
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
             try:
-                if self._own is None:
-                    self._own = _connected(self._store())
-                call.result = call.operation()
+                call.result = self._carried_out(call.operation)
             except Exception as error:  # noqa: BLE001  a store of any kind: who asked gets it
                 call.error = error
             call.done.set()
         self._own = None
+
+    def _carried_out(self, operation: Callable[[], Any]) -> Any:
+        """Return the result of an operation; who asked for one of a store that is lost has given it up, and acts without it."""
+        with self._guard:
+            lost = self._lost
+        if lost:
+            raise StoreLostError(lost)
+        if self._own is None:
+            self._own = _connected(self._store())
+        return operation()
+
+
+def _started(serve: Callable[[], None]) -> threading.Thread:
+    """Return a thread that answers.
+
+    Raises:
+        StoreLostError: No thread can be started.
+    """
+    thread = threading.Thread(target=serve, name="inductor-plugin-ranks-store", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise StoreLostError(f"no thread can ask it: {error}") from error
+    return thread
 
 
 def _connected(store: Any) -> Any:

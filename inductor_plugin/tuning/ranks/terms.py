@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from inductor_plugin.cache import digest_of
 from inductor_plugin.cache.document import table, table_of, text, typed, whole
 from inductor_plugin.config import Config
+from inductor_plugin.errors import warn_once
 from inductor_plugin.tuning.ranks.group import group_of, shared_options
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.packing import packed, unpacked
 from inductor_plugin.version import __version__
 
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 60.0
+"""Seconds in which a rank may come to the group of another rank, before it says that they decide apart."""
 _POLICY = "policy"
 _LAUNCHES = "launches by the host"
 _DEVICE = ("environment.device.type", "environment.device.name")
 _NOTHING = "missing"
 _READERS: dict[str, Any] = {"rank": whole, "group": text, "facts": table_of(text)}
+
+
+class Apart(NamedTuple):
+    """Ranks that decide apart.
+
+    Attributes:
+        group: Their group.
+        difference: The first fact in which it differs, with both values.
+    """
+
+    group: str
+    difference: str
 
 
 @dataclass(frozen=True)
@@ -93,29 +114,73 @@ def device_of(facts: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(facts.get(name, "") for name in _DEVICE)
 
 
-def introduce(job: Job, terms: Terms) -> str:
-    """Say on what this rank's decisions rest, and return how another rank differs that has said so before; empty if none does.
+class Introduction:
+    """Says on what a rank's decisions rest, and warns where the decisions of others rest on something else."""
 
-    Only for the same kind of device, and not by whether a graph is captured: a rank may compile more than others. The n-th
-    group of a rank is compared with the n-th of whoever was first.
+    def __init__(self, job: Job, terms: Terms) -> None:
+        """Say nothing yet.
+
+        Args:
+            job: The job.
+            terms: What the decisions rest on.
+        """
+        self._job, self._terms = job, terms
+        self._is_given = False
+        self._apart: Apart | None = None
+        self._since = -math.inf
+
+    def step(self, now: float) -> None:
+        """Say it, once; a while later, warn if it applies: ranks may come to two groups in two orders.
+
+        Args:
+            now: The time.
+
+        Raises:
+            StoreLostError: The store does not answer.
+        """
+        if not self._is_given:
+            self._is_given, self._since = True, now
+            self._apart = introduce(self._job, self._terms)
+        elif now - self._since > _PATIENCE_S:
+            self.end()
+
+    def end(self) -> None:
+        """Warn if it applies; nothing is asked of the store."""
+        apart, self._apart = self._apart, None
+        if apart is not None and not self._job.roll.has(self._terms.device, apart.group):
+            text = f"ranks decide apart: {apart.difference}; each side tunes by itself, and they may run different kernels"
+            warn_once(logger, text, "ranks decide apart")
+
+
+def introduce(job: Job, terms: Terms) -> Apart | None:
+    """Say on what this rank's decisions rest, and return which others decide apart so far; None if none do.
+
+    A list in the store has each group once. Who finds its own there decides together with whoever has put it there; who has to
+    add it is alone with it. Only groups for the same kind of device are compared, and not by whether a graph is captured: a rank
+    may compile more than others.
 
     Raises:
         StoreLostError: The store does not answer.
     """
-    number = job.roll.add(terms.device, terms.group)
-    if number is None:
-        return ""
-    own = {"rank": job.rank, "group": terms.group, "facts": dict(terms.facts)}
-    stored = job.store.put_once(f"terms/{terms.device}/{number}", packed(own))
-    try:
-        first = typed(table(unpacked(stored)), _READERS)
-    except ValueError:
-        return ""
-    if job.roll.has(terms.device, first["group"]):
-        return ""
-    theirs = cast("Mapping[str, str]", first["facts"])
-    shared = {_LAUNCHES: terms.facts[_LAUNCHES]}
-    return differing(terms.facts, {**theirs, **shared}, job.rank, first["rank"])
+    if not job.roll.add(terms.device, terms.group):
+        return None
+    own = packed({"rank": job.rank, "group": terms.group, "facts": dict(terms.facts)})
+    others: list[Mapping[str, Any]] = []
+    for number in itertools.count():
+        stored = job.store.put_once(f"terms/{terms.device}/{number}", own)
+        if stored == own:
+            break
+        with suppress(ValueError):  # a damaged entry
+            others.append(typed(table(unpacked(stored)), _READERS))
+            if others[-1]["group"] == terms.group:
+                return None
+    for other in others:
+        theirs = cast("Mapping[str, str]", other["facts"])
+        shared = {_LAUNCHES: terms.facts[_LAUNCHES]}
+        text = differing(terms.facts, {**theirs, **shared}, job.rank, other["rank"])
+        if text and not job.roll.has(terms.device, other["group"]):
+            return Apart(other["group"], text)
+    return None
 
 
 def _flat(name: str, value: object) -> dict[str, str]:

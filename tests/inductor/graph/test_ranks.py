@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,48 +18,26 @@ from torch._inductor import config as inductor_config
 
 import inductor_plugin
 from inductor_plugin.cache import open_store
-from inductor_plugin.config import Config
-from inductor_plugin.inductor.graph import pinning, stored
-from inductor_plugin.tuning import runtime
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.agreed import dump, load, of_verdict
-from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.ledger import LEDGER
 from tests.support.candidates.fast_templates import rivals_offered
 from tests.support.lowering import Lab, library_last
+from tests.support.ranks.joined import Join, joining
 from tests.support.ranks.simulated import MemoryStore
-
-Join = Callable[[int, MemoryStore], None]
 
 
 @pytest.fixture
-def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
     """Let this process be a rank of a job."""
-    jobs: list[Job] = []
-
-    def joined(config: Config) -> Job | None:
-        return jobs[-1] if jobs and config.ranks != "off" else None
-
-    for module, name in (
-        (runtime, "current"),
-        (pinning, "current"),
-        (stored, "current"),
-        (stored, "joined"),
-    ):
-        monkeypatch.setattr(module, name, joined)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    LEDGER.forget()
     untyped: Any = inductor_config
-
-    def join_job(rank: int, store: Any) -> None:
-        jobs.append(Job(rank, 2, store, f"process {len(jobs)}"))
-
     with (
         rivals_offered(),
         Lab(library_last, tmp_path).open(),
         untyped.patch(fx_graph_cache=True),
     ):
-        yield join_job
+        yield joining(monkeypatch)
     inductor_plugin.disable()
     torch._dynamo.reset()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from inductor_plugin.cache import Measured, Record
@@ -31,16 +31,30 @@ class MemoryStore:
         values: What it has.
         calls: Operations so far, by name.
         lost: Why it does not answer; empty while it does.
+        failing: How many of the next operations get no answer.
+        meanwhile: What happens elsewhere in the process while the next operation is under way.
     """
 
     values: dict[str, str] = field(default_factory=dict[str, str])
     calls: Counter[str] = field(default_factory=Counter[str])
     lost: str = ""
+    failing: int = 0
+    meanwhile: Callable[[], None] | None = None
+
+    def seen_by(self, number: int) -> list[MemoryStore]:
+        """Return the same store as each of some ranks sees it: it may fail for one of them."""
+        return [replace(self, calls=Counter()) for _ in range(number)]
 
     def _asked(self, name: str) -> None:
         self.calls[name] += 1
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
         if self.lost:
             raise StoreLostError(self.lost)
+        if self.failing:
+            self.failing -= 1
+            raise StoreLostError("it has not answered for 30 s")
 
     def get(self, key: str) -> str | None:
         self._asked("get")
@@ -159,12 +173,12 @@ class Rank:
     def __init__(
         self, number: int, world: int, store: MemoryStore, group: str = "g", **options: Any
     ) -> None:
-        """Join a job; ``options`` are those of `RankShare`."""
-        self.number = number
+        """Join a job; ``options`` are those of `RankShare`, and ``job`` for one more part of a process."""
+        self.number, self.store = number, store
         self.tuner, self.counters, self.selection = FakeTuner(), Counters(), FakeSelection()
-        job = Job(number, world, store, token=f"token{number}")
+        self.job = options.pop("job", None) or Job(number, world, store, token=f"token{number}")
         keywords: dict[str, Any] = {"has_thread": False, **options}
-        self.share = RankShare(job, group, self.tuner, self.counters, TIMEOUT_S, **keywords)
+        self.share = RankShare(self.job, group, self.tuner, self.counters, TIMEOUT_S, **keywords)
         self.tickets: dict[str, TuningTicket] = {}
 
     def ticket(
@@ -209,8 +223,24 @@ class Rank:
     def state(self, digest: str) -> str:
         return str(self.parts[f"mm/{digest}"].state)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether its store has not answered: it asks nothing more."""
+        untyped: Any = self.share
+        return bool(untyped._lost)
+
     def step(self, now: float = 0.0) -> bool:
-        return self.share.step(now)
+        """Do what its thread does in a turn."""
+        untyped: Any = self.share
+        try:
+            return not self.is_lost and self.share.step(now)
+        except StoreLostError as error:
+            untyped._lose(str(error))
+            return True
+
+    def release(self, digest: str) -> None:
+        """End the graph with a problem."""
+        self.share.release([self.tickets.pop(digest)])
 
     def finish_all(self) -> None:
         """End what is tuned here; the first candidate is the faster one on even ranks, the second on odd ones."""
@@ -230,6 +260,12 @@ def job_of(world: int) -> tuple[list[Rank], MemoryStore]:
     """Return the ranks of a job, and their store."""
     store = MemoryStore()
     return [Rank(number, world, store) for number in range(world)], store
+
+
+def agree(ranks: Sequence[Rank]) -> bool:
+    """Return whether no two ranks run different kernels for a problem."""
+    winners = [rank.winners for rank in ranks]
+    return all(a[name] == b[name] for a in winners for b in winners for name in a.keys() & b.keys())
 
 
 def drive(ranks: Sequence[Rank], *, from_s: float = 0.0, seconds: int = 30) -> float:

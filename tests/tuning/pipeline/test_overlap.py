@@ -119,7 +119,24 @@ def test_on_a_cpu_the_next_problem_waits_until_it_is_waited_for(rig: Rig) -> Non
 
 def test_waiting_starts_what_was_held_back(rig: Rig) -> None:
     assert rig.run(task([entry("library", library=True)]))
-    assert rig.build.flushed == 1
+    assert rig.build.flushed
+
+
+def test_what_is_submitted_while_it_is_waited_for_is_built_at_once(
+    rigs: Rigs, tmp_path: Path
+) -> None:
+    pool: Any = FakePool()
+    rig = rigs(Builder(open_store(tmp_path), pool, Counters(), SpanTrace(), LIMIT_S))
+    pending = task([entry("library", library=True), entry("k", build=cpp_build("k"))])
+    waits = threading.Thread(target=rig.pipeline.wait, args=(pending, LIMIT_S), daemon=True)
+    waits.start()
+    untyped: Any = rig.pipeline
+    until(lambda: bool(untyped._awaited))
+    rig.pipeline.submit(pending)
+    waits.join(2 * LIMIT_S)
+    assert not waits.is_alive()
+    assert pending.error == ""
+    assert sorted(rig.bench.screened) == ["k", "library"]
 
 
 def test_memory_is_given_back_before_anybody_goes_on(rigs: Rigs) -> None:

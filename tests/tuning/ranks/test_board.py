@@ -38,6 +38,20 @@ def test_a_rank_that_was_started_again_takes_over_its_former_claims() -> None:
     assert other.holder("problem") == 0
 
 
+def test_parts_of_a_process_claim_each_for_itself() -> None:
+    store = MemoryStore()
+    job = Job(0, 2, store)
+    first, second, other = (Board(each, "group") for each in (job, job, Job(1, 2, store)))
+    assert first.claim("problem")
+    assert not second.claim("problem")
+    second.give_back("problem")
+    assert not other.claim("problem")
+    # Who holds it is waited for, the own process, too; what is one's own is not waited for.
+    assert (first.holder("problem"), second.holder("problem")) == (None, 0)
+    first.give_back("problem")
+    assert second.claim("problem")
+
+
 def test_ranks_that_measure_nothing_are_counted_once_whatever_of_them_does_not() -> None:
     store = MemoryStore()
     job = Job(0, 2, store)

@@ -27,9 +27,9 @@ def test_each_rank_tries_in_an_order_of_its_own() -> None:
 
 
 def test_a_claim_is_read_as_it_was_written() -> None:
-    assert parse(Claim(12, "ab").text) == Claim(12, "ab")
+    assert parse(Claim(12, "ab", 3).text) == Claim(12, "ab", 3)
 
 
-@pytest.mark.parametrize("text", ["", FREE, "x y", "-1 ab", "3"])
+@pytest.mark.parametrize("text", ["", FREE, "x y", "-1 ab 0", "3", "3 ab", "3 ab x", "3 ab 0 0"])
 def test_what_is_no_claim_claims_nothing(text: str) -> None:
     assert parse(text) is None

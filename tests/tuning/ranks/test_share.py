@@ -6,20 +6,12 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.agreed import of_verdict
-from tests.support.ranks.simulated import LIBRARY, TIMEOUT_S, Rank, drive, job_of, measured
+from tests.support.ranks.simulated import LIBRARY, TIMEOUT_S, Rank, agree, drive, job_of, measured
 
 PROBLEMS = [f"problem{number}" for number in range(6)]
-
-
-def agree(ranks: list[Rank]) -> bool:
-    """Return whether no two ranks run different kernels for a problem."""
-    winners = [rank.winners for rank in ranks]
-    return all(a[name] == b[name] for a in winners for b in winners for name in a.keys() & b.keys())
 
 
 def test_each_problem_is_tuned_once_and_each_rank_tunes_its_share() -> None:
@@ -263,71 +255,6 @@ def test_a_job_asks_its_store_little() -> None:
     assert sum(len(rank.tuner.tuned) for rank in ranks) == 24
     # A claim and a decision for each problem of a rank, and a few looks.
     assert store.calls.total() / (8 * 24) < 8
-
-
-ACTIONS = st.lists(
-    st.tuples(
-        st.integers(0, 2),
-        st.sampled_from(["step", "step", "finish", "submit", "stop", "go on", "record"]),
-        st.sampled_from(PROBLEMS[:3]),
-    ),
-    max_size=60,
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(ACTIONS)
-def test_no_order_of_events_lets_ranks_decide_differently(
-    actions: list[tuple[int, str, str]],
-) -> None:
-    ranks, _ = job_of(3)
-    now, stopped = 0.0, set[int]()
-    for number, action, name in actions:
-        rank, now = ranks[number], now + 2.0
-        if action == "stop":
-            stopped.add(number)
-        elif action == "go on":
-            stopped.discard(number)
-        if number in stopped:
-            continue
-        if action == "step":
-            rank.step(now)
-        elif action == "finish":
-            rank.finish_all()
-        elif name not in rank.tickets and action == "submit":
-            rank.submit(name)
-        elif name not in rank.tickets and action == "record":
-            own = ("fast", "slow")[number % 2]
-            rank.submit(name, known={LIBRARY: measured(LIBRARY, 2.0), own: measured(own, 1.0)})
-        assert agree(ranks)
-    living = [rank for rank in ranks if rank.number not in stopped]
-    now = drive(living, from_s=now, seconds=200)
-    assert all(len(rank.winners) == len(rank.tickets) for rank in living)
-    assert agree(ranks)
-    drive(ranks, from_s=now + 100.0, seconds=200)  # those that were stopped go on after a while
-    assert all(len(rank.winners) == len(rank.tickets) for rank in ranks)
-    assert agree(ranks)
-    if not any(action in ("stop", "record") for _, action, _ in actions):
-        tuned = [name for rank in ranks for name in rank.tuner.tuned]
-        assert len(tuned) == len(set(tuned))
-
-
-def test_a_graph_that_ends_while_its_problem_is_claimed_gives_it_back() -> None:
-    ranks, store = job_of(2)
-    ticket, exchange = ranks[0].submit("problem"), store.exchange
-
-    def released(key: str, before: str, value: str) -> str:
-        ranks[0].share.release([ticket])
-        store.exchange = exchange  # type: ignore[method-assign]
-        return exchange(key, before, value)
-
-    store.exchange = released  # type: ignore[method-assign]
-    ranks[0].step(0.0)
-    assert ranks[0].tuner.running == {}
-    ranks[0].step(1.0)
-    ranks[1].submit("problem")
-    drive(ranks[1:], from_s=1.0)
-    assert ranks[1].tuner.tuned == ["problem"]
 
 
 def test_a_problem_of_two_graphs_is_tuned_for_the_other_when_one_ends() -> None:

@@ -6,8 +6,18 @@ import threading
 
 import pytest
 
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.ranks.agreed import of_verdict
 from inductor_plugin.tuning.ticket import TuningTicket
-from tests.support.ranks.simulated import LIBRARY, TIMEOUT_S, Rank, drive, job_of
+from tests.support.ranks.simulated import (
+    LIBRARY,
+    TIMEOUT_S,
+    MemoryStore,
+    Rank,
+    agree,
+    drive,
+    job_of,
+)
 
 PROBLEMS = [f"problem{number}" for number in range(6)]
 
@@ -285,3 +295,90 @@ def test_a_task_that_cannot_be_ended_lets_nobody_wait_for_ever() -> None:
     assert part.ready.is_set()
     assert ticket.verdict is not None
     assert ticket.verdict.winner == "fast"
+
+
+def test_a_rank_whose_store_fails_once_runs_library_kernels_and_asks_nothing_more() -> None:
+    ranks = [Rank(number, 3, store) for number, store in enumerate(MemoryStore().seen_by(3))]
+    for rank in ranks:
+        rank.submit("earlier")
+    drive(ranks)
+    for name in PROBLEMS:
+        ranks[0].submit(name)
+    ranks[0].step(30.0)
+    lost = [name for name in PROBLEMS if ranks[0].state(name) == "mine"]
+    ranks[0].store.failing = 1
+    ranks[0].step(32.0)
+    assert ranks[0].is_lost
+    assert ranks[0].winners == {**dict.fromkeys(PROBLEMS, LIBRARY), "earlier": "fast"}
+    assert ranks[0].tuner.running == {}
+    before = ranks[0].store.calls.total()
+    later, again = ranks[0].submit("later"), ranks[0].submit("earlier")
+    own = of_verdict(Verdict(LIBRARY, LIBRARY, "it is refused"), None, 0)
+    assert ranks[0].share.look_up("mm/fusion") is None
+    assert ranks[0].share.decide("mm/fusion", own) == own
+    ranks[0].share.close()
+    assert ranks[0].store.calls.total() == before
+    assert later.verdict is not None
+    assert (later.verdict.winner, later.verdict.provisional) == (LIBRARY, True)
+    assert again.verdict is not None
+    assert again.verdict.winner == "fast"
+    # It costs the others a time-out, and the problems that it held.
+    for rank in ranks[1:]:
+        for name in PROBLEMS:
+            rank.submit(name)
+    drive(ranks[1:], from_s=32.0, seconds=int(TIMEOUT_S) + 5)
+    assert agree(ranks[1:])
+    assert {*ranks[1].winners} == {*PROBLEMS, "earlier"}
+    assert [name for name in PROBLEMS if ranks[1].winners[name] == LIBRARY] == lost != []
+
+
+def test_a_rank_whose_store_fails_while_its_thread_asks_keeps_nobody_waiting() -> None:
+    store = MemoryStore(failing=1)
+    rank = Rank(0, 2, store, has_thread=True)
+    ticket = rank.submit("problem")
+    rank.share.wait(ticket, 60.0)
+    assert rank.winners == {"problem": LIBRARY}
+
+
+def test_where_no_thread_can_be_started_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    rank = Rank(0, 2, MemoryStore(), has_thread=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        ticket = rank.submit("problem")
+    assert ticket.verdict is not None
+    assert "no thread can ask it: can't start new thread" in ticket.verdict.reason
+    assert rank.winners == {"problem": LIBRARY}
+    assert rank.parts["mm/problem"].ready.is_set()
+
+
+def test_a_store_that_is_lost_ends_every_wait_whatever_cannot_be_ended() -> None:
+    rank = Rank(0, 2, MemoryStore())
+    for name in PROBLEMS:
+        rank.submit(name)
+    first = rank.tickets[PROBLEMS[0]]
+    second = rank.ticket(PROBLEMS[0])
+    rank.share.submit(second)
+
+    def fail(_task: object, _error: str) -> None:
+        raise OSError("the lock's disk is gone")
+
+    rank.tuner.end = fail  # type: ignore[method-assign]
+    rank.store.failing = 1
+    rank.step(0.0)
+    assert rank.winners == dict.fromkeys(PROBLEMS, LIBRARY)
+    assert all(part.ready.is_set() for part in rank.parts.values())
+    assert first.verdict == second.verdict
+
+
+def test_a_part_that_is_closed_is_absent_no_more() -> None:
+    ranks, store = job_of(2)
+    ranks[0].tuner.absence = "out of memory"
+    ranks[0].submit("problem")
+    ranks[0].step(0.0)
+    ranks[0].step(1.0)
+    assert store.values["g/absent"] == "1"
+    ranks[0].share.close()
+    assert store.values["g/absent"] == "0"

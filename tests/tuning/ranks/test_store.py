@@ -99,6 +99,74 @@ def test_a_store_that_is_closed_answers_nothing_and_ends_its_thread() -> None:
         used.get("a")
 
 
+class Gate:
+    """A store of one process that answers nothing before it is opened."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.entered, self.opened = threading.Event(), threading.Event()
+
+    def compare_set(self, key: str, _before: str, value: str) -> bytes:
+        self.entered.set()
+        assert self.opened.wait(60.0)
+        return self.values.setdefault(key, value).encode()
+
+
+def test_what_is_given_up_before_it_is_under_way_is_not_carried_out_later() -> None:
+    gate = Gate()
+    store: Any = C10dStore(gate, "", 0.5)
+
+    def ask() -> None:
+        with suppress(StoreLostError):
+            store.put_once("a", "1")
+
+    first = threading.Thread(target=ask)
+    first.start()
+    assert gate.entered.wait(60.0)
+    with pytest.raises(StoreLostError, match=r"has not answered for 0\.5 s"):
+        store.put_once("b", "2")
+    gate.opened.set()  # the server goes on
+    first.join(60.0)
+    store.close("the process group was destroyed")
+    store._thread.join(60.0)
+    assert gate.values == {"a": "1"}
+
+
+def test_nobody_waits_for_a_thread_that_a_close_has_just_ended() -> None:
+    gate = Gate()
+    gate.opened.set()
+    store: Any = C10dStore(gate, "", 40.0)
+    calls, closes = store._calls, threading.Thread(target=store.close, args=("it is closed",))
+
+    class Calls:
+        """Has the store closed by another thread just before a call is put there."""
+
+        get = calls.get
+
+        def put(self, call: object) -> None:
+            if call is not None:
+                closes.start()
+                closes.join(0.5)
+            calls.put(call)
+
+    store._calls = Calls()
+    started = time.monotonic()
+    with suppress(StoreLostError):
+        store.put_once("a", "1")
+    closes.join(60.0)
+    assert time.monotonic() - started < 30.0
+
+
+def test_without_a_thread_that_asks_the_store_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    store = C10dStore(Gate(), "", 10.0)
+    with pytest.raises(StoreLostError, match="no thread can ask it: can't start new thread"):
+        store.get("a")
+
+
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_server_that_does_not_answer_is_given_up(how: signal.Signals) -> None:
     context = multiprocessing.get_context("spawn")

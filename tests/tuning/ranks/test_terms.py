@@ -26,7 +26,8 @@ def terms(
 def introduced(*sides: Terms) -> list[str]:
     """Return what each rank sees that the ranks before it have said otherwise."""
     store = MemoryStore()
-    return [introduce(Job(rank, len(sides), store), each) for rank, each in enumerate(sides)]
+    said = [introduce(Job(rank, len(sides), store), each) for rank, each in enumerate(sides)]
+    return [apart.difference if apart is not None else "" for apart in said]
 
 
 @pytest.mark.parametrize(
@@ -65,27 +66,73 @@ def test_ranks_that_all_use_two_sets_of_options_are_told_nothing() -> None:
     store, one, two = MemoryStore(), terms(), terms(max_candidates=2)
     jobs = [Job(rank, 2, store) for rank in range(2)]
     said = [introduce(job, each) for job in jobs for each in (one, two, one)]
-    assert said == [""] * 6
+    assert said == [None] * 6
     assert len(store.values) == 2
+
+
+def test_a_rank_whose_group_another_has_come_to_later_decides_with_it() -> None:
+    store, first, second = MemoryStore(), terms(), terms(max_candidates=2)
+    both, alone = (Job(rank, 3, store) for rank in range(2))
+    assert [introduce(both, each) for each in (first, second)] == [None, None]
+    assert introduce(alone, second) is None
+    apart = introduce(Job(2, 3, store), terms(max_candidates=3))
+    assert apart is not None
+    assert apart.group == first.group
+    assert "option max_candidates is '3' on rank 2" in apart.difference
 
 
 def test_damaged_terms_are_no_terms() -> None:
     store = MemoryStore()
     introduce(Job(0, 2, store), terms())
     store.values.update(dict.fromkeys(store.values, "damaged"))
-    assert introduce(Job(1, 2, store), terms(max_candidates=2)) == ""
+    assert introduce(Job(1, 2, store), terms(max_candidates=2)) is None
 
 
-def test_a_rank_with_other_options_is_warned_once(caplog: pytest.LogCaptureFixture) -> None:
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.message for each in caplog.records if "decide apart" in each.message]
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_a_rank_with_other_options_is_warned_once(
+    caplog: pytest.LogCaptureFixture, is_ended: bool
+) -> None:
     store, sides = MemoryStore(), (terms(), terms(never_slower_margin=1.1))
     ranks = [Rank(r, 2, store, each.group, terms=each) for r, each in enumerate(sides)]
     for rank in ranks:
         rank.submit("problem")
         rank.submit("another")
-    drive(ranks)
-    warnings = [each.message for each in caplog.records if "decide apart" in each.message]
-    assert len(warnings) == 1
-    assert "option never_slower_margin is '1.1' on rank 1, '1.02' on rank 0" in warnings[0]
+    now = drive(ranks)
+    assert warned(caplog) == []
+    for rank in ranks:
+        rank.submit("of the next graph")
+        rank.step(now + 50.0)
+        if is_ended:
+            rank.share.close()
+        else:
+            rank.step(now + 61.0)
+    (warning,) = warned(caplog)
+    assert "option never_slower_margin is '1.1' on rank 1, '1.02' on rank 0" in warning
+
+
+def test_ranks_that_come_to_two_groups_in_two_orders_are_not_warned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, sides = MemoryStore(), (terms(), terms(never_slower_margin=1.1))
+    jobs = [Job(number, 2, store) for number in range(2)]
+    parts = [
+        [Rank(job.rank, 2, store, each.group, terms=each, job=job) for each in order]
+        for job, order in zip(jobs, (sides, sides[::-1]), strict=True)
+    ]
+    for turn, now in ((0, 0.0), (1, 30.0)):
+        for own in parts:
+            own[turn].submit("problem")
+            own[turn].step(now)
+            own[0].step(now + 20.0)
+    for own in parts:
+        for part in own:
+            part.step(100.0)
+            part.share.close()
+    assert warned(caplog) == []
 
 
 def test_a_policy_is_named_last() -> None:
