@@ -168,7 +168,7 @@ class Cluster:
     def has_begun(self, key: str) -> bool:
         """Return whether the job of a parcel runs on a node; True if the cluster does not say."""
         try:
-            return self._connection.is_marked(key)
+            return bool(self._running(key))
         except Exception as error:  # noqa: BLE001  whatever Ray raises: it is waited for, as before
             logger.debug("whether a job has begun is not known: %s", error)
             return True
@@ -181,11 +181,24 @@ class Cluster:
             keys: Those of its parcels that are at the cluster. A process that was killed leaves the mark of its own.
         """
         try:
-            marked = self._connection.marks(sender)
-            return Load(self._connection.free_cpus(), sum(key in marked for key in keys))
+            running = self._running(sender)
+            return Load(self._connection.free_cpus(), sum(key in running for key in keys))
         except Exception as error:  # noqa: BLE001  whatever Ray raises: tasks are sent as if it were free
             logger.debug("what the farm does is not known: %s", error)
             return None
+
+    def _running(self, beginning: str) -> set[str]:
+        """Return the keys of jobs that run on a node which is there now, of those that begin so.
+
+        Raises:
+            Exception: As of `Connection.marks`.
+        """
+        marks = self._connection.marks(beginning)
+        if not set[str]().union(*marks.values()) <= set(self.names):  # they have come, or have gone
+            self._looked_at = -math.inf
+            self._look()
+        there = set(self.names)
+        return {key for key, nodes in marks.items() if not there or nodes & there}
 
     @property
     def alive(self) -> bool:

@@ -174,24 +174,22 @@ class Connection:
         nodes = self.within(ANSWER_S, lambda: self.ray.nodes())
         return [node for node in nodes if node["Alive"]]
 
-    def is_marked(self, key: str) -> bool:
-        """Return whether a job runs on a node; see `marked`.
+    def marks(self, beginning: str) -> dict[str, set[str]]:
+        """Return the keys of marked jobs, each with the nodes that have marked it, lost ones included; see `marked`.
+
+        Args:
+            beginning: What their keys begin with.
 
         Raises:
             WorkerError: As of `within`.
             Exception: What Ray raises.
         """
-        return self.within(ANSWER_S, lambda: bool(_keys()._internal_kv_exists(_MARK + key)))
-
-    def marks(self, sender: str) -> set[str]:
-        """Return the keys of jobs that run on nodes, of those that begin so; see `marked`.
-
-        Raises:
-            WorkerError: As of `within`.
-            Exception: What Ray raises.
-        """
-        marks = self.within(ANSWER_S, lambda: _keys()._internal_kv_list(_MARK + sender))
-        return {mark.decode().removeprefix(_MARK) for mark in marks}
+        names = self.within(ANSWER_S, lambda: _keys()._internal_kv_list(_MARK + beginning))
+        nodes: dict[str, set[str]] = {}
+        for name in names:
+            key, _, node = name.decode().removeprefix(_MARK).rpartition(" ")
+            nodes.setdefault(key, set()).add(node)
+        return nodes
 
     def free_cpus(self) -> int:
         """Return how many CPUs of the cluster run nothing.
@@ -239,21 +237,25 @@ class Connection:
 
 @contextmanager
 def marked(key: str) -> Generator[None]:
-    """Let the sender of a job see that it runs, while the block does; on a node. See `Connection.is_marked`.
+    """Let the sender of a job see that it runs, while the block does; on a node. See `Connection.marks`.
 
-    A process that is killed leaves its mark: some bytes in the head's memory.
+    A process that is killed leaves its mark, some bytes in the head's memory. So the mark names the node: once that is lost,
+    the job does not run there.
     """
     if not key:
         yield
         return
+    name = ""
     try:
-        _keys()._internal_kv_put(_MARK + key, b"1")
+        name = f"{_MARK}{key} {node_here()}"
+        _keys()._internal_kv_put(name, b"1")
     except Exception as error:  # noqa: BLE001  the head does not answer: its sender may compile it, too
         logger.debug("a job is not marked: %s", reason_of(error))
     try:
         yield
     finally:
-        _unmark(key)
+        if name:
+            _unmark(name)
 
 
 def _keys() -> Any:
@@ -263,9 +265,9 @@ def _keys() -> Any:
     return internal_kv
 
 
-def _unmark(key: str) -> None:
+def _unmark(name: str) -> None:
     try:
-        _keys()._internal_kv_del(_MARK + key)
+        _keys()._internal_kv_del(name)
     except Exception as error:  # noqa: BLE001  as of `marked`
         logger.debug("the mark of a job stays: %s", reason_of(error))
 

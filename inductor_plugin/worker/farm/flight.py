@@ -98,8 +98,7 @@ class Flight:
         pinned: Whether the last one may run on one node only, as Ray starts no such task anywhere else.
         lost: Whether such a task was lost.
         started: When the first began to wait at the cluster.
-        waits: When the last one did.
-        begun: Whether one is known to run.
+        waits: When the last one did, or when one was last seen to run.
         over: True once it has been answered.
     """
 
@@ -118,7 +117,6 @@ class Flight:
     lost: bool = False
     started: float = 0.0
     waits: float = 0.0
-    begun: bool = False
     over: bool = False
 
 

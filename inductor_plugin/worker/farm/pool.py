@@ -107,18 +107,17 @@ class FarmPool:
         rank: float = 0.0,
         until: Callable[[], float] | None = None,
     ) -> None:
-        """Queue a job; see `CompilePool.submit`."""
+        """Queue a job; see `CompilePool.submit`. Where no thread can be started, it raises, and the job is not queued."""
         flight = Flight(job, done, memory_bytes or self._memory_bytes, rank, until)
         with self._guard:
             if self._closed:
                 raise WorkerError("the compile pool is closed")
+            if self._thread is None:
+                thread = threading.Thread(target=self._serve, name="compile farm", daemon=True)
+                thread.start()
+                self._thread = thread
             self._active += 1
             heapq.heappush(self._waiting, (-rank, next(self._numbers), flight))
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="compile farm", daemon=True
-                )
-                self._thread.start()
         self._answers.put(None)
 
     def close(self) -> None:
@@ -334,9 +333,10 @@ class FarmPool:
                 for task in flight.tasks:
                     self._nodes.cancel(task)
                 self._answer(flight, skipped(flight.job, OUT_OF_TIME))
-            elif idle > 0 and not flight.begun and now - flight.waits > _BEGIN_S:
-                flight.begun = self._nodes.has_begun(flight.key)
-                if not flight.begun:
+            elif idle > 0 and now - flight.waits > _BEGIN_S:
+                if self._nodes.has_begun(flight.key):
+                    flight.waits = now  # asked again later: its node may be lost by then
+                else:
                     idle -= 1
                     self._compile_here(flight, _UNSERVED.format(_BEGIN_S))
         if self._watch.unserved_s(self._flying) > _BEGIN_S:  # the rest would wait there, too

@@ -34,6 +34,7 @@ class FakeNodes:
         self.alive = True
         self.tried = 0
         self.begun = set[str]()
+        self.questions = 0
         self.does: Load | None = None
         self.senders = set[str]()
         self.error: Exception | None = None
@@ -69,6 +70,7 @@ class FakeNodes:
         return len(self.started), parcel
 
     def has_begun(self, key: str) -> bool:
+        self.questions += 1
         return key in self.begun
 
     def load(self, sender: str, keys: Collection[str]) -> Load | None:
