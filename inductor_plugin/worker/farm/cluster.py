@@ -63,9 +63,11 @@ class Cluster:
         self._looked_at, self._cpus, self._largest_bytes = -math.inf, 1, 0
         self._nodes: list[dict[str, Any]] = []
         self._placed, self._counting = Counter[str](), threading.Lock()
+        self._looking = threading.Lock()
         try:
             self._settings = self._connection.within(ANSWER_S, lambda: self._ray.put(settings))
             self._task = self._ray.remote(compile_parcel)
+            self._look()  # who asks for CPUs never waits
         except Exception as error:  # Ray's errors of connecting have no common class
             self._connection.close()
             raise self._connection.failed(error) from error
@@ -207,8 +209,11 @@ class Cluster:
 
     @property
     def cpus(self) -> int:
-        """CPUs of all nodes that are there now, at least one."""
-        self._look()
+        """CPUs of all nodes that were there when it was last looked, at least one.
+
+        A head that does not answer keeps nobody waiting who asks: threads that give signs of life do, and some with locks.
+        """
+        self._look_behind()
         return self._cpus
 
     @property
@@ -216,12 +221,33 @@ class Cluster:
         """The nodes that were there when it was last looked; empty if they are not known."""
         return [str(node["NodeID"]) for node in self._nodes]
 
+    def _look_behind(self) -> None:
+        """Let another thread look which nodes are there, unless one does, or that has just been done."""
+        if not self._is_old or not self._looking.acquire(blocking=False):
+            return
+
+        def look() -> None:
+            try:
+                self._look()
+            finally:
+                self._looking.release()
+
+        try:
+            threading.Thread(target=look, name="farm look", daemon=True).start()
+        except RuntimeError as error:  # the system's limit of threads
+            self._looking.release()
+            logger.debug("the farm's nodes are not looked at: %s", error)
+
+    @property
+    def _is_old(self) -> bool:
+        """True once it is time for another look."""
+        return time.monotonic() - self._looked_at > _LOOK_S
+
     def _look(self) -> None:
         """Look which nodes are there, unless that has just been done."""
-        now = time.monotonic()
-        if now - self._looked_at <= _LOOK_S:
+        if not self._is_old:
             return
-        self._looked_at = now
+        self._looked_at = time.monotonic()
         try:
             self._nodes = self._connection.nodes()
         except Exception as error:  # noqa: BLE001  a lost cluster shows when a job is started

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,6 +202,30 @@ def test_a_cluster_that_does_not_say_what_it_does_is_used(monkeypatch: pytest.Mo
     monkeypatch.setattr(ray, "available_resources", lambda: 1 / 0)
     assert cluster.load("sender", []) is None
     assert cluster.alive
+    cluster.close()
+
+
+def test_who_asks_for_the_cpus_of_a_head_that_is_silent_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Signs of life come from threads that ask, and some ask under locks that others wait for."""
+    answer, nodes, asked = threading.Event(), FakeRay().nodes(), list[int]()
+    monkeypatch.setitem(sys.modules, "ray", ray := FakeRay())
+    cluster = Cluster("ray:auto", SETTINGS)
+
+    def silent() -> list[dict[str, Any]]:
+        asked.append(1)
+        assert answer.wait(60.0)
+        return [{**nodes[0], "Resources": {"CPU": 8.0}}]
+
+    monkeypatch.setattr(ray, "nodes", silent)
+    monkeypatch.setattr(cluster_module, "_LOOK_S", -1.0)
+    started = time.monotonic()
+    assert [cluster.cpus for _ in range(100)] == [2] * 100
+    assert time.monotonic() - started < 30.0
+    until(lambda: asked == [1])  # by a single thread
+    answer.set()
+    until(lambda: cluster.cpus == 8)
     cluster.close()
 
 
