@@ -257,6 +257,10 @@ class Cluster:
         self._cpus = max(1, int(sum(each.get("CPU", 0) for each in all_)))
         self._largest_bytes = int(max((each.get("memory", 0) for each in all_), default=0))
 
+    def hurry(self) -> None:
+        """Let calls end within a few seconds; see `Connection.hurry`."""
+        self._connection.hurry()
+
     def close(self) -> None:
         """Disconnect, unless the user's program had connected before."""
         self._connection.close()

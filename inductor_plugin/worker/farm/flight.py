@@ -74,6 +74,10 @@ class Nodes(Protocol):
         """Give a task up."""
         ...
 
+    def hurry(self) -> None:
+        """Let calls end within a few seconds, those that wait included: it is about to be closed."""
+        ...
+
     def close(self) -> None:
         """Disconnect."""
         ...

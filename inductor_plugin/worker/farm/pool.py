@@ -44,7 +44,6 @@ _ON_THE_WAY_S = 5.0
 """For so long the answer of a job whose time is over may come, with the kernels that were in time."""
 _REMEMBERED = 200
 
-
 _Message: TypeAlias = tuple[Flight, Any, "Delivery | str"]
 """A job, one of its tasks, and what that has brought, or why it has brought nothing."""
 
@@ -81,8 +80,7 @@ class FarmPool:
         self._tended_at = -math.inf
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._thread: threading.Thread | None = None
-        self._active = 0
-        self._closed = False
+        self._active, self._closed = 0, False
 
     @property
     def workers(self) -> int:
@@ -125,6 +123,8 @@ class FarmPool:
         with self._guard:
             self._closed = True
             thread = self._thread
+        if self._cluster is not None:
+            self._cluster.hurry()
         self._answers.put(None)
         if thread is not None and thread is not threading.current_thread():
             thread.join()

@@ -29,7 +29,7 @@ class FakeNodes:
         self.running: dict[int, tuple[Parcel, Callable[[Delivery | str], None]]] = {}
         self.started: list[str] = []
         self.cancelled: list[int] = []
-        self.closed = False
+        self.closed = self.hurried = False
         self.sent = 0
         self.alive = True
         self.tried = 0
@@ -85,6 +85,9 @@ class FakeNodes:
 
     def cancel(self, task: tuple[int, Parcel]) -> None:
         self.cancelled.append(task[0])
+
+    def hurry(self) -> None:
+        self.hurried = True
 
     def close(self) -> None:
         self.closed = True
