@@ -41,7 +41,7 @@ def listed(some: list[Pin], known: bool) -> PinFile:
 files = strategies.builds(listed, strategies.lists(pins, max_size=4), strategies.booleans())
 
 
-@settings(max_examples=300, deadline=None, database=None)
+@settings(max_examples=1000, deadline=None, database=None)
 @given(files, files, files)
 def test_the_order_in_which_pin_files_merge_does_not_matter(a: PinFile, b: PinFile, c: PinFile):
     expected = merge([a, b, c])
