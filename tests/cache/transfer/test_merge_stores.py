@@ -143,7 +143,7 @@ def checked(examples: int) -> Callable[[], None]:
 
 def test_the_order_in_which_caches_merge_does_not_matter() -> None:
     """Few sets, since each is some hundred files; records, pins and the rules of both are tested with more."""
-    checked(20)()
+    checked(10)()
 
 
 @pytest.mark.slow

@@ -298,7 +298,8 @@ def test_a_pool_whose_thread_does_not_start_has_queued_nothing_and_can_be_closed
             rig.submit("a")
         rig.pool.close()
     assert rig.nodes.closed
-    pool = FarmPool(rig.nodes, rig.pool._local, 0)
+    local: Any = rig.local
+    pool = FarmPool(rig.nodes, local, 0)
     monkeypatch.setattr(rig, "pool", pool)
     with monkeypatch.context() as context:
         context.setattr(threading.Thread, "start", start)
