@@ -89,6 +89,9 @@ class SimulatedNodes:
         if task.worker is not None:
             task.worker.cancel()
 
+    def hurry(self) -> None:
+        """Let calls end soon: none takes time."""
+
     def close(self) -> None:
         """Disconnect."""
 
@@ -123,7 +126,6 @@ class SimulatedNodes:
     def _run(self, worker: SimulatedWorker, task: NodeTask) -> None:
         world, job = self._world, task.parcel.job
         started, key = world.clock.now, kernel_keys(job)[0]
-        world.began.setdefault(key, started)
         luck = world.chance(key, "node", task.lost)
         if luck.random() < world.failures.node_lost:
             worker.lose(luck.uniform(0.0, 10.0))

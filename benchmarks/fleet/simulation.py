@@ -105,7 +105,8 @@ class Run:
             away, and measuring seconds for each GPU.
         ratio: Of both.
         limited_by: Which is the larger.
-        chain_s: The longest chain of dependent steps (`Spent.chain_s`): no schedule can undercut it, either.
+        chain_s: The longest chain of steps (`Spent.chain_s`): no schedule can undercut it, either.
+        started_s: A worker's start and the compile seconds for each worker: nor that.
         spent: What was done.
         models: Models.
         undecided: Problems without a decision; 0 if nothing was lost.
@@ -121,6 +122,7 @@ class Run:
     ratio: float
     limited_by: str
     chain_s: float
+    started_s: float
     spent: Spent
     models: int
     undecided: int
@@ -132,12 +134,12 @@ class Run:
 
     @property
     def least_s(self) -> float:
-        """The larger of the bound and the chain."""
-        return max(self.bound_s, self.chain_s)
+        """What no schedule can undercut for any of these reasons."""
+        return max(self.bound_s, self.chain_s, self.started_s)
 
     @property
     def over(self) -> float:
-        """The makespan in the larger of the two: what scheduling loses."""
+        """The makespan in that: what scheduling loses, and what failures cost beyond the seconds that they waste."""
         return self.makespan_s / self.least_s
 
 
@@ -183,7 +185,8 @@ def _run(fleet: Fleet, world: World, makespan_s: float, tasks: list[Task], real_
         bound_s=bound_s,
         ratio=makespan_s / bound_s,
         limited_by="compiling" if compile_s >= measure_s else "measuring",
-        chain_s=spent.chain_s(min(world.times.measure_s)),
+        chain_s=spent.chain_s(world.times),
+        started_s=world.times.worker_s + compile_s,
         spent=spent,
         models=models,
         undecided=sum(bool(task.error) or not task.done.is_set() for task in tasks),

@@ -9,7 +9,7 @@ of 436 kernels; they are spread as the CUTLASS kernels are. Measuring: seconds f
 from __future__ import annotations
 
 import json
-import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -40,10 +40,11 @@ class Times:
     worker_s: float
     source: str
 
-    def batch_s(self, draw: random.Random, kernels: int) -> float:
-        """Return the seconds that a batch of CUTLASS kernels takes."""
-        first, *others = (draw.choice(self.cutlass_s) for _ in range(kernels))
-        return first + FURTHER * sum(others)
+
+def batch_s(alone_s: Sequence[float]) -> float:
+    """Return the seconds that kernels take in one batch, of the seconds that each takes alone."""
+    first, *others = alone_s
+    return first + FURTHER * sum(others)
 
 
 def committed(results: Path = RESULTS) -> Times:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.fleet.clock import Clock
-from benchmarks.fleet.times import Times
+from benchmarks.fleet.times import Times, batch_s
 from inductor_plugin.cache import KernelKey
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.holder import TOUCH_S
@@ -72,8 +72,7 @@ class Spent:
         measured: Candidates screened.
         lost: Failures, by kind.
         requests: Requests to the cache, by kind.
-        compiled_s: Longest time from a compile job's start to its end, by the problem that needs it; a second copy of a
-            straggler, and another attempt after a lost node, begin with the first.
+        alone_s: Seconds of the longest compile, were each kernel compiled alone and none failed, by the problem that needs it.
         finals_s: Seconds of a problem's finals, which follow all its compiles and screenings, by problem.
     """
 
@@ -86,20 +85,19 @@ class Spent:
     measured: int = 0
     lost: Counter[str] = field(default_factory=Counter[str])
     requests: Counter[str] = field(default_factory=Counter[str])
-    compiled_s: dict[str, float] = field(default_factory=dict[str, float])
+    alone_s: dict[str, float] = field(default_factory=dict[str, float])
     finals_s: defaultdict[str, float] = field(
         default_factory=lambda: defaultdict[str, float](float)
     )
 
-    def chain_s(self, screening_s: float) -> float:
-        """Return the longest chain of dependent steps: a worker's start and a compile job, one screening, the finals of a problem.
+    def chain_s(self, times: Times) -> float:
+        """Return the longest chain of steps that no schedule shortens.
 
-        Args:
-            screening_s: Seconds of the shortest screening.
+        These are a worker's start, a problem's longest compile, one screening, and the problem's finals.
         """
         finals = self.finals_s
-        chains = (took_s + finals.get(name, 0.0) for name, took_s in self.compiled_s.items())
-        return screening_s + max(chains, default=0.0)
+        chains = (took_s + finals.get(name, 0.0) for name, took_s in self.alone_s.items())
+        return times.worker_s + min(times.measure_s) + max(chains, default=0.0)
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,6 @@ class World:
         draw: The source of chance, but for what depends on a kernel.
         spent: What has been done.
         seed: Of all chance.
-        began: When the first job of a kernel began.
         tries: Jobs of a kernel that have begun.
     """
 
@@ -123,7 +120,6 @@ class World:
     draw: random.Random
     spent: Spent
     seed: int = 0
-    began: dict[str, float] = field(default_factory=dict[str, float])
     tries: Counter[str] = field(default_factory=Counter[str])
 
     def chance(self, *names: object) -> random.Random:
@@ -226,23 +222,21 @@ class SimulatedWorker:
         """
         assert setup_s <= SETUP_S
         world, key = self._world, kernel_keys(job)[0]
-        world.began.setdefault(key, world.clock.now)
         if not self._runs:
             self._runs = True
             world.clock.sleep(world.times.worker_s)
         limit_s = limit(Event("start"))
         assert limit_s is not None
         kernels = 1 if isinstance(job, TritonCompileJob) else len(job.sources)
-        took_s = self._takes_s(job, kernels)
+        took_s = self._takes_s(job)
         world.spent.jobs += 1
         world.tries[key] += 1
         luck = world.chance(key, "luck", world.tries[key]).random()
         if luck < world.failures.compile_crash:
-            return self._fails(job, "crashed", took_s * world.chance(key, "crash").random())
+            return self._fails("crashed", took_s * world.chance(key, "crash").random())
         if luck < world.failures.compile_crash + world.failures.compile_hang or took_s > limit_s:
-            return self._fails(job, "hung", limit_s)
+            return self._fails("hung", limit_s)
         self._busy(took_s)
-        self._ended(job)
         world.spent.compiled += kernels
         library = str(NOWHERE / "unit.so") if isinstance(job, CppCompileJob) else None
         return [
@@ -271,22 +265,18 @@ class SimulatedWorker:
         """End it."""
         self._runs = False
 
-    def _takes_s(self, job: CompileJob, kernels: int) -> float:
-        times, draw = self._world.times, self._world.chance(*kernel_keys(job))
-        if isinstance(job, TritonCompileJob):
-            return draw.choice(times.triton_s)
-        return times.batch_s(draw, kernels)
+    def _takes_s(self, job: CompileJob) -> float:
+        """Return how long a job takes, and note how long each of its kernels would take alone."""
+        world, times, longest = self._world, self._world.times, self._world.spent.alone_s
+        kinds = times.triton_s if isinstance(job, TritonCompileJob) else times.cutlass_s
+        alone_s = [world.chance(key).choice(kinds) for key in kernel_keys(job)]
+        for name, seconds in zip(_names(job), alone_s, strict=True):
+            problem = problem_of(name)
+            longest[problem] = max(longest.get(problem, 0.0), seconds)
+        return batch_s(alone_s)
 
-    def _ended(self, job: CompileJob) -> None:
-        """Note how long the problems of a job have waited for it since it began."""
-        took_s = self._world.clock.now - self._world.began[kernel_keys(job)[0]]
-        compiled_s = self._world.spent.compiled_s
-        for problem in {problem_of(name) for name in _names(job)}:
-            compiled_s[problem] = max(compiled_s.get(problem, 0.0), took_s)
-
-    def _fails(self, job: CompileJob, status: str, after_s: float) -> JobFailed:
+    def _fails(self, status: str, after_s: float) -> JobFailed:
         self._busy(after_s)
-        self._ended(job)
         self._runs = False
         self._world.spent.lost[f"compiler {status}"] += 1
         return JobFailed("crashed" if status == "crashed" else "hung", f"simulated: {status}")

@@ -10,9 +10,10 @@ import errno
 import importlib
 import os
 import secrets
+import stat
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -26,6 +27,10 @@ _PASSING = ("ExpiredToken", "InvalidToken", "NoSuchBucket", "RequestTimeTooSkewe
 """Codes of S3 that s3fs takes for a missing object or a missing right, though they concern all requests and may pass."""
 
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""A named pipe would wait for a writer."""
 
 
 class Files(Protocol):
@@ -200,6 +205,9 @@ class LocalFiles:
 
     fsspec looks whether a file exists before it opens it for writing, so that two processes may write into one; here a
     file is written under a private name and linked to its own, which fails if that is taken.
+
+    Symbolic links below the root are not followed: whoever may write there could have this process write, as its user, into
+    any folder. So each folder of a name is opened in the one before.
     """
 
     def __init__(self, root: Path) -> None:
@@ -217,53 +225,110 @@ class LocalFiles:
 
     def create(self, name: str, data: bytes, timeout_s: float) -> None:  # noqa: ARG002
         """Write a file that is not there yet."""
-        path = self._root / name
-        with self._draft(path, data) as draft:
+        *folders, own = PurePosixPath(name).parts
+        with self._folder(folders, create=True) as folder, _draft(folder, data) as draft:
             try:
-                os.link(draft, path)
+                os.link(draft, own, src_dir_fd=folder, dst_dir_fd=folder)
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                with path.open("xb") as file:  # a reader may see a part, which its checksum tells
-                    try:
-                        file.write(data)
-                        file.flush()
-                    except OSError:  # the disk is full
-                        path.unlink(missing_ok=True)
-                        raise
+                _write_new(folder, own, data)  # a reader may see a part, which its checksum tells
 
     def replace(self, name: str, data: bytes, timeout_s: float) -> None:  # noqa: ARG002
         """Write a file, whether it is there or not."""
-        path = self._root / name
-        with self._draft(path, data) as draft:
-            draft.replace(path)
+        *folders, own = PurePosixPath(name).parts
+        with self._folder(folders, create=True) as folder, _draft(folder, data) as draft:
+            os.replace(draft, own, src_dir_fd=folder, dst_dir_fd=folder)
 
     def names(self, prefix: str, timeout_s: float) -> list[str]:  # noqa: ARG002
         """Return the names that begin with a folder's."""
-        files = (self._root / prefix).rglob("*")
-        return [str(path.relative_to(self._root)) for path in files if path.is_file()]
+        listed: list[str] = []
+        with suppress(FileNotFoundError), self._folder(PurePosixPath(prefix).parts) as folder:
+            for path, _, files, inner in os.fwalk(".", dir_fd=folder):
+                plain = [each for each in files if _is_file(inner, each)]
+                listed += [str(PurePosixPath(prefix, path, each)) for each in plain]
+        return listed
 
     @contextmanager
-    def _draft(self, path: Path, data: bytes) -> Generator[Path]:
-        """Write a file under a private name beside its own; it is gone after the block."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{secrets.token_hex(8)}.part")
+    def _folder(self, parts: Sequence[str], *, create: bool = False) -> Generator[int]:
+        """Open a folder below the root for the block.
+
+        Raises:
+            OSError: It does not exist, or there is a link in its place.
+        """
+        if create:
+            self._root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._root, _FOLDER)  # which its user has named, and may be a link
         try:
-            with draft.open("xb") as file:
-                file.write(data)
-            yield draft
+            for part in parts:
+                inner = _inner(descriptor, part, create=create)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
         finally:
-            with suppress(OSError):
-                draft.unlink()
+            os.close(descriptor)
 
     def _read(self, name: str, limit: int) -> bytes | OSError:
+        *folders, own = PurePosixPath(name).parts
         try:
-            # A named pipe would wait for a writer.
-            descriptor = os.open(self._root / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with os.fdopen(descriptor, "rb") as file:
+            with (
+                self._folder(folders) as folder,
+                os.fdopen(os.open(own, _FILE, dir_fd=folder), "rb") as file,
+            ):
                 return _content(file.read(limit + 1), limit)
         except OSError as error:
             return error
+
+
+def _inner(folder: int, name: str, *, create: bool) -> int:
+    """Open a folder in another one.
+
+    Raises:
+        OSError: It does not exist, or there is a link in its place.
+    """
+    if create:
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=folder)
+    try:
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except NotADirectoryError as error:
+        reason = "it is no folder, or a link, which is not followed in a remote"
+        raise OSError(errno.ENOTDIR, reason, name) from error
+
+
+@contextmanager
+def _draft(folder: int, data: bytes) -> Generator[str]:
+    """Write a file under a private name into a folder; it is gone after the block."""
+    draft = f".{secrets.token_hex(8)}.part"
+    try:
+        _write_new(folder, draft, data)
+        yield draft
+    finally:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=folder)
+
+
+def _write_new(folder: int, name: str, data: bytes) -> None:
+    """Write a file that is not there yet into a folder.
+
+    Raises:
+        FileExistsError: It is there.
+        OSError: It cannot be written; its name is free, though a full disk has cut it.
+    """
+    with os.fdopen(os.open(name, _NEW_FILE, 0o666, dir_fd=folder), "wb") as file:
+        try:
+            file.write(data)
+            file.flush()
+        except OSError:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+            raise
+
+
+def _is_file(folder: int, name: str) -> bool:
+    with suppress(OSError):  # it has just gone
+        return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    return False
 
 
 class WatchedFiles:

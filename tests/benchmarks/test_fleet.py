@@ -134,14 +134,21 @@ def test_with_more_workers_than_kernels_the_longest_chain_rules(farm: bool, time
     assert run.undecided == 0
     assert run.chain_s > 2 * run.bound_s
     assert run.ratio > 2
-    assert 0.999 <= run.over <= 1.1
+    assert 1.0 <= run.over <= 1.1
+
+
+def test_the_chain_is_that_of_kernels_compiled_alone(times: Times, small: Run) -> None:
+    """A batch is the scheduler's own choice: it excuses nothing."""
+    longest_s = times.worker_s + max(times.cutlass_s)
+    assert small.chain_s < longest_s + 1.0
+    assert small.least_s >= times.worker_s + small.spent.compile_s / SMALL.workers
 
 
 def test_the_long_jobs_of_a_process_do_not_wait_for_the_short_ones_of_others(times: Times) -> None:
-    """Six processes on 100 CPUs; where each sent all it had at once, this was 1.36."""
+    """Six processes on 100 CPUs; where each sent all it had at once, it took a third longer."""
     run = simulate(Fleet(workers=100, gpus=6, candidates=1000), times)
     assert run.undecided == 0
-    assert 1.0 <= run.over <= 1.1
+    assert 1.0 <= run.over <= 1.15
 
 
 def test_the_farm_starts_a_job_that_hangs_a_second_time(times: Times) -> None:
@@ -218,8 +225,6 @@ def test_a_run_that_was_stopped_goes_on_where_its_file_ends(
     rows: list[dict[str, Any]] = json.loads(file.read_text())["runs"]
     assert [row["what"] for row in rows] == ["grid", "grid", "ranks"]
     for row in rows[:2]:
-        assert row["over"] == pytest.approx(
-            row["makespan_s"] / max(row["bound_s"], row["chain_s"]), rel=0.05
-        )
+        assert row["over"] == pytest.approx(row["makespan_s"] / row["least_s"], rel=0.05)
     program.main()
     assert len(simulated) == 3

@@ -172,7 +172,7 @@ records = strategies.builds(
 )
 
 
-@settings(max_examples=300, deadline=None, database=None)
+@settings(max_examples=1000, deadline=None, database=None)
 @given(records, records, records)
 def test_the_order_in_which_records_merge_does_not_matter(a: Record, b: Record, c: Record):
     assert merge(a, b) == merge(b, a)

@@ -14,15 +14,24 @@ MAX_ALIKE = 32
 _FURTHER = 0.08
 """Cost of each further kernel with the same beginning, in that of the first: 0.08 s and 1.05 s."""
 
+_TRITON = 0.6
+"""Cost of a Triton kernel, in quarters of a CUDA kernel's: 1.6 s, and 10.6 s for a whole one (`benchmarks/fleet/times.py`)."""
+_BUSY = 1.5
+
 _T = TypeVar("_T")
 
 
-def cuda_batch(count: int, workers: int) -> int:
-    """Return how many of ``count`` CUDA kernels are compiled in one translation unit.
+def cuda_batch(count: int, workers: int, others: int) -> int:
+    """Return how many CUDA kernels are compiled in one translation unit.
 
-    Each further kernel costs a quarter of the first (31 CPU-s alone, 59 s for 8). The largest unit is
-    chosen with which all kernels finish within one and a half times the shortest time: the same cores
-    compile Triton kernels meanwhile.
+    Each further kernel costs a quarter of the first (31 CPU-s alone, 59 s for 8), and all of a unit are as late as its last.
+    So the largest unit is chosen with which all kernels finish in the shortest time; or within one and a half times that,
+    where the workers have enough other kernels to compile with what is saved. Workers that are idle gain nothing by it.
+
+    Args:
+        count: The CUDA kernels.
+        workers: Compile workers.
+        others: Other builds in progress or queued; Triton kernels, for the most part.
     """
 
     def span(size: int) -> float:
@@ -30,7 +39,8 @@ def cuda_batch(count: int, workers: int) -> int:
 
     sizes = range(1, min(count, MAX_BATCH) + 1)
     shortest = min(map(span, sizes), default=0)
-    return max((size for size in sizes if span(size) <= 1.5 * shortest), default=1)
+    limit = shortest * (_BUSY if _TRITON * others >= workers * shortest else 1.0)
+    return max((size for size in sizes if span(size) <= limit), default=1)
 
 
 def spread(items: Sequence[_T], workers: int, head: Callable[[_T], str]) -> list[list[_T]]:

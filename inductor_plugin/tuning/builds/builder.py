@@ -121,10 +121,10 @@ class Builder:
             self._start([(b, lambda b=b: self._build_batch(b)) for b in batches])
 
     def _batches(self, items: Sequence[BuildItem]) -> list[list[BuildItem]]:
-        """Return what is compiled together."""
+        """Return what is compiled together; the lock is held."""
         budget, workers = items[0].task.budget, self._pool.workers
         if items[0].cpp.language == "cuda":
-            size = cuda_batch(len(items), workers)
+            size = cuda_batch(len(items), workers, self._running)
             if budget is not None:
                 return heaviest_first(items, problem_of, size)
             count = -(-len(items) // size)

@@ -150,6 +150,7 @@ class FarmBench:
 
     def close(self) -> None:
         """Give the node back; a job that runs ends with `WorkerError`."""
+        self._finder.hurry()
         if self._finder.held is not None and self._lock.acquire(blocking=False):
             try:  # nothing runs: its files go, too
                 self._finder.release()

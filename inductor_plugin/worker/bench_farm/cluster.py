@@ -110,6 +110,10 @@ class BenchCluster:
         except Exception as error:  # a full store, a lost connection
             raise WorkerError(f"the farm's object store: {reason_of(error)}") from error
 
+    def hurry(self) -> None:
+        """Let calls end within a few seconds; see `Connection.hurry`."""
+        self._connection.hurry()
+
     def close(self) -> None:
         """Disconnect, unless the user's program had connected before; what waits for an answer gets `NodeLostError`."""
         self._closed = True

@@ -92,6 +92,10 @@ class BenchNodes(Protocol):
         """False once the connection has ended."""
         ...
 
+    def hurry(self) -> None:
+        """Let calls end within a few seconds, those that wait included: it is about to be closed."""
+        ...
+
     def close(self) -> None:
         """Disconnect."""
         ...
@@ -172,9 +176,16 @@ class NodeFinder:
         if node is not None:
             _released(node)
 
+    def hurry(self) -> None:
+        """Let calls of the cluster end within a few seconds: this is about to be closed."""
+        nodes = self._nodes
+        if nodes is not None:
+            nodes.hurry()
+
     def close(self) -> None:
         """Give the node back, and search for no other; may be called from any thread at any time."""
         self._closed = True
+        self.hurry()
         for node in filter(None, (self._searched, self._held)):
             node.end()  # whoever waits for its answer need not
         nodes = self._nodes

@@ -63,9 +63,11 @@ class Cluster:
         self._looked_at, self._cpus, self._largest_bytes = -math.inf, 1, 0
         self._nodes: list[dict[str, Any]] = []
         self._placed, self._counting = Counter[str](), threading.Lock()
+        self._looking = threading.Lock()
         try:
             self._settings = self._connection.within(ANSWER_S, lambda: self._ray.put(settings))
             self._task = self._ray.remote(compile_parcel)
+            self._look()  # who asks for CPUs never waits
         except Exception as error:  # Ray's errors of connecting have no common class
             self._connection.close()
             raise self._connection.failed(error) from error
@@ -168,7 +170,7 @@ class Cluster:
     def has_begun(self, key: str) -> bool:
         """Return whether the job of a parcel runs on a node; True if the cluster does not say."""
         try:
-            return self._connection.is_marked(key)
+            return bool(self._running(key))
         except Exception as error:  # noqa: BLE001  whatever Ray raises: it is waited for, as before
             logger.debug("whether a job has begun is not known: %s", error)
             return True
@@ -181,11 +183,24 @@ class Cluster:
             keys: Those of its parcels that are at the cluster. A process that was killed leaves the mark of its own.
         """
         try:
-            marked = self._connection.marks(sender)
-            return Load(self._connection.free_cpus(), sum(key in marked for key in keys))
+            running = self._running(sender)
+            return Load(self._connection.free_cpus(), sum(key in running for key in keys))
         except Exception as error:  # noqa: BLE001  whatever Ray raises: tasks are sent as if it were free
             logger.debug("what the farm does is not known: %s", error)
             return None
+
+    def _running(self, beginning: str) -> set[str]:
+        """Return the keys of jobs that run on a node which is there now, of those that begin so.
+
+        Raises:
+            Exception: As of `Connection.marks`.
+        """
+        marks = self._connection.marks(beginning)
+        if not set[str]().union(*marks.values()) <= set(self.names):  # they have come, or have gone
+            self._looked_at = -math.inf
+            self._look()
+        there = set(self.names)
+        return {key for key, nodes in marks.items() if not there or nodes & there}
 
     @property
     def alive(self) -> bool:
@@ -194,8 +209,11 @@ class Cluster:
 
     @property
     def cpus(self) -> int:
-        """CPUs of all nodes that are there now, at least one."""
-        self._look()
+        """CPUs of all nodes that were there when it was last looked, at least one.
+
+        A head that does not answer keeps nobody waiting who asks: threads that give signs of life do, and some with locks.
+        """
+        self._look_behind()
         return self._cpus
 
     @property
@@ -203,12 +221,33 @@ class Cluster:
         """The nodes that were there when it was last looked; empty if they are not known."""
         return [str(node["NodeID"]) for node in self._nodes]
 
+    def _look_behind(self) -> None:
+        """Let another thread look which nodes are there, unless one does, or that has just been done."""
+        if not self._is_old or not self._looking.acquire(blocking=False):
+            return
+
+        def look() -> None:
+            try:
+                self._look()
+            finally:
+                self._looking.release()
+
+        try:
+            threading.Thread(target=look, name="farm look", daemon=True).start()
+        except RuntimeError as error:  # the system's limit of threads
+            self._looking.release()
+            logger.debug("the farm's nodes are not looked at: %s", error)
+
+    @property
+    def _is_old(self) -> bool:
+        """True once it is time for another look."""
+        return time.monotonic() - self._looked_at > _LOOK_S
+
     def _look(self) -> None:
         """Look which nodes are there, unless that has just been done."""
-        now = time.monotonic()
-        if now - self._looked_at <= _LOOK_S:
+        if not self._is_old:
             return
-        self._looked_at = now
+        self._looked_at = time.monotonic()
         try:
             self._nodes = self._connection.nodes()
         except Exception as error:  # noqa: BLE001  a lost cluster shows when a job is started
@@ -217,6 +256,10 @@ class Cluster:
         all_ = [node["Resources"] for node in self._nodes]
         self._cpus = max(1, int(sum(each.get("CPU", 0) for each in all_)))
         self._largest_bytes = int(max((each.get("memory", 0) for each in all_), default=0))
+
+    def hurry(self) -> None:
+        """Let calls end within a few seconds; see `Connection.hurry`."""
+        self._connection.hurry()
 
     def close(self) -> None:
         """Disconnect, unless the user's program had connected before."""

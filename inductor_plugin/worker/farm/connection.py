@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NoAnswerError
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,6 +24,10 @@ Result = TypeVar("Result")
 ANSWER_S = 60.0
 """Limit of a call that a cluster answers at once. Ray's client takes up to 30 s to connect again, and waits 600 s for a head
 that says nothing."""
+_END_S = 5.0
+"""The same once the connection is to end, as the process may."""
+_HURRY_S = 0.2
+"""Seconds after which a call that waits notices that the connection is to end."""
 _MARK = "inductor-plugin job "
 _PATIENCE, _PATIENCE_S = "RAY_gcs_rpc_server_reconnect_timeout_s", str(30 * 24 * 3600)
 """Seconds without a head after which Ray ends a process that has joined its cluster, whatever that process does; 60 by default."""
@@ -39,7 +44,7 @@ class _SharedConnection:
         identity: Of Ray: with another one the user's program has connected since.
         number: How many were made before; what belongs to an earlier one is lost.
         users: How many use it.
-        ending: What ends the last one, which said nothing any more; None if none is to be ended so.
+        ending: What ends the last one, or has; it lasts where the head says nothing any more.
     """
 
     farm: str = ""
@@ -71,7 +76,7 @@ class Connection:
             WorkerError: The cluster cannot be reached, or this process is connected to another one.
         """
         self.ray = _imported(farm, option)
-        self._farm = farm
+        self._farm, self._most_s = farm, math.inf
         self._silent, self._own, self._number = False, False, 0
         with _CONNECTING:
             try:
@@ -88,6 +93,8 @@ class Connection:
             WorkerError: It is one to another cluster, or one that was lost has not ended.
             Exception: What Ray raises.
         """
+        if _SHARED.ending is not None:
+            _SHARED.ending.join(_END_S)
         if _SHARED.ending is not None and _SHARED.ending.is_alive():
             raise WorkerError(f"the lost connection to {self._farm} has not ended yet")
         self._number = _SHARED.number
@@ -156,13 +163,19 @@ class Connection:
                 answer.set_exception(error)
 
         threading.Thread(target=call, name="farm call", daemon=True).start()
-        try:
-            return answer.result(limit_s)
-        except NoAnswerError:
-            if answer.done():  # at the last moment, or the error is the call's
-                return answer.result()
-            self._silent = True
-            raise WorkerError(f"the cluster has not answered for {limit_s:.0f} s") from None
+        started = time.monotonic()
+        while not answer.done():
+            most_s = min(limit_s, self._most_s)
+            left_s = most_s - (time.monotonic() - started)
+            if left_s <= 0:
+                self._silent = True
+                raise WorkerError(f"the cluster has not answered for {most_s:.0f} s")
+            wait([answer], timeout=min(left_s, _HURRY_S))
+        return answer.result()
+
+    def hurry(self) -> None:
+        """Give calls a few seconds from now on, those that wait included: who is about to close it shall not wait for them."""
+        self._most_s = _END_S
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes that are there now, as Ray describes them.
@@ -174,24 +187,22 @@ class Connection:
         nodes = self.within(ANSWER_S, lambda: self.ray.nodes())
         return [node for node in nodes if node["Alive"]]
 
-    def is_marked(self, key: str) -> bool:
-        """Return whether a job runs on a node; see `marked`.
+    def marks(self, beginning: str) -> dict[str, set[str]]:
+        """Return the keys of marked jobs, each with the nodes that have marked it, lost ones included; see `marked`.
+
+        Args:
+            beginning: What their keys begin with.
 
         Raises:
             WorkerError: As of `within`.
             Exception: What Ray raises.
         """
-        return self.within(ANSWER_S, lambda: bool(_keys()._internal_kv_exists(_MARK + key)))
-
-    def marks(self, sender: str) -> set[str]:
-        """Return the keys of jobs that run on nodes, of those that begin so; see `marked`.
-
-        Raises:
-            WorkerError: As of `within`.
-            Exception: What Ray raises.
-        """
-        marks = self.within(ANSWER_S, lambda: _keys()._internal_kv_list(_MARK + sender))
-        return {mark.decode().removeprefix(_MARK) for mark in marks}
+        names = self.within(ANSWER_S, lambda: _keys()._internal_kv_list(_MARK + beginning))
+        nodes: dict[str, set[str]] = {}
+        for name in names:
+            key, _, node = name.decode().removeprefix(_MARK).rpartition(" ")
+            nodes.setdefault(key, set()).add(node)
+        return nodes
 
     def free_cpus(self) -> int:
         """Return how many CPUs of the cluster run nothing.
@@ -210,7 +221,11 @@ class Connection:
         return NodeAffinitySchedulingStrategy(node, soft=False)
 
     def close(self) -> None:
-        """Disconnect, unless others use the connection, or the user's program has made it."""
+        """Disconnect, unless others use the connection, or the user's program has made it.
+
+        It takes some seconds at most: what a head that says nothing keeps longer goes on in a thread.
+        """
+        self.hurry()
         with _CONNECTING:
             if not self._own or self._number != _SHARED.number or not self.ray.is_initialized():
                 return
@@ -218,15 +233,14 @@ class Connection:
                 return
             self._own = False
             _SHARED.users -= 1
-            if self._silent:  # it may wait for the head, too; nobody waits for that
-                end = threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True)
-                _SHARED.ending = end
-                end.start()
-            elif _SHARED.users > 0:
+            if _SHARED.users > 0 and not self._silent:
                 return
-            else:
-                self.ray.shutdown()
             _SHARED.farm = ""
+            end = threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True)
+            _SHARED.ending = end
+            end.start()
+            if not self._silent:  # a head that said nothing before says nothing to this, either
+                end.join(_END_S)
 
     def _is_the_users(self) -> bool:
         """Return whether the user's program has connected since this connection has ended."""
@@ -239,21 +253,25 @@ class Connection:
 
 @contextmanager
 def marked(key: str) -> Generator[None]:
-    """Let the sender of a job see that it runs, while the block does; on a node. See `Connection.is_marked`.
+    """Let the sender of a job see that it runs, while the block does; on a node. See `Connection.marks`.
 
-    A process that is killed leaves its mark: some bytes in the head's memory.
+    A process that is killed leaves its mark, some bytes in the head's memory. So the mark names the node: once that is lost,
+    the job does not run there.
     """
     if not key:
         yield
         return
+    name = ""
     try:
-        _keys()._internal_kv_put(_MARK + key, b"1")
+        name = f"{_MARK}{key} {node_here()}"
+        _keys()._internal_kv_put(name, b"1")
     except Exception as error:  # noqa: BLE001  the head does not answer: its sender may compile it, too
         logger.debug("a job is not marked: %s", reason_of(error))
     try:
         yield
     finally:
-        _unmark(key)
+        if name:
+            _unmark(name)
 
 
 def _keys() -> Any:
@@ -263,9 +281,9 @@ def _keys() -> Any:
     return internal_kv
 
 
-def _unmark(key: str) -> None:
+def _unmark(name: str) -> None:
     try:
-        _keys()._internal_kv_del(_MARK + key)
+        _keys()._internal_kv_del(name)
     except Exception as error:  # noqa: BLE001  as of `marked`
         logger.debug("the mark of a job stays: %s", reason_of(error))
 

@@ -74,6 +74,10 @@ class Nodes(Protocol):
         """Give a task up."""
         ...
 
+    def hurry(self) -> None:
+        """Let calls end within a few seconds, those that wait included: it is about to be closed."""
+        ...
+
     def close(self) -> None:
         """Disconnect."""
         ...
@@ -98,8 +102,7 @@ class Flight:
         pinned: Whether the last one may run on one node only, as Ray starts no such task anywhere else.
         lost: Whether such a task was lost.
         started: When the first began to wait at the cluster.
-        waits: When the last one did.
-        begun: Whether one is known to run.
+        waits: When the last one did, or when one was last seen to run.
         over: True once it has been answered.
     """
 
@@ -118,7 +121,6 @@ class Flight:
     lost: bool = False
     started: float = 0.0
     waits: float = 0.0
-    begun: bool = False
     over: bool = False
 
 

@@ -44,7 +44,6 @@ _ON_THE_WAY_S = 5.0
 """For so long the answer of a job whose time is over may come, with the kernels that were in time."""
 _REMEMBERED = 200
 
-
 _Message: TypeAlias = tuple[Flight, Any, "Delivery | str"]
 """A job, one of its tasks, and what that has brought, or why it has brought nothing."""
 
@@ -81,8 +80,7 @@ class FarmPool:
         self._tended_at = -math.inf
         self._each_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._thread: threading.Thread | None = None
-        self._active = 0
-        self._closed = False
+        self._active, self._closed = 0, False
 
     @property
     def workers(self) -> int:
@@ -107,18 +105,17 @@ class FarmPool:
         rank: float = 0.0,
         until: Callable[[], float] | None = None,
     ) -> None:
-        """Queue a job; see `CompilePool.submit`."""
+        """Queue a job; see `CompilePool.submit`. Where no thread can be started, it raises, and the job is not queued."""
         flight = Flight(job, done, memory_bytes or self._memory_bytes, rank, until)
         with self._guard:
             if self._closed:
                 raise WorkerError("the compile pool is closed")
+            if self._thread is None:
+                thread = threading.Thread(target=self._serve, name="compile farm", daemon=True)
+                thread.start()
+                self._thread = thread
             self._active += 1
             heapq.heappush(self._waiting, (-rank, next(self._numbers), flight))
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="compile farm", daemon=True
-                )
-                self._thread.start()
         self._answers.put(None)
 
     def close(self) -> None:
@@ -126,6 +123,8 @@ class FarmPool:
         with self._guard:
             self._closed = True
             thread = self._thread
+        if self._cluster is not None:
+            self._cluster.hurry()
         self._answers.put(None)
         if thread is not None and thread is not threading.current_thread():
             thread.join()
@@ -334,9 +333,10 @@ class FarmPool:
                 for task in flight.tasks:
                     self._nodes.cancel(task)
                 self._answer(flight, skipped(flight.job, OUT_OF_TIME))
-            elif idle > 0 and not flight.begun and now - flight.waits > _BEGIN_S:
-                flight.begun = self._nodes.has_begun(flight.key)
-                if not flight.begun:
+            elif idle > 0 and now - flight.waits > _BEGIN_S:
+                if self._nodes.has_begun(flight.key):
+                    flight.waits = now  # asked again later: its node may be lost by then
+                else:
                     idle -= 1
                     self._compile_here(flight, _UNSERVED.format(_BEGIN_S))
         if self._watch.unserved_s(self._flying) > _BEGIN_S:  # the rest would wait there, too

@@ -76,7 +76,7 @@ def test_of_many_writers_of_a_file_one_wins_and_nobody_reads_a_part(tmp_path: Pa
 def test_where_a_disk_has_no_links_a_file_is_still_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **_more: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
@@ -90,6 +90,51 @@ def test_where_a_disk_has_no_links_a_file_is_still_written_once(
 def test_a_pipe_in_the_place_of_an_object_keeps_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x")
     assert read(LocalFiles(tmp_path), "x") == b""
+
+
+@pytest.mark.parametrize("place", ["v1", "v1/environment", "v1/environment/records"])
+def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path, place: str) -> None:
+    """Whoever may write to the remote could have other users write into their own folders."""
+    home, root = tmp_path / "home", tmp_path / "remote"
+    home.mkdir()
+    (home / "own").write_bytes(b"secret")
+    (root / place).parent.mkdir(parents=True)
+    (root / place).symlink_to(home)
+    files = LocalFiles(root)
+    for write in (files.create, files.replace):
+        with pytest.raises(OSError, match="a link, which is not followed in a remote"):
+            write("v1/environment/records/x/0000.json", b"1", 5.0)
+        with pytest.raises(OSError, match="a link, which is not followed in a remote"):
+            write(f"{place}/own", b"1", 5.0)
+    assert "a link, which is not followed" in str(read(files, f"{place}/own"))
+    assert files.names("", 5.0) == []
+    with pytest.raises(OSError, match="a link, which is not followed in a remote"):
+        files.names(f"{place}/", 5.0)
+    assert [(path.name, path.read_bytes()) for path in home.iterdir()] == [("own", b"secret")]
+
+
+def test_a_link_in_the_place_of_an_object_is_not_followed(tmp_path: Path) -> None:
+    home, root = tmp_path / "own", tmp_path / "remote"
+    home.write_bytes(b"secret")
+    root.mkdir()
+    (root / "x").symlink_to(home)
+    files = LocalFiles(root)
+    assert isinstance(read(files, "x"), OSError)
+    assert files.names("", 5.0) == []
+    with pytest.raises(FileExistsError):
+        files.create("x", b"1", 5.0)
+    files.replace("x", b"1", 5.0)  # the link, and not what it leads to
+    assert (read(files, "x"), home.read_bytes()) == (b"1", b"secret")
+
+
+def test_the_folder_that_is_named_may_be_a_link(tmp_path: Path) -> None:
+    """As /mnt/shared, which an administrator has made."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "shared").symlink_to(tmp_path / "disk")
+    files = LocalFiles(tmp_path / "shared" / "remote")
+    files.create("v1/x", b"1", 5.0)
+    assert (files.names("v1/", 5.0), read(files, "v1/x")) == (["v1/x"], b"1")
+    assert (tmp_path / "disk" / "remote" / "v1" / "x").exists()
 
 
 def test_a_missing_package_is_an_error_with_the_command_that_installs_it(
@@ -109,7 +154,7 @@ def test_an_object_is_replaced(files: Files) -> None:
 def test_a_file_that_a_full_disk_cuts_leaves_its_name_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **_more: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     class Full:
@@ -121,17 +166,17 @@ def test_a_file_that_a_full_disk_cuts_leaves_its_name_free(
         def write(self, data: bytes) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    opening = Path.open
+    opening = os.fdopen
 
-    def opened(path: Path, mode: str = "r") -> Any:
-        file = opening(path, mode)
-        if path.name != "x":
+    def opened(descriptor: int, mode: str) -> Any:
+        file = opening(descriptor, mode)
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name != "x":
             return file
         file.close()
         return Full()
 
     monkeypatch.setattr(os, "link", refuse)
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(os, "fdopen", opened)
     with pytest.raises(OSError, match="No space"):
         LocalFiles(tmp_path).create("x", b"one", 5.0)
     assert list(tmp_path.iterdir()) == []

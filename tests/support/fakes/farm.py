@@ -29,11 +29,12 @@ class FakeNodes:
         self.running: dict[int, tuple[Parcel, Callable[[Delivery | str], None]]] = {}
         self.started: list[str] = []
         self.cancelled: list[int] = []
-        self.closed = False
+        self.closed = self.hurried = False
         self.sent = 0
         self.alive = True
         self.tried = 0
         self.begun = set[str]()
+        self.questions = 0
         self.does: Load | None = None
         self.senders = set[str]()
         self.error: Exception | None = None
@@ -69,6 +70,7 @@ class FakeNodes:
         return len(self.started), parcel
 
     def has_begun(self, key: str) -> bool:
+        self.questions += 1
         return key in self.begun
 
     def load(self, sender: str, keys: Collection[str]) -> Load | None:
@@ -83,6 +85,9 @@ class FakeNodes:
 
     def cancel(self, task: tuple[int, Parcel]) -> None:
         self.cancelled.append(task[0])
+
+    def hurry(self) -> None:
+        self.hurried = True
 
     def close(self) -> None:
         self.closed = True

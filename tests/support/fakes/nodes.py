@@ -68,6 +68,7 @@ class FakeBenchCluster:
         limits: The nodes that were to be held, each with the limit of that.
         busy: Called with that limit first.
         put_contents: What was put into the object store.
+        hurried: What nodes had been asked when it was to hurry; None before.
         closed: True once it was disconnected.
         alive: False once its connection is lost.
         make: Makes what runs on a node.
@@ -80,6 +81,7 @@ class FakeBenchCluster:
         self.put_contents: list[bytes] = []
         self.limits: list[tuple[str, float]] = []
         self.busy: Callable[[float], None] = lambda _: None
+        self.hurried: list[str] | None = None
         self.closed, self.alive = False, True
         self.make = make
         self.error: Exception | None = None
@@ -102,6 +104,10 @@ class FakeBenchCluster:
         assert self.alive
         self.put_contents.append(content)
         return content
+
+    def hurry(self) -> None:
+        asked = [what for node in self.nodes for what in node.asked]
+        self.hurried = asked if self.hurried is None else self.hurried
 
     def close(self) -> None:
         self.closed = True

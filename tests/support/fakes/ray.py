@@ -1,4 +1,4 @@
-"""Ray without a cluster: a module that takes its place."""
+"""Ray without a cluster: a module that takes its place, and its table of keys."""
 
 from __future__ import annotations
 
@@ -10,6 +10,23 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _JOBS = itertools.count(1)
+
+
+class FakeKeys:
+    """The table of keys that a head has."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def _internal_kv_put(self, key: str, value: bytes) -> None:
+        assert value
+        self.names.add(key)
+
+    def _internal_kv_del(self, key: str) -> None:
+        self.names.discard(key)
+
+    def _internal_kv_list(self, prefix: str) -> list[bytes]:
+        return [name.encode() for name in sorted(self.names) if name.startswith(prefix)]
 
 
 class FakeRay(ModuleType):

@@ -180,11 +180,34 @@ def test_kernels_that_begin_alike_are_compiled_together(
     [(0, 2, 1), (1, 4, 1), (8, 1, 8), (16, 2, 8), (16, 16, 3), (64, 16, 7), (200, 16, 8)],
 )
 def test_cuda_units_trade_cpu_seconds_for_wall_seconds(count: int, workers: int, size: int) -> None:
-    assert cuda_batch(count, workers) == size
+    assert cuda_batch(count, workers, others=10_000) == size
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "others", "size"),
+    [
+        *((0, 2, 0, 1), (2, 2, 0, 1), (8, 1, 0, 8), (20, 2, 0, 5)),
+        *((16, 16, 0, 1), (16, 16, 90, 1), (64, 16, 0, 4), (3, 1000, 200, 1)),
+        (20, 2, 436, 8),  # a model on two cores
+    ],
+)
+def test_cuda_kernels_of_one_unit_wait_for_each_other_only_where_workers_have_more_to_do(
+    count: int, workers: int, others: int, size: int
+) -> None:
+    assert cuda_batch(count, workers, others) == size
+
+
+def test_cuda_kernels_are_compiled_alone_by_workers_that_have_nothing_else(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    bench.pool.workers = 4
+    builds = [replace(cpp_build(f"k{i}"), language="cuda") for i in range(4)]
+    bench.build([entry(f"k{i}", build=build) for i, build in enumerate(builds)])
+    assert bench.batches() == [1, 1, 1, 1]
 
 
 def test_kernels_of_one_unit_share_the_file_of_their_library(tmp_path: Path) -> None:
     bench = rig(tmp_path / "cache")
+    bench.pool.workers = 1
     library = tmp_path / "unit.so"
 
     def submit(job: Any, done: Any, *_how: Any) -> None:

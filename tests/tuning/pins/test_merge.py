@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given, settings, strategies
 
 from inductor_plugin.tuning.pins.document import dump, parse
@@ -41,9 +42,7 @@ def listed(some: list[Pin], known: bool) -> PinFile:
 files = strategies.builds(listed, strategies.lists(pins, max_size=4), strategies.booleans())
 
 
-@settings(max_examples=300, deadline=None, database=None)
-@given(files, files, files)
-def test_the_order_in_which_pin_files_merge_does_not_matter(a: PinFile, b: PinFile, c: PinFile):
+def check(a: PinFile, b: PinFile, c: PinFile) -> None:
     expected = merge([a, b, c])
     for order in itertools.permutations((a, b, c)):
         first, second, third = order
@@ -56,6 +55,21 @@ def test_the_order_in_which_pin_files_merge_does_not_matter(a: PinFile, b: PinFi
     for row in conflicts:
         assert expected.pins[row.pin.place] == row.pin
         assert len({entry.winner for entry in row.pins.values() if entry is not None}) > 1
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(files, files, files)
+def test_the_order_in_which_pin_files_merge_does_not_matter(a: PinFile, b: PinFile, c: PinFile):
+    check(a, b, c)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None, database=None)
+@given(files, files, files)
+def test_the_order_in_which_a_thousand_sets_of_pin_files_merge_does_not_matter(
+    a: PinFile, b: PinFile, c: PinFile
+):
+    check(a, b, c)
 
 
 def test_more_samples_win_and_the_other_is_listed_with_its_time():

@@ -243,7 +243,10 @@ def test_an_idle_node_is_given_back_and_the_next_job_finds_one_again() -> None:
     assert rig.cluster.nodes[0].asked[-1] == "close"
     assert rig.bench.screen(job("b")).status == "ok"
     assert len(rig.cluster.nodes) == 2
+    assert rig.cluster.hurried is None
     rig.bench.close()
+    assert rig.cluster.hurried is not None
+    assert rig.cluster.hurried[-1] != "close"  # nor does the node have the time that others have
 
 
 def test_closing_gives_the_node_back_and_ends_a_job_that_runs(rig: Rig) -> None:

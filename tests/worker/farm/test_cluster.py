@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,15 +20,16 @@ from inductor_plugin.inductor.facts.toolchain import cpp_toolchain
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.farm import cluster as cluster_module
+from inductor_plugin.worker.farm import connection as connection_module
 from inductor_plugin.worker.farm import flight as flight_module
 from inductor_plugin.worker.farm import pool as pool_module
 from inductor_plugin.worker.farm.cluster import Cluster, next_of
-from inductor_plugin.worker.farm.connection import Connection
+from inductor_plugin.worker.farm.connection import Connection, marked
 from inductor_plugin.worker.farm.parcel import Parcel, parcel_of
 from inductor_plugin.worker.farm.pool import FarmPool, Pool, on_farm
 from inductor_plugin.worker.farm.window import Load
 from inductor_plugin.worker.jobs import Compiled, CompileJob, CppCompileJob, WorkerSettings
-from tests.support.fakes.ray import FakeRay
+from tests.support.fakes.ray import FakeKeys, FakeRay
 from tests.support.fakes.waiting import until, wait_idle
 from tests.support.ray_cluster import add_node, compiling_processes, kill
 from tests.support.repository import REPOSITORY
@@ -202,17 +205,78 @@ def test_a_cluster_that_does_not_say_what_it_does_is_used(monkeypatch: pytest.Mo
     cluster.close()
 
 
+def test_who_asks_for_the_cpus_of_a_head_that_is_silent_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Signs of life come from threads that ask, and some ask under locks that others wait for."""
+    answer, nodes, asked = threading.Event(), FakeRay().nodes(), list[int]()
+    monkeypatch.setitem(sys.modules, "ray", ray := FakeRay())
+    cluster = Cluster("ray:auto", SETTINGS)
+
+    def silent() -> list[dict[str, Any]]:
+        asked.append(1)
+        assert answer.wait(60.0)
+        return [{**nodes[0], "Resources": {"CPU": 8.0}}]
+
+    monkeypatch.setattr(ray, "nodes", silent)
+    monkeypatch.setattr(cluster_module, "_LOOK_S", -1.0)
+    started = time.monotonic()
+    assert [cluster.cpus for _ in range(100)] == [2] * 100
+    assert time.monotonic() - started < 30.0
+    until(lambda: asked == [1])  # by a single thread
+    answer.set()
+    until(lambda: cluster.cpus == 8)
+    cluster.close()
+
+
 def test_the_mark_of_a_process_that_was_killed_is_no_job_that_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def marks(_: Connection, sender: str) -> set[str]:
-        return {f"{sender} runs", f"{sender} was killed"}
+    def marks(_: Connection, sender: str) -> dict[str, set[str]]:
+        return {f"{sender} runs": {"a"}, f"{sender} was killed": {"a"}}
 
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
     monkeypatch.setattr(Connection, "marks", marks)
     cluster = Cluster("ray:auto", SETTINGS)
     assert cluster.load("s", ["s runs", "s waits"]) == Load(free=2, running=1)
     cluster.close()
+
+
+def test_the_mark_of_a_node_that_is_lost_is_no_job_that_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray keeps its task for another node, which may never come."""
+    here = iter(["lost", "joins", "a"])
+    monkeypatch.setitem(sys.modules, "ray", ray := FakeRay())
+    table = FakeKeys()
+    monkeypatch.setattr(connection_module, "_keys", lambda: table)
+    monkeypatch.setattr(connection_module, "node_here", lambda: next(here))
+    cluster, keys = Cluster("ray:auto", SETTINGS), ["s 1", "s 2", "s 3"]
+    with marked("s 1"), marked("s 2"), marked("s 3"):
+        assert cluster.load("s", keys) == Load(free=2, running=1)
+        assert [cluster.has_begun(key) for key in keys] == [False, False, True]
+        joined = {"NodeID": "joins", "Alive": True, "Resources": {"CPU": 2.0}}
+        monkeypatch.setattr(ray, "nodes", lambda: [joined])
+        assert [cluster.has_begun(key) for key in keys] == [False, True, False]
+    assert cluster.load("s", keys) == Load(free=2, running=0)
+    cluster.close()
+
+
+def test_a_job_that_runs_on_a_second_node_still_runs_where_the_first_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = iter("ab")
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    table = FakeKeys()
+    monkeypatch.setattr(connection_module, "_keys", lambda: table)
+    monkeypatch.setattr(connection_module, "node_here", lambda: next(here))
+    connection = Connection("ray:auto", "compile_farm")
+    with marked("s 1"):
+        with marked("s 1"):
+            assert connection.marks("s") == {"s 1": {"a", "b"}}
+        assert connection.marks("s") == {"s 1": {"a"}}
+    assert connection.marks("s") == {}
+    connection.close()
 
 
 def test_a_job_that_some_nodes_refuse_is_placed_on_the_others_by_their_cpus() -> None:

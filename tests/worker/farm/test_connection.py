@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 
 import pytest
 
 from inductor_plugin.errors import OptionError, WorkerError
+from inductor_plugin.worker.farm import connection as connection_module
 from inductor_plugin.worker.farm.connection import Connection
 from tests.support.fakes.ray import FakeRay
 from tests.support.fakes.waiting import until
@@ -174,6 +176,7 @@ def test_an_error_of_ray_reaches_who_calls(ray: FakeRay) -> None:
 def test_a_cluster_that_says_nothing_is_given_up(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connection_module, "_END_S", 0.05)
     connection, answer = Connection("ray:auto", "bench_farm"), threading.Event()
     with pytest.raises(WorkerError, match="has not answered for 0 s"):
         connection.within(0.05, lambda: answer.wait(10.0))
@@ -187,6 +190,51 @@ def test_a_cluster_that_says_nothing_is_given_up(
         Connection("ray:auto", "bench_farm")
     answer.set()
     until(lambda: not ray.is_initialized())
+
+
+def test_the_end_waits_neither_for_a_call_nor_for_a_head_that_says_nothing(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends would take a minute, for each connection."""
+    monkeypatch.setattr(connection_module, "_END_S", 0.05)
+    connections = [Connection("ray:auto", option) for option in ("compile_farm", "bench_farm")]
+    answer, errors, shut = threading.Event(), list[str](), ray.shutdown
+
+    def call() -> None:
+        with pytest.raises(WorkerError) as raised:
+            connections[0].within(600.0, lambda: answer.wait(60.0))
+        errors.append(str(raised.value))
+
+    waits = threading.Thread(target=call)
+    waits.start()
+    connections[0].hurry()
+    waits.join(30.0)
+    assert errors == ["the cluster has not answered for 0 s"]
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: answer.wait(60.0))
+    monkeypatch.setattr(ray, "shutdown", lambda: (answer.wait(60.0), shut()))
+    started = time.monotonic()
+    for connection in reversed(connections):
+        connection.close()
+    assert time.monotonic() - started < 30.0
+    answer.set()
+    until(lambda: not ray.is_initialized())
+
+
+def test_a_head_that_does_not_let_go_keeps_the_end_for_some_seconds(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has answered until now."""
+    monkeypatch.setattr(connection_module, "_END_S", 0.05)
+    connection = Connection("ray:auto", "compile_farm")
+    answer, shut, started = threading.Event(), ray.shutdown, time.monotonic()
+    monkeypatch.setattr(ray, "shutdown", lambda: (answer.wait(60.0), shut()))
+    connection.close()
+    assert time.monotonic() - started < 30.0
+    assert ray.is_initialized()
+    monkeypatch.setattr(connection_module, "_END_S", 60.0)
+    answer.set()
+    Connection("ray:auto", "bench_farm").close()  # which waits for that end
+    assert len(ray.calls) == 2
 
 
 def test_nothing_is_asked_of_a_connection_that_has_ended(ray: FakeRay) -> None:

@@ -21,7 +21,7 @@ from inductor_plugin.worker.farm import pool as pool_module
 from inductor_plugin.worker.farm import rejoining as rejoining_module
 from inductor_plugin.worker.farm.flight import is_straggler
 from inductor_plugin.worker.farm.parcel import Delivery
-from inductor_plugin.worker.farm.pool import on_farm
+from inductor_plugin.worker.farm.pool import FarmPool, on_farm
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CppCompileJob, WorkerSettings
 from tests.support.fakes.farm import FakeNodes, Rig, a_rig, delivery
 from tests.support.fakes.waiting import unfinished, until
@@ -254,6 +254,23 @@ def test_jobs_that_no_node_begins_are_compiled_by_the_cores_that_are_idle_here(
     assert len(rig.local.jobs) == 2
 
 
+def test_a_job_that_has_begun_on_a_node_that_is_lost_is_compiled_here(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray begins it again on another node: where there is none, it waits for ever."""
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(pool_module, "_BEGIN_S", 0.05)
+    rig.submit("a")
+    until(lambda: len(rig.nodes.running) == 1)
+    key = rig.nodes.running[1][0].key
+    rig.nodes.begun.add(key)
+    until(lambda: rig.nodes.questions >= 1)
+    assert rig.answers == []
+    rig.nodes.begun.remove(key)
+    until(lambda: rig.status() == {"a": ("ok", "")})
+    assert rig.nodes.cancelled == [1]
+
+
 def test_closing_answers_every_job_and_disconnects(rig: Rig) -> None:
     for name in "abcd":
         rig.submit(name)
@@ -262,10 +279,37 @@ def test_closing_answers_every_job_and_disconnects(rig: Rig) -> None:
     assert {status for status, _ in rig.status().values()} == {"skipped"}
     assert len(rig.answers) == 4
     assert sorted(rig.nodes.cancelled) == [1, 2, 3]
-    assert rig.nodes.closed
-    assert rig.local.closed
+    assert (rig.nodes.hurried, rig.nodes.closed, rig.local.closed) == (True, True, True)
     with pytest.raises(WorkerError, match="closed"):
         rig.submit("e")
+
+
+def test_a_pool_whose_thread_does_not_start_has_queued_nothing_and_can_be_closed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container's limit of threads; later one may start."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="can't start"):
+            rig.submit("a")
+        rig.pool.close()
+    assert rig.nodes.closed
+    local: Any = rig.local
+    pool = FarmPool(rig.nodes, local, 0)
+    monkeypatch.setattr(rig, "pool", pool)
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="can't start"):
+            rig.submit("b")
+    rig.submit("c")
+    until(lambda: rig.nodes.started == ["c"])
+    rig.nodes.end(1)
+    until(lambda: rig.status() == {"c": ("ok", "")})
+    assert unfinished(pool) == 0
 
 
 def test_an_answer_that_raises_does_not_stop_the_farm(
