@@ -102,8 +102,8 @@ def run_demo(options: dict[str, Any]) -> Ran:
         )
         out = models.tensors(models.call(function, inputs))
     outputs = {f"output {number}": bits(each) for number, each in enumerate(out)}
-    pairs = zip(expected, out, strict=True)
-    return Ran(outputs, max(float((a - b).abs().max()) for a, b in pairs))
+    errors = [(a - b).abs().max().double() for a, b in zip(expected, out, strict=True)]
+    return Ran(outputs, float(torch.stack(errors).max()))
 
 
 def main(arguments: Sequence[str]) -> None:
