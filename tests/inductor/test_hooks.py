@@ -15,6 +15,7 @@ from torch._inductor.utils import fresh_cache
 
 from inductor_plugin.config import Config
 from inductor_plugin.inductor import hooks
+from inductor_plugin.inductor.facts.scope import CARRIER
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.cache.records import measured, record
 
@@ -95,3 +96,60 @@ def test_without_a_limit_of_ours_the_accelerator_is_not_asked_for() -> None:
         assert options({}) == {}
         assert options({"max_fusion_buffers": 24}, {BUFFERS: 7}) == {BUFFERS: 7}
     asked.assert_not_called()
+
+
+BACKENDS = "max_autotune_gemm_backends"
+
+
+@pytest.mark.parametrize(
+    ("stated", "others", "backends"),
+    [
+        ({}, {}, None),
+        ({"gemm_backends": "TRITON,CUTLASS"}, {}, "ATEN,TRITON"),  # Inductor's CUTLASS is another
+        ({"gemm_backends": "ATEN,CPP"}, {}, "ATEN,CPP"),
+        ({"gemm_backends": "TRITON"}, {BACKENDS: "cpp, CUTLASS"}, "ATEN,CPP,CUTLASS"),
+        ({}, {BACKENDS: "TRITON, CPP"}, "ATEN,CPP,TRITON"),
+        ({}, {BACKENDS: "ATEN,TRITON"}, "ATEN,TRITON"),
+    ],
+)
+def test_the_library_is_always_among_the_backends(
+    stated: dict[str, Any], others: dict[str, Any], backends: str | None
+) -> None:
+    """It is the reference; whether it may win is another question, for which the plugin keeps what was stated."""
+    created = hooks.compile_options(None, Config.load(stated, {}), others)
+    assert created.get(BACKENDS) == backends
+    excluded = others.get(BACKENDS) == "TRITON, CPP"
+    kept = "CPP,TRITON" if excluded else stated.get("gemm_backends", "")
+    assert created[CARRIER].config.gemm_backends == kept
+
+
+@pytest.mark.parametrize(
+    ("stated", "limit_s", "holds_s"),
+    [({}, 7, 7.0), ({}, 100_000, None), ({"compile_timeout_s": 50}, 7, 50.0), ({}, 0, None)],
+)
+def test_the_lower_of_two_time_limits_holds_unless_ours_is_stated(
+    stated: dict[str, Any], limit_s: int, holds_s: float | None
+) -> None:
+    config = Config.load(stated, {})
+    others = {"precompilation_timeout_seconds": limit_s}
+    created = hooks.compile_options(None, config, others)[CARRIER].config
+    assert created.compile_timeout_s == (config.compile_timeout_s if holds_s is None else holds_s)
+
+
+def test_inductors_own_sharing_among_ranks_is_off(caplog: pytest.LogCaptureFixture) -> None:
+    name = "distributed_max_autotune_gemm"
+    if not hasattr(inductor_config, name):
+        pytest.skip("this torch has none")
+    config = Config.load({}, {})
+    assert name not in hooks.compile_options(None, config, {})
+    assert caplog.records == []
+    assert hooks.compile_options(None, config, {name: True})[name] is False
+    assert f"{name} is on: option ranks does that here" in caplog.text
+
+
+def test_a_cache_that_inductor_is_not_to_use_is_not_used() -> None:
+    config = Config.load({}, {})
+    assert config.cache != "off"
+    with inductor_config.patch(force_disable_caches=True):  # pyright: ignore[reportUnknownMemberType]
+        created = hooks.compile_options(None, config, {})
+    assert created[CARRIER].config.cache == "off"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -249,3 +250,31 @@ def test_it_is_never_offered_on_amd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", "7.0")
     assert allowed(both, Config()) == (both[1:], {"decompose_k": "it is not offered on AMD GPUs"})
     assert allowed(both[1:], Config()) == (both[1:], {})
+
+
+@pytest.mark.parametrize(
+    ("choices", "worthwhile", "left", "why"),
+    [
+        (["a", 2, "b", 4, 8], (8, 2), ["a", 8, 2, "b"], False),
+        (["a", 2, 4], (), ["a"], True),
+        ([2, "a", 4], (4,), [4, "a"], False),
+        ([2, 4], (), [2, 4], False),  # nothing else would be left
+        (["a", "b"], (8,), ["a", "b"], False),
+    ],
+)
+def test_the_promising_ones_stand_where_the_first_of_them_stood(
+    monkeypatch: pytest.MonkeyPatch,
+    choices: list[Any],
+    worthwhile: tuple[int, ...],
+    left: list[Any],
+    *,
+    why: bool,
+) -> None:
+    splits = SimpleNamespace(parts=worthwhile, reason="K is too short")
+    parts = lambda choice: choice if isinstance(choice, int) else None  # noqa: E731
+    monkeypatch.setattr(decompose_k, "parts_of", parts)
+    monkeypatch.setattr(decompose_k, "worthwhile", lambda _problem, _parts: splits)
+    untyped: Any = None
+    kept, reasons = decompose_k.promising(choices, untyped)
+    assert kept == left
+    assert reasons == ({"decompose_k": "K is too short"} if why else {})

@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -17,7 +19,10 @@ import torch
 import torch._dynamo
 from torch._dynamo import config as dynamo_config
 from torch._inductor import config as inductor_config
+from torch._inductor import ir
+from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.utils import run_and_get_code
+from torch._inductor.virtualized import V
 
 import inductor_plugin
 from inductor_plugin.inductor.candidates import layouts as lowering_layout
@@ -313,3 +318,75 @@ def test_what_has_no_conflict_is_written_as_before(name: str, clock: Any, cache_
         mock.patch.object(lowering_layout.Layouts, "moved", return_value=[]),
     ):
         assert code("before") == now
+
+
+_IR: Any = ir  # untyped
+
+
+@contextmanager
+def lowering(**constraints: Any) -> Generator[Any, None, None]:
+    """Have a graph, with the layouts that it constrains buffers to."""
+    graph: Any = SimpleNamespace(
+        sizevars=SizeVarAllocator(), buffer_layout_constraints=constraints, unaligned_buffers=()
+    )
+    with V.set_graph_handler(graph):
+        yield graph
+
+
+def layout_of(size: Any, stride: Any = None) -> Any:
+    """Return a layout, which is open without strides."""
+    facts = torch.device("cpu"), torch.float32, [*size]
+    return _IR.FixedLayout(*facts, [*stride]) if stride else _IR.FlexibleLayout(*facts)
+
+
+@pytest.mark.parametrize(
+    ("size", "now", "moved"),
+    [
+        ((4, 512), (512, 1), False),
+        ((4, 512), (1, 4), True),
+        ((1, 512), (1, 1), False),
+        ((1, 512), (512, 2), True),
+        ((4, 512), None, False),  # still open
+    ],
+)
+def test_the_stride_of_a_dimension_of_one_element_means_nothing(
+    size: Any, now: Any, *, moved: bool
+) -> None:
+    with lowering():
+        buffer = _IR.ConstantBuffer(name="a", layout=layout_of(size, now))
+        assert lowering_layout.MeasuredInput(buffer, (512, 1)).moved is moved
+
+
+def test_open_inputs_are_fixed_to_the_strides_that_they_were_measured_with() -> None:
+    constrained = layout_of((4, 8), (1, 4))
+    with lowering(b=constrained):
+        layouts = layout_of((4, 8)), layout_of((4, 8)), layout_of((4, 8), (2, 8))
+        nodes = [
+            _IR.ConstantBuffer(name=name, layout=layout)
+            for name, layout in zip("abc", layouts, strict=True)
+        ]
+        call: Any = SimpleNamespace(nodes=nodes)
+        inputs = lowering_layout.Layouts(call)
+        assert inputs.open
+        inputs.hold()
+        assert not inputs.open
+        assert [tuple(node.get_stride()) for node in nodes] == [(8, 1), (1, 4), (2, 8)]
+        assert inputs.moved() == []
+
+
+def test_only_the_library_takes_inputs_that_have_moved(caplog: pytest.LogCaptureFixture) -> None:
+    problem = SimpleNamespace(describe=lambda: "mm(4x8, 8x4)")
+    library, ours = SimpleNamespace(name="mm"), SimpleNamespace(name="a kernel")
+    with lowering():
+        moved = _IR.ConstantBuffer(name="a", layout=layout_of((4, 8), (8, 1)))
+        call: Any = SimpleNamespace(nodes=[moved], problem=problem)
+        inputs = lowering_layout.Layouts(call)
+        assert inputs.kept(ours, [library]) is ours
+        moved.layout = layout_of((4, 8), (1, 4))
+        assert inputs.kept(library, [library]) is library
+        assert inputs.kept(ours, []) is ours
+        assert not caplog.records
+        assert inputs.kept(ours, [library]) is library
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "a was measured with strides (8, 1) and has (1, 4)" in said
+    assert "mm runs instead of a kernel" in said

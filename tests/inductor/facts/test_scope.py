@@ -18,7 +18,9 @@ from inductor_plugin.inductor.facts.scope import (
     CARRIER,
     ConfigCarrier,
     active_config,
+    host_counts,
     user_passes,
+    without_plugin,
 )
 from tests.support.candidates.providers import offered
 
@@ -137,3 +139,28 @@ def test_a_carrier_does_nothing_where_the_plugin_is_not_in_place() -> None:
     assert len(seen) == 1
     assert off.uuid() != on.uuid()
     assert off.uuid() is not None
+
+
+def test_a_compile_without_the_plugin_keeps_the_users_passes() -> None:
+    seen: list[str] = []
+    own = Pass("a", seen), Pass("b", seen)
+    assert without_plugin() == {CARRIER: None}
+    with inductor_config.patch({CARRIER: ConfigCarrier(config())}):
+        assert without_plugin() == {CARRIER: None}
+    with inductor_config.patch({CARRIER: ConfigCarrier(config(), own)}):
+        patch = without_plugin()
+        with inductor_config.patch(patch):
+            assert active_config() is None
+    patch[CARRIER](graph())
+    assert seen == ["a", "b"]
+    assert patch[CARRIER].uuid() is None  # what is compiled so is not kept
+
+
+@pytest.mark.parametrize(
+    ("graphs", "cpp", "counts"), [(False, False, True), (True, False, False), (False, True, False)]
+)
+def test_the_host_counts_where_it_launches_from_python(
+    *, graphs: bool, cpp: bool, counts: bool
+) -> None:
+    with inductor_config.patch({"triton.cudagraphs": graphs, "cpp_wrapper": cpp}):
+        assert host_counts() is counts

@@ -1,6 +1,7 @@
 """Arguments of a kernel that Inductor has generated for a fusion, as a worker builds them."""
 
 # pyright: reportPrivateUsage=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch._inductor.codegen.common import WorkspaceArg, WorkspaceZeroMode
+from torch._inductor.codegen.common import SizeArg, WorkspaceArg, WorkspaceZeroMode
 
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.fusion import kernel_arguments, nodes
@@ -84,3 +85,48 @@ def test_a_prologue_is_that_of_the_buffer_which_the_product_reads(
     prologue: Any = nodes.prologue_of(scheduler, {"cast", "b"}, first, product)
     facts = {"readers": 0, "prologue": True, "mutates": False}
     assert prologue == ("cast", ["body of first"], ["cast", "kept"], facts)
+
+
+def test_an_epilogue_is_that_of_all_nodes_behind_the_product_but_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A buffer that only nodes of the kernel read is not written; the graph's output is a reader."""
+    product, fused, added = Node("mm", "out"), Node("relu", "mid"), Node("sin", "last")
+    group = Node("mm_relu")
+    group.get_nodes = lambda: [product, fused]
+    product.is_template, fused.is_template = lambda: True, lambda: False  # pyright: ignore
+    users = {"out": [fused, group, Node("other")], "mid": [added], "last": [Node("OUTPUT")]}
+    scheduler = SimpleNamespace(
+        name_to_buf={
+            name: SimpleNamespace(users=[SimpleNamespace(node=node) for node in readers])
+            for name, readers in users.items()
+        }
+    )
+
+    def facts_of(base: str, bodies: list[str], is_written: Any, **facts: Any) -> Any:
+        return base, bodies, [name for name in users if is_written(name)], facts
+
+    monkeypatch.setattr(nodes, "base_of", lambda buffer: buffer.get_name())
+    monkeypatch.setattr(nodes, "epilogue_of_bodies", facts_of)
+    buffer: Any = SimpleNamespace(get_name=lambda: "out")
+    epilogue: Any = nodes.epilogue_of(scheduler, buffer, group, [added])
+    facts = {"readers": 1, "mutates": False}
+    assert epilogue == ("out", ["body of relu", "body of sin"], ["out", "last"], facts)
+    added.has_aliasing_or_mutation = lambda: True
+    *_, facts = nodes.epilogue_of(scheduler, buffer, group, [added])  # pyright: ignore
+    assert facts == {"readers": 1, "mutates": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "signature", "argument"),
+    [
+        ("buf0", SimpleNamespace(), "buf0"),
+        ("ks0", SizeArg("ks0", 48), 48),  # pyright: ignore[reportArgumentType]
+        ("load_seed_offset", SizeArg("load_seed_offset", 3), 0),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_sizes_are_numbers_and_seeds_are_none(
+    monkeypatch: pytest.MonkeyPatch, name: str, signature: Any, argument: object
+) -> None:
+    monkeypatch.setattr(compat, "hints", lambda sizes: tuple(sizes))
+    assert kernel_arguments._argument(name, signature) == argument

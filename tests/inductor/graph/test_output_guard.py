@@ -1,9 +1,10 @@
 """Which kernels `check_outputs` surrounds with checks in generated code, and with which tensors."""
 
 # torch types these partly; what it leaves open says nothing about the tests.
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false, reportPrivateUsage=false
-# pyright: reportAttributeAccessIssue=false
+# pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownParameterType=false
+# pyright: reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -17,12 +18,16 @@ import pytest
 import torch
 import torch._dynamo
 import torch._inductor.config as inductor_config
+from torch._inductor import ir
 from torch._inductor.utils import run_and_get_code
+from torch._inductor.virtualized import V
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import inductor_plugin
 from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError, OutputError
+from inductor_plugin.inductor.graph import output_guard
+from inductor_plugin.inductor.graph.chosen import Chosen
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.hooks import compile_options
 from inductor_plugin.kernels.call import ExternKernel, OpKernel
@@ -219,3 +224,108 @@ def test_a_graph_compiled_to_cpp_has_no_guard() -> None:
     graph: Any = SimpleNamespace(cpp_wrapper=True)
     with pytest.raises(OptionError, match="check_outputs"):
         OutputGuard(graph, "nan")
+
+
+KERNEL = Chosen("a", "a kernel", "mm(4x8, 8x4)", "key")
+DTYPES = {"whole": torch.int64, "wave": torch.complex64}
+
+
+class WrittenBuffer:
+    """A node of the scheduler that writes a buffer named like it, and reads others."""
+
+    def __init__(self, name: str, *reads: str, users: tuple[Any, ...] = ()) -> None:
+        self.name, self.users = name, users
+        self.node = SimpleNamespace(get_name=lambda: name)
+        self.read_writes = SimpleNamespace(reads=[SimpleNamespace(name=read) for read in reads])
+
+    def get_name(self) -> str:
+        return f"op of {self.name}"
+
+    def get_outputs(self) -> list[Any]:
+        users = [SimpleNamespace(node=user) for user in self.users]
+        return [SimpleNamespace(get_name=lambda: self.name, users=users)]
+
+
+class FusedWritten:
+    """Nodes that are fused."""
+
+    def __init__(self, *nodes: WrittenBuffer) -> None:
+        self.nodes = nodes
+
+    def get_nodes(self) -> list[WrittenBuffer]:
+        return [*self.nodes]
+
+
+@pytest.fixture(name="lines")
+def written_lines() -> Iterator[list[str]]:
+    """Return what is written into the code of a graph."""
+    lines: list[str] = []
+    wrapper = SimpleNamespace(writeline=lines.append, add_import_once=lambda _: None)
+
+    def dtype_of(name: str) -> torch.dtype:
+        if name == "token":
+            raise NotImplementedError
+        return DTYPES.get(name, torch.float32)
+
+    graph: Any = SimpleNamespace(
+        wrapper_code=wrapper,
+        removed_buffers={"gone"},
+        inplaced_to_remove={"replaced"},
+        get_dtype=dtype_of,
+        cpp_wrapper=False,
+    )
+    with V.set_graph_handler(graph):
+        yield lines
+
+
+SCHEDULER = SimpleNamespace(mutation_real_name={"later": "x"})
+
+
+def guard() -> OutputGuard:
+    return OutputGuard(V.graph, "nan")
+
+
+def test_inputs_are_what_comes_from_outside_by_the_names_of_the_code(lines: list[str]) -> None:
+    nodes = [
+        WrittenBuffer("mm", "a", "later", "gone", "whole"),
+        WrittenBuffer("relu", "mm", "b", "token"),
+    ]
+    guard().before(SCHEDULER, nodes, KERNEL)
+    (line,) = lines
+    assert line.startswith("finite_mm = ")
+    assert line.endswith(".finite(a=a, b=b, x=x)")
+
+
+def test_results_are_those_that_others_read(lines: list[str]) -> None:
+    outside, product = WrittenBuffer("outside"), WrittenBuffer("mm")
+    relu = WrittenBuffer("relu", users=(FusedWritten(product, outside),))
+    product.users, wave = (relu,), WrittenBuffer("wave", users=(outside,))
+    whole, gone = WrittenBuffer("whole", users=(outside,)), WrittenBuffer("gone", users=(outside,))
+    behind = guard().before(SCHEDULER, [product, relu, wave, whole, gone], KERNEL)
+    behind()
+    assert "(('relu', relu), ('wave', wave), ), finite_mm, mode='nan'" in lines[-1]
+    assert "kernel='a kernel', problem='mm(4x8, 8x4)', key='key'" in lines[-1]
+
+
+def test_the_result_of_a_kernel_alone_is_looked_at_whoever_reads_it(lines: list[str]) -> None:
+    guard().before(SCHEDULER, [WrittenBuffer("mm")], KERNEL)()
+    assert "check((('mm', mm), ), finite_mm" in lines[-1]
+    guard().before(SCHEDULER, [WrittenBuffer("whole")], KERNEL)()
+    assert len(lines) == 3  # integers are never NaN
+
+
+def test_results_of_one_call_have_its_inputs(
+    monkeypatch: pytest.MonkeyPatch, lines: list[str]
+) -> None:
+    monkeypatch.setattr(ir.MultiOutput, "get_name", lambda _: "a result")
+    call = SimpleNamespace(get_name=lambda: "attention")
+    inner, result = (object.__new__(ir.MultiOutput) for _ in range(2))
+    inner.inputs, result.inputs = [call], [inner]  # pyright: ignore
+    nodes = WrittenBuffer("out", "q"), WrittenBuffer("lse", "q")
+    nodes[0].node, nodes[1].node = result, inner  # pyright: ignore
+    checks = guard()
+    for node in nodes:
+        checks.before(SCHEDULER, [node], KERNEL)()
+    assert [line.partition(" = ")[0] for line in lines].count("finite_attention") == 1
+    assert [line for line in lines if "finite_attention, mode" in line] == lines[1:]
+    assert output_guard._producer(result) == "attention"

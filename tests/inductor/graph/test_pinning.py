@@ -1,13 +1,15 @@
 """A graph that was recorded is decided by its pins: fusions and built kernels, too, on a GPU that is not there."""
 
 # pyright: reportUnknownParameterType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,11 +17,16 @@ from torch._inductor.exc import InductorError
 from torch.nn import functional
 
 import inductor_plugin
+from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError, PinError
+from inductor_plugin.inductor.graph import pinning
+from inductor_plugin.inductor.graph.pinning import Pinning
+from inductor_plugin.inductor.graph.trial import Trial
 from inductor_plugin.kernels.call import SequenceKernel
 from inductor_plugin.tuning.pins.document import dump, read_file
 from inductor_plugin.tuning.pins.pin import PinFile
 from inductor_plugin.worker.jobs import BenchCandidate
+from tests.support.fakes.tasks import problem
 from tests.support.lowering import Arg, Lab, library_last, visited_first
 
 pytestmark = [
@@ -155,3 +162,71 @@ def test_a_recording_of_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(KeyError), inductor_plugin.record(file):
         raise KeyError
     assert not file.exists()
+
+
+PROBLEM = problem()
+SELECTION: Any = SimpleNamespace(environment="here", environment_fields={})
+
+
+def pins_of(winner: str | None) -> Any:
+    pin = None if winner is None else SimpleNamespace(winner=winner, template="")
+    return SimpleNamespace(pin=lambda *_: pin, absence=lambda *_: "it is not in the pin file")
+
+
+def test_a_problem_that_no_pin_decides_is_remembered(caplog: pytest.LogCaptureFixture) -> None:
+    pinned = Pinning(Config(), pins_of("a"))
+    pin = pinned.fusion(PROBLEM, SELECTION)
+    assert pin is not None
+    assert pin.winner == "a"
+    pinned.only(PROBLEM, SELECTION, "a")
+    Pinning(Config(), pins_of(None)).only(PROBLEM, SELECTION, "b")
+    assert (pinned.unpinned, caplog.records) == ({}, [])
+    pinned.only(PROBLEM, SELECTION, "b")
+    assert len(pinned.unpinned) == 1
+    assert "b, the only candidate, runs" in caplog.text
+    without = Pinning(Config(), pins_of(None))
+    assert without.fusion(PROBLEM, SELECTION) is None
+    assert [*without.unpinned.values()] == ["it is not in the pin file"]
+
+
+def test_strict_refuses_what_its_pin_does_not_decide() -> None:
+    rows = range(1, 13)
+    tickets: list[Any] = [
+        SimpleNamespace(problem=problem(rows=each), unpinned="gone" if each > 1 else "")
+        for each in rows
+    ]
+    Pinning(Config()).refuse(tickets)
+    strict = Config(policy="pinned", strict=True, pin_file="pins.json")
+    Pinning(strict).refuse(tickets[:1])
+    with pytest.raises(PinError, match=r"11 problems of this graph .*; 1 more\. Record") as caught:
+        Pinning(strict).refuse(tickets)
+    assert str(caught.value).count(": gone") == 10
+    with pytest.raises(PinError, match=r"1 problems of this graph .* a fusion: no pin\. Record"):
+        Pinning(strict, None, {"a fusion": "no pin"}).refuse(tickets[:1])
+    with pytest.raises(PinError, match=r"10 problems .*: gone\. Record"):
+        Pinning(strict).refuse(tickets[:11])
+
+
+def test_without_times_the_library_runs_or_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pinning, "is_library", lambda choice: choice.startswith("library"))
+    assert pinning.untimed(["a", "library", "library of another kind"]) == ["library"]
+    assert pinning.untimed(["a", "b"]) == ["a"]
+    assert pinning.untimed([]) == []
+
+
+def test_a_recording_keeps_a_graph_only_where_it_was_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[Any] = []
+    recording = SimpleNamespace(take=taken.append, take_graph=lambda *graph: taken.append(graph))
+    monkeypatch.setattr(pinning, "active", lambda: [recording])
+    tickets, known = list[Any](), cast("Any", "a store")
+    pinned = Pinning(Config(), pins_of("tuned"))
+    pinned.keep(tickets, None)
+    pinned.keep(tickets, Trial("digest"))
+    assert taken == [tickets, tickets]
+    pinned.keep(tickets, Trial("digest", store=known, environment="here"))
+    environment, digest, kept, pin = taken[-1]
+    assert (environment, digest, kept, pin.winner) == ("here", "digest", known, "tuned")
+    Pinning(Config()).keep(tickets, Trial("digest", store=known, environment="here"))
+    assert taken[-1][3] is None

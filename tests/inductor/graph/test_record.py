@@ -1,9 +1,21 @@
 """When the record of a whole graph says what runs for good."""
 
+# pyright: reportPrivateUsage=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
-from inductor_plugin.cache import Decision, Record
-from inductor_plugin.cache.graph import CHOICES, LIBRARY, TUNED
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import Decision, Record, Store, open_store
+from inductor_plugin.cache.graph import CHOICES, LIBRARY, TUNED, HeldProblems, held
+from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.inductor.graph.record import (
     CUT,
     is_cut,
@@ -12,6 +24,7 @@ from inductor_plugin.inductor.graph.record import (
     record_of,
     row,
 )
+from inductor_plugin.inductor.graph.trial import Trial, compiling, current
 from inductor_plugin.worker.graph_job import FEWEST_TURNS
 
 CHOSEN = {"a problem": "a rival"}
@@ -50,3 +63,122 @@ def test_a_record_whose_search_had_no_time_settles_nothing() -> None:
     assert not is_settled(record, CHOSEN)
     assert not is_cut(graph_record(FEWEST_TURNS))
     assert not is_cut(None)
+
+
+def test_rows_that_decide_nothing_do_not_make_a_record_uncertain() -> None:
+    record = graph_record(FEWEST_TURNS)
+    few = row("tuned, less abc", (1.5,), {}, disturbed=False)
+    with_few = replace(record, candidates={**record.candidates, few.candidate: few})
+    assert is_firm(with_few)
+    assert record.decision is not None
+    given_up = replace(record.decision, winner=few.candidate)
+    assert not is_firm(replace(with_few, decision=given_up))
+    assert not is_firm(replace(record, decision=None))
+
+
+def test_a_row_has_the_spread_of_its_turns() -> None:
+    measured = row(TUNED, (1.0, 2.0, 3.0, 4.0, 9.0), {"host": "here"}, disturbed=False)
+    assert (measured.median_ms, measured.spread_ms) == (3.0, 5.0)
+    assert measured.provenance == {"host": "here"}
+    assert row(TUNED, (1.0,), {}, disturbed=True).spread_ms == 0.0
+
+
+ENVIRONMENT, DIGEST = "e" * 64, "d" * 64
+A, B = "a" * 64, "b" * 64
+
+
+@pytest.fixture(name="store")
+def a_store_with_a_record(tmp_path: Path) -> Store:
+    """Return a cache whose record of the graph gives up its first problem."""
+    store, less = open_store(tmp_path / "cache"), held([A]).candidate
+    rows = [row(name, (1.0,) * 5, {}, disturbed=False) for name in (TUNED, LIBRARY, less)]
+    decision = Decision(less, LIBRARY, "it is faster", 1.02, 2.0, 1.0, len(rows))
+    store.put_record(record_of((ENVIRONMENT, DIGEST), {"nodes": 3}, rows, decision))
+    return store
+
+
+def share(winner: str | None, rank: int = 1) -> Any:
+    agreed = None if winner is None else SimpleNamespace(winner=winner)
+    return SimpleNamespace(
+        rank=rank,
+        look_up=lambda name: agreed if name == f"{GRAPH}/{DIGEST}" else None,
+        decide=lambda name, own: agreed or SimpleNamespace(winner=own.winner),
+    )
+
+
+def pins(winner: str | None) -> Any:
+    return SimpleNamespace(
+        winner=lambda *place: winner if place == (ENVIRONMENT, GRAPH, DIGEST) else ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("pinned", "agreed", "holds"),
+    [
+        (None, None, [True, False]),  # the record's
+        (pins(TUNED), None, [False, False]),
+        (pins(LIBRARY), None, [True, True]),
+        (pins(None), None, [False, False]),  # the record does not count
+        (None, share(None), [True, False]),
+        (None, share(held([B]).candidate), [False, True]),
+        (pins(LIBRARY), share(TUNED), [False, False]),
+    ],
+)
+def test_problems_are_held_by_the_ranks_or_the_pin_or_the_record(
+    store: Store, pinned: Any, agreed: Any, holds: list[bool]
+) -> None:
+    trial = Trial(DIGEST)
+    assert trial.record is None
+    assert [trial.holds(digest, store, ENVIRONMENT, pinned, agreed) for digest in (A, B)] == holds
+    assert trial.is_reduced is any(holds)
+    assert trial.record is not None
+    # The first problem has said where the graph is recorded.
+    assert trial.holds(A, store, "f" * 64, None) is holds[0]
+    assert (trial.environment, trial.share) == (ENVIRONMENT, agreed)
+
+
+def test_what_a_trial_holds_replaces_what_is_known(store: Store) -> None:
+    for own, holds in ((held([B]), [False, True]), (HeldProblems(), [False, False])):
+        trial = Trial(DIGEST, own)
+        assert [trial.holds(digest, store, ENVIRONMENT, None) for digest in (A, B)] == holds
+        assert trial.in_effect == own
+        assert not trial.is_reduced
+
+
+def test_a_graph_without_a_record_holds_nothing(store: Store) -> None:
+    trial = Trial("f" * 64)
+    assert not trial.holds(A, store, ENVIRONMENT, None)
+    assert not trial.is_reduced
+
+
+@pytest.mark.parametrize(
+    ("agreed", "gives_up"),
+    [(None, held([A])), (share(None), held([A])), (share(LIBRARY), HeldProblems(everything=True))],
+)
+def test_the_first_rank_says_what_the_graph_gives_up(agreed: Any, gives_up: HeldProblems) -> None:
+    assert Trial(DIGEST, share=agreed).agreed(held([A])) == gives_up
+
+
+def test_a_graph_runs_on_a_gpu_rather_than_on_the_host_beside_it() -> None:
+    contexts: Any = {name: SimpleNamespace(device=name) for name in ("cuda:0", "cpu", "cuda:1")}
+    assert Trial(DIGEST, contexts=contexts).context.device == "cuda:1"
+    assert Trial(DIGEST, contexts={"cpu": contexts["cpu"]}).context.device == "cpu"
+
+
+def test_a_trial_is_of_its_thread_and_of_its_block() -> None:
+    outer, inner, elsewhere = Trial("outer"), Trial("inner"), list[Trial | None]()
+
+    def fail() -> None:
+        with compiling(inner):
+            assert current() is inner
+            raise ValueError("in vain")
+
+    with compiling(outer):
+        with pytest.raises(ValueError, match="in vain"):
+            fail()
+        assert current() is outer
+        thread = threading.Thread(target=lambda: elsewhere.append(current()))
+        thread.start()
+        thread.join()
+    assert current() is None
+    assert elsewhere == [None]

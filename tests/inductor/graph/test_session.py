@@ -1,13 +1,17 @@
 """What a compile leaves in the process: nothing of its graph."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +22,7 @@ from torch._inductor.graph import GraphLowering
 import inductor_plugin
 from inductor_plugin.inductor.graph import session
 from inductor_plugin.inductor.graph.session import Session
+from inductor_plugin.inductor.graph.unstarted import Unstarted
 from inductor_plugin.worker.devices.cpu import CPU
 from tests.support.candidates.providers import offered
 from tests.support.lowering import Arg, Lab, library_first, library_last
@@ -110,3 +115,57 @@ def test_the_host_counts_where_it_launches_as_the_worker_does(
 ) -> None:
     with inductor_config.patch({"triton.cudagraphs": False, "cpp_wrapper": False, **settings}):
         assert session.host_counts() is counts
+
+
+class QueuedRaces:
+    """Problems of a graph, and which of them were settled and started, in order."""
+
+    def __init__(self) -> None:
+        self.unstarted, self.done = Unstarted(), list[str]()
+
+    def add(self, name: str, *, planned: bool = False, asked: bool = True) -> threading.Event:
+        """Add a problem; return what is set when the remote answers."""
+        answered = threading.Event()
+        ticket: Any = SimpleNamespace(
+            planned=planned,
+            lookup=SimpleNamespace(done=answered) if asked else None,
+            selection=SimpleNamespace(settle=lambda _: self.done.append(f"settled {name}")),
+        )
+        self.unstarted.add(ticket, lambda: self.done.append(name))
+        return answered
+
+
+@pytest.fixture(name="races")
+def no_races() -> QueuedRaces:
+    return QueuedRaces()
+
+
+def test_a_problem_that_is_planned_starts_at_once(races: QueuedRaces) -> None:
+    races.add("a", planned=True)
+    races.add("b", planned=True, asked=False)
+    assert races.done == ["a", "b"]
+    races.unstarted.start_all()
+    assert races.done == ["a", "b"]
+
+
+def test_a_problem_waits_for_its_answer_while_the_graph_is_lowered(races: QueuedRaces) -> None:
+    first, second = races.add("a"), races.add("b")
+    races.add("c", planned=True)
+    assert races.done == ["c"]
+    second.set()
+    races.add("d", planned=True)
+    assert races.done == ["c", "d", "settled b", "b"]
+    first.set()
+    races.unstarted.start_all()
+    assert races.done[4:] == ["settled a", "a"]
+    races.unstarted.start_all()
+    assert len(races.done) == 6
+
+
+def test_all_start_when_one_is_waited_for(races: QueuedRaces) -> None:
+    for name in "ab":
+        races.add(name)
+    races.add("c", asked=False)  # the remote is gone
+    assert races.done == []
+    races.unstarted.start_all()
+    assert races.done == ["settled a", "a", "settled b", "b", "settled c", "c"]

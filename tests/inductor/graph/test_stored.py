@@ -90,3 +90,53 @@ def test_a_graph_of_another_environment_is_compiled_again(
     assert [*store.values] == [f"{group}/{key}" for key in KEYS if same]
     for text in [*store.values.values()][:1]:
         assert load(text).rows.keys() == {"library", "fast"}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "policy", "served"),
+    [(True, "cached", True), (False, "cached", False), (False, "tune", True)],
+)
+def test_a_graph_that_rests_on_no_measurement_does_not_speak_for_a_rank_that_only_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, *, recorded: bool, served: bool
+) -> None:
+    config = Config.load({"cache_dir": str(tmp_path), "policy": policy}, environ={})
+    memory = MemoryStore()
+    monkeypatch.setattr(stored, "active_config", lambda: config)
+    monkeypatch.setattr(stored, "current", lambda _config: Job(0, 2, memory, "token"))
+    context = RUNTIME.context(config, "cpu", software_of("cpu"))
+    group = context.terms(host_counts=host_counts()).group
+    if recorded:
+        rank = job_of(2)[0][0]
+        known = {name: measured(name, 1.0) for name in ("library", "fast")}
+        record = rank.selection.record_of(rank.ticket(DIGEST, known=known))
+        context.store.put_record(replace(record, environment=context.environment))
+    decisions = ((group, f"mm/{DIGEST}", "fast", "library"),)
+    graph = SimpleNamespace(
+        device_types=["cpu"], device_idxs=[], inductor_plugin_decisions=decisions
+    )
+    graph_or_none, *_ = untyped._looking_up(lambda: (graph, {}))()
+    assert (graph_or_none is graph) is served
+    assert bool(memory.values) is served
+
+
+def test_a_graph_carries_what_was_decided_for_its_problems_alone() -> None:
+    """What the graph as a whole has given up was chosen, too: another rank's graph need not give it up."""
+    rank = job_of(2)[0][0]
+    verdicts = {
+        "given up": Verdict("library", "library", "the graph is slower", given_up="fast"),
+        "undecided": None,
+        "without any": Verdict(None, None, "nothing could be measured"),
+        "alone": Verdict("fast", None, "it is"),
+    }
+    tickets: list[Any] = []
+    for name, verdict in verdicts.items():
+        ticket = rank.ticket(name)
+        ticket.verdict = verdict
+        tickets.append(("group", ticket))
+    stored.forget_decisions()
+    stored.add_decisions(tickets)
+    carried = stored.carry_decisions(SimpleNamespace())
+    assert [(each.winner, each.library) for each in carried] == [
+        ("fast", "library"),
+        ("fast", None),
+    ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,12 @@ import torch._dynamo
 import torch._inductor.config as inductor_config
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
-from torch._inductor import codecache
+from torch._inductor import codecache, freezing_utils
 
 import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.inductor.graph import unstored
+from inductor_plugin.inductor.graph.due import Due, due_of
 from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.runtime import RUNTIME
@@ -157,3 +159,59 @@ def test_inductors_own_function_is_back_after_the_plugin_is_off() -> None:
     unstored.install()
     unstored.uninstall()
     assert cache._save_graph.__module__ == codecache.__name__
+
+
+def test_only_what_was_made_of_frozen_weights_is_repacked() -> None:
+    fx_graph = torch.fx.Graph()
+    fx_graph.output((fx_graph.get_attr("weight"), fx_graph.get_attr("table")))
+    kept = {"weight": torch.ones(2), "table": torch.ones(3)}
+    module: Any = torch.fx.GraphModule(kept, fx_graph)
+    packed, frozen = torch.ones(4), torch.ones(5)
+    with freezing_utils.enter_freezing():
+        freezing_utils.maybe_set_is_frozen_param(frozen)
+    graph: Any = SimpleNamespace(
+        module=module,
+        constants={"_table": module.table, "_packed": packed, "_frozen": frozen, "_new": packed},
+        allocated_constant_name={"_table": "table", "_packed": "packed", "_frozen": "a part"},
+    )
+    unstored.mark_repacked(graph)
+    marked = lambda: [hasattr(x, "inductor_plugin_repacked") for x in graph.constants.values()]  # noqa: E731
+    assert not any(marked())  # nothing in it was frozen
+    freezing_utils.record_has_frozen_params(module)
+    unstored.mark_repacked(graph)
+    assert marked() == [False, True, False, True]
+
+
+def test_a_graph_is_stored_unless_it_is_another_models_or_the_next_compile_decides_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored: list[str] = []
+
+    def save(key: str, _graph: Any, *_: Any, **__: Any) -> None:
+        stored.append(key)
+
+    cache: Any = codecache.FxGraphCache
+    unstored.uninstall()
+    monkeypatch.setattr(cache, "_save_graph", staticmethod(save))
+    unstored.install()
+    repacked: Any = torch.ones(2)
+    repacked.inductor_plugin_repacked = True
+    try:
+        for key, constants, due in (
+            ("repacked", {"a": torch.ones(2), "w": repacked}, None),
+            ("at once", {}, Due(at=0.0)),
+            ("later", {}, Due(at=5.0)),
+            ("of another model, later", {"w": repacked}, Due(at=5.0)),
+            ("for good", {"a": torch.ones(2)}, None),
+            ("without constants", None, None),
+        ):
+            graph = SimpleNamespace(constants=constants)
+            unstored.mark_due(due)
+            assert unstored.is_due_at_once() is (key == "at once")
+            cache._save_graph(key, graph, [], 1)
+            # It is no matter of the graph that is compiled next.
+            assert not unstored.is_due_at_once()
+            assert due_of(graph) == (due if key == "later" else None)
+    finally:
+        unstored.uninstall()
+    assert stored == ["later", "for good", "without constants"]

@@ -11,10 +11,12 @@ import pytest
 from torch._inductor import config as inductor_config
 from torch._inductor import cpu_vec_isa
 
+from inductor_plugin.errors import WorkerError
 from inductor_plugin.inductor.guard import bench
+from inductor_plugin.inductor.guard.comparison import Comparison
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.graph_job import GraphTimes, LoadSettings
-from inductor_plugin.worker.jobs import WorkerSettings
+from inductor_plugin.worker.jobs import JobFailed, WorkerSettings
 
 
 @pytest.mark.filterwarnings("error")
@@ -51,3 +53,61 @@ def test_a_worker_that_has_run_graphs_is_ready_until_its_process_ends(
     assert not bench.is_ready("cuda:0")
     pids.append(8)
     assert not bench.is_ready("cpu")
+
+
+def compared(
+    monkeypatch: pytest.MonkeyPatch, answer: Any, **facts: Any
+) -> tuple[Comparison, list[Any]]:
+    """Return a comparison by a worker that gives an answer, and what the worker was asked."""
+    asked: list[Any] = []
+
+    def call(_worker: Any, job: Any, limit_s: float) -> Any:
+        asked.extend((job.args[0], limit_s))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(bench, "_READY", WeakKeyDictionary[BenchWorker, Any]())
+    monkeypatch.setattr(BenchWorker, "call", call)
+    monkeypatch.setattr(BenchWorker, "pid", property(lambda _: 7))  # pyright: ignore
+    worker = BenchWorker(WorkerSettings((), "bench"))
+    described: Any = SimpleNamespace(inputs=(1, 2), constants=tuple)
+    changed = facts.get("changed", ((), ()))
+    graphs: list[Any] = [
+        SimpleNamespace(
+            code=SimpleNamespace(source_code=f"graph {place}", mutated_input_idxs=indices),
+            constants=lambda: ("a constant",),
+        )
+        for place, indices in enumerate(changed)
+    ]
+    result = bench.GraphBench(worker, described, LoadSettings()).compare(graphs, 0.5)
+    return result, asked
+
+
+def test_graphs_are_run_on_inputs_that_any_of_them_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = GraphTimes(((1.0,) * 5, (2.0,) * 5, (3.0,) * 5), disturbed=True)
+    result, (job, limit_s) = compared(monkeypatch, times, changed=((1,), (), (0, 1)))
+    assert result == Comparison((1.0,) * 5, (2.0,) * 5, disturbed=True, plain_ms=(3.0,) * 5)
+    assert [graph.source for graph in job.graphs] == ["graph 0", "graph 1", "graph 2"]
+    assert (job.inputs, job.changed, job.limit_s) == ((1, 2), (0, 1), 0.5)
+    assert limit_s == bench.SETUP_S + 1.0
+    two = GraphTimes(((1.0,) * 5, (2.0,) * 5))
+    assert compared(monkeypatch, two)[0] == Comparison((1.0,) * 5, (2.0,) * 5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why", "ready"),
+    [
+        (GraphTimes((), reason="an index is out of bounds"), "an index is out of bounds", True),
+        (JobFailed("hung", "it took too long"), "hung: it took too long", False),
+        (WorkerError("the worker has ended"), "crashed: the worker has ended", False),
+    ],
+)
+def test_graphs_that_were_not_run_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch, answer: Any, why: str, *, ready: bool
+) -> None:
+    with pytest.raises(bench.NotComparedError) as caught:
+        compared(monkeypatch, answer)
+    assert str(caught.value) == why
+    # A worker that has loaded graphs has imported Inductor.
+    assert bench.is_ready("cpu") is ready

@@ -12,8 +12,15 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch._dynamo.utils import counters
+from torch._inductor import metrics
 
-from inductor_plugin.inductor.guard.fx_graph import why_not_run
+from inductor_plugin.inductor.guard.fx_graph import (
+    copied,
+    problem_of,
+    uncounted,
+    why_not_run,
+)
 
 ATEN: Any = torch.ops.aten
 SENDS: Any = torch.ops._c10d_functional  # pyright: ignore[reportPrivateUsage]
@@ -50,3 +57,55 @@ def graph_of(call: Callable[[fx.Graph, fx.Node], fx.Node]) -> fx.GraphModule:
 )
 def test_only_a_graph_that_does_nothing_but_compute_is_run(call: Any, why: str) -> None:
     assert why_not_run(graph_of(call)) == why
+
+
+def sums_of(size: int = 2, dtype: torch.dtype = torch.float32) -> Any:
+    """Return a graph that adds a constant of a size."""
+    graph = fx.Graph()
+    graph.output(
+        graph.call_function(ATEN.add.Tensor, (graph.placeholder("x"), graph.get_attr("kept")))
+    )
+    return fx.GraphModule({"kept": torch.ones(size, dtype=dtype)}, graph)
+
+
+def test_a_copy_of_a_graph_shares_its_tensors_and_what_freezing_has_noted() -> None:
+    graph = sums_of()
+    graph._has_frozen_params, graph.note = True, ["of others"]
+    again: Any = copied(graph)
+    assert again.kept is graph.kept
+    assert again._has_frozen_params is True
+    again.graph.erase_node([*again.graph.nodes][-1])
+    assert len(graph.graph.nodes) == len(again.graph.nodes) + 1
+
+
+def test_graphs_of_other_operators_inputs_or_constants_are_others() -> None:
+    x = torch.ones(2)
+    problem = problem_of(sums_of(), [x, 3])
+    assert problem == problem_of(sums_of(), [torch.zeros(2), 3])
+    assert problem["nodes"] == 4
+    others = [
+        problem_of(sums_of(), [x, 4]),
+        problem_of(sums_of(), [torch.ones(4)[::2], 3]),
+        problem_of(sums_of(), [x.double(), 3]),
+        problem_of(sums_of(1), [x, 3]),
+        problem_of(sums_of(dtype=torch.float64), [x, 3]),
+        problem_of(graph_of(lambda g, x: g.call_function(ATEN.relu.default, (x,))), [x, 3]),
+    ]
+    assert problem not in others
+    assert len({str(other) for other in others}) == len(others)
+
+
+def test_what_users_count_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "generated_kernel_count", 5)
+    counters["uncounted"]["seen"] = 2
+    try:
+        with uncounted():
+            counters["uncounted"]["seen"] += 3
+            counters["uncounted"]["new"] = counters["uncounted, too"]["new"] = 1
+            metrics.generated_kernel_count += 1
+        assert dict(counters["uncounted"]) == {"seen": 2}
+        assert not counters["uncounted, too"]
+        assert metrics.generated_kernel_count == 5
+    finally:
+        for name in ("uncounted", "uncounted, too"):
+            counters.pop(name, None)

@@ -196,3 +196,60 @@ def test_a_problem_is_rejected_for_the_device_it_is_for() -> None:
     assert not isinstance(choices(facts, "sm_90a"), str)
     assert "fp8 on sm_80" in str(choices(facts, "sm_80"))
     assert "not softmax" in str(facts_of(replace(problem, op="softmax")))
+
+
+def launches(facts: GemmFacts, arch: str, *tile: int, schedule: str = "") -> set[tuple[int, int]]:
+    """Return (parts of K, swizzle) of all kernels of a tile."""
+    offered = choices(facts, arch, cutlass_choices.ALL)
+    assert not isinstance(offered, str), offered
+    return {
+        (choice.launch.split_k, choice.launch.swizzle)
+        for choice in offered
+        if choice.config.tile[:2] == tile and schedule in ("", choice.config.schedule)
+    }
+
+
+WHOLE = (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "is_cut"),
+    [(6, 9, 4096, True), (5, 11, 4096, False), (6, 9, 4088, False)],
+)
+def test_on_sm80_a_long_k_is_cut_where_half_of_the_device_idles(
+    m: int, n: int, k: int, *, is_cut: bool
+) -> None:
+    facts = replace(FACTS, m=64 * m, n=64 * n, k=k, d="f32", c="f32", align_d=4, align_c=4)
+    assert launches(facts, "sm_80", 64, 64) == ({WHOLE, (4, 1)} if is_cut else {WHOLE})
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "parts"),
+    [(6, 11, 512, 2), (6, 11, 511, 1), (1, 67, 4096, 1), (6, 11, 2048, 8), (6, 11, 4096, 8)],
+)
+def test_on_hopper_k_has_as_many_parts_as_are_long_enough(
+    m: int, n: int, k: int, parts: int
+) -> None:
+    facts = replace(FACTS, m=128 * m, n=128 * n, k=k)
+    assert launches(facts, "sm_90a", 128, 128, schedule="stream_k") == {WHOLE, (parts, 1)}
+
+
+def test_a_product_of_many_tiles_is_also_walked_in_panels() -> None:
+    many = {WHOLE, (1, 8)}
+    for columns, walks in ((1056, {WHOLE}), (1057, many)):
+        facts = replace(FACTS, m=128, n=128 * columns)
+        assert launches(facts, "sm_90a", 128, 128, schedule="pingpong") == walks
+
+
+def test_an_sm80_kernel_has_as_many_stages_as_fit() -> None:
+    offered = choices(FACTS, "sm_80", cutlass_choices.ALL)
+    assert not isinstance(offered, str), offered
+    assert {choice.config.tile: choice.config.stages for choice in offered} == {
+        (128, 256, 32): 4, (256, 128, 32): 4, (128, 128, 64): 3, (128, 128, 32): 5,
+        (128, 64, 64): 4, (128, 64, 32): 5, (64, 128, 64): 4, (64, 128, 32): 5,
+        (64, 64, 64): 5, (64, 64, 32): 5,
+    }  # fmt: skip
+
+
+def test_only_fp8_sums_may_be_less_exact() -> None:
+    assert some(replace(FACTS, fast_accumulation=False)) == some(FACTS)

@@ -24,6 +24,7 @@ TF32 = GemmConfig(
 FP8 = replace(
     SM90, tile=(128, 128, 128), a="e4m3", b="e4m3", align_a=16, align_b=16, scale="rowwise"
 )
+SM100 = replace(SM90, arch="sm_100a", schedule="one_sm", cluster=(1, 1, 1))
 INT8 = replace(
     FP8, a="s8", b="s8", c="s32", d="s32", accumulator="s32", align_c=4, align_d=4, scale="none"
 )
@@ -34,6 +35,73 @@ INT8 = replace(
 )
 def test_good_configurations_are_buildable(config: GemmConfig) -> None:
     assert unbuildable(config) is None
+
+
+INT8_SM80 = replace(
+    INT8, arch="sm_80", schedule="multistage", tile=(128, 128, 64), cluster=(1, 1, 1), stages=3
+)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(replace(SM90, cluster=cluster) for cluster in ((8, 1, 1), (1, 8, 1), (2, 4, 1))),
+        *(replace(SM90, tile=(64, columns, 64)) for columns in (16, 256)),
+        *(replace(SM90, tile=(128, 128, k)) for k in (32, 64, 128)),
+        replace(SM90, tile=(256, 128, 64), schedule="cooperative"),
+        *(replace(SM100, tile=(rows, 128, 64)) for rows in (64, 128)),
+        *(replace(SM100, tile=(128, columns, 64)) for columns in (16, 256)),
+        *(
+            replace(SM100, schedule="two_sm", tile=(rows, 128, 64), cluster=(2, 1, 1))
+            for rows in (128, 256)
+        ),
+        *(replace(SM80, tile=(64, 64, k), stages=2) for k in (16, 32, 64)),
+        *(replace(INT8_SM80, align_a=align) for align in (4, 16)),
+        replace(INT8, bias="full"),
+        replace(FP8, b="e5m2"),
+        replace(GROUPED, schedule="cooperative"),
+        replace(FP8, scale="none", grouped=True),
+    ],
+    ids=lambda config_: config_.name,
+)
+def test_configurations_at_a_limit_are_buildable(config: GemmConfig) -> None:
+    assert unbuildable(config) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (replace(SM90, cluster=(1, 3, 1)), "1, 2, 4 or 8 blocks"),
+        (replace(SM90, cluster=(1, 1, 2)), "1, 2, 4 or 8 blocks"),
+        (replace(SM90, cluster=(1, 16, 1)), "1, 2, 4 or 8 blocks"),
+        *((replace(SM90, tile=(64, n, 64)), f"not {n}") for n in (8, 24, 272)),
+        *((replace(SM90, tile=(rows, 16, 64)), f"not {rows}") for rows in (32, 320)),
+        (replace(SM90, tile=(64, 64, 256)), "64, 128 or 256 bytes of K, not 512"),
+        *((replace(SM100, tile=(128, n, 64)), f"not {n}") for n in (8, 24, 272)),
+        (replace(SM100, tile=(256, 128, 64)), "64 or 128 rows, not 256"),
+        (
+            replace(SM100, schedule="two_sm", tile=(64, 128, 64), cluster=(2, 1, 1)),
+            "128 or 256 rows, not 64",
+        ),
+        (replace(SM100, cluster=(16, 1, 1)), "1, 2, 4 or 8 blocks"),
+        (replace(INT8, arch="sm_100a", schedule="one_sm"), "int8 kernels are not offered"),
+        (replace(SM80, tile=(64, 64, 128), stages=2), "32, 64 or 128 bytes of K, not 256"),
+        (replace(SM80, stages=1), "2 or more, not 1"),
+        (replace(SM90, align_a=0), "alignment of A is 0 elements"),
+        *(
+            (replace(INT8_SM80, stages=2, **{align: 2}), "not 2")
+            for align in ("align_a", "align_b")
+        ),
+        (replace(INT8, bias="full", c="f32"), "is s32, not f32"),
+        (replace(INT8, bias="column"), "int8 sums stay whole numbers"),
+        (replace(FP8, b="bf16", align_b=8), "only fp8 types can be mixed"),
+        (replace(FP8, grouped=True), "no bias and no scales"),
+        (replace(SM100, grouped=True), "grouped kernels are sm_90a"),
+        (replace(INT8, grouped=True), "from 16-bit floats or fp8"),
+    ],
+)
+def test_configurations_beyond_a_limit_say_why(config: GemmConfig, reason: str) -> None:
+    assert reason in str(unbuildable(config))
 
 
 @pytest.mark.parametrize(

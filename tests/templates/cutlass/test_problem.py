@@ -177,6 +177,8 @@ def test_the_alignment_of_a_full_bias_counts() -> None:
     )
     gemm = facts(batched)
     assert (gemm.bias, gemm.align_c) == ("row", 4)
+    shared = dense((1, 64, 128), stride=(132, 0, 1))  # its batch stride is never added
+    assert facts(replace(batched, inputs=(shared, *batched.inputs[1:]))).align_c == 8
 
 
 def test_float32_needs_leave_to_be_rounded() -> None:
@@ -195,10 +197,19 @@ def test_scales_are_told_by_their_numbers() -> None:
     assert not facts(scaled(rows, columns)).fast_accumulation
 
 
+def test_only_scales_of_whole_matrices_leave_room_for_a_factor() -> None:
+    scale = dense((1,), "float32")
+    assert facts(scaled(scale, scale, alpha="2")).alpha == 2
+    rows, columns = dense((64, 1), "float32"), dense((1, 128), "float32")
+    assert "no room for alpha" in str(facts_of(scaled(rows, columns, alpha="2")))
+
+
 @pytest.mark.parametrize(
     ("scale_a", "scale_b", "reason"),
     [
         (dense((1,)), dense((1,)), "must be float32"),
+        (dense((1,)), dense((1,), "float32"), "must be float32"),
+        (dense((1,), "float32"), dense((1,)), "must be float32"),
         (dense((64, 1), "float32"), dense((1,), "float32"), "64 and 1 numbers"),
         (
             dense((64, 1), "float32", stride=(2, 1)),

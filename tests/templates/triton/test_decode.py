@@ -13,7 +13,7 @@ import torch
 
 from inductor_plugin.problem import SizeClass
 from inductor_plugin.template import TritonSource
-from inductor_plugin.templates.triton.decode import vectors_of
+from inductor_plugin.templates.triton.decode import dots_of, vectors_of
 from inductor_plugin.templates.triton.product import Product, product_of
 from tests.support.lowering import Arg
 from tests.support.triton.lowering import F16, NEEDS_CUDA_BUILD, batch, lowered, matrix, problem
@@ -53,6 +53,15 @@ def test_each_order_of_b_has_tiles_along_its_unit_stride() -> None:
     assert max(vector.n for vector in vectors_of(by_k)) < 32
     assert min(vector.n for vector in vectors_of(by_n)) >= 64
     assert vectors_of(a_product(m=3)) == []
+
+
+@pytest.mark.parametrize(
+    ("k", "vector", "dot"), [(127, 0, 128), (128, 256, 256), (511, 512, 256), (512, 1024, 256)]
+)
+def test_a_step_is_at_most_twice_as_long_as_k(k: int, vector: int, dot: int) -> None:
+    product = a_product(m=1, k=k, inputs=(matrix(1, k), matrix(k, 4096, stride=(1, k))))
+    assert max((tile.k for tile in vectors_of(product)), default=0) == vector
+    assert max(tile.k for tile in dots_of(product)) == dot
 
 
 def test_products_in_a_batch_are_taken() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from inductor_plugin.problem import SizeClass
+from inductor_plugin.problem import Operand, SizeClass
 from inductor_plugin.template import TritonSource
 from inductor_plugin.templates.triton.fp8 import BLOCK, Scaled, _granularity, scaled_of
 from tests.support.triton.lowering import NEEDS_CUDA_BUILD, matrix
@@ -74,3 +74,10 @@ def test_the_callers_wish_for_exact_sums_is_kept() -> None:
         candidates = TEMPLATE.candidates(problem(arguments=(("use_fast_accum", text),)))
         assert all(candidate.config["FAST_ACCUM"] is fast for candidate in candidates)
         assert (256 in [candidate.config["BLOCK_N"] for candidate in candidates]) is fast
+
+
+@pytest.mark.parametrize(("bias", "epilogue"), [((), "none"), ((matrix(1, 512),), "bias")])
+def test_a_bias_is_added(bias: tuple[Operand, ...], epilogue: str) -> None:
+    for candidate in TEMPLATE.candidates(problem(*operands(), *bias)):
+        assert isinstance(candidate.kernel, TritonSource)
+        assert candidate.kernel.epilogue == epilogue

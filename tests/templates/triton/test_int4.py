@@ -16,7 +16,7 @@ from inductor_plugin.ops import int4 as int4_op
 from inductor_plugin.problem import SizeClass
 from inductor_plugin.worker.child.inductor import extern_function
 from tests.support.lowering import Lab, library_first
-from tests.support.triton.lowering import NEEDS_CUDA_BUILD, offered
+from tests.support.triton.lowering import NEEDS_CUDA_BUILD, matrix, offered
 from tests.support.triton.products.int4 import TEMPLATE, arguments, int4, problem, weight
 
 pytestmark = NEEDS_CUDA_BUILD
@@ -33,6 +33,20 @@ def test_wide_tiles_come_first_where_they_fill_the_device_and_narrow_ones_else()
     )
     assert wide[0] == 64
     assert narrow[0] == 16
+
+
+@pytest.mark.parametrize(("rows", "tile"), [(16, 16), (17, 32), (32, 32), (33, 64), (64, 64)])
+def test_a_tile_holds_all_rows(rows: int, tile: int) -> None:
+    candidates = TEMPLATE.candidates(problem(matrix(rows, 4096)))
+    assert candidates
+    assert all(candidate.config["BLOCK_M"] == tile for candidate in candidates)
+
+
+def test_a_k_that_a_step_does_not_divide_is_masked() -> None:
+    k = 4096 + 128
+    candidates = TEMPLATE.candidates(problem(matrix(4, k), weight(k=k)))
+    even = {candidate.config["BLOCK_K"]: candidate.config["EVEN_K"] for candidate in candidates}
+    assert even == {128: True, 256: False}
 
 
 def test_where_the_library_is_faster_its_operator_is_called(cache_dir: Path) -> None:

@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from inductor_plugin.template import TritonSource
-from inductor_plugin.templates.triton.persistent_tma import TILES, tiles_of
+from inductor_plugin.templates.triton.persistent_tma import TILES, tiles_of, written_bytes
 from inductor_plugin.templates.triton.product import Product, product_of
 from tests.support import gpu
 from tests.support.lowering import Arg
@@ -23,6 +24,7 @@ from tests.support.triton.lowering import (
     NEEDS_CUDA_BUILD,
     SMALLEST_OF,
     Every,
+    batch,
     bmm,
     compiled,
     lowered,
@@ -57,6 +59,20 @@ def test_tiles_overlap_where_shared_memory_holds_the_result_too() -> None:
     for chosen in tiles:
         assert not (chosen.flat and chosen.specialize)
         assert (chosen.beside > 0) is (chosen.flat or chosen.specialize)
+
+
+def test_a_tile_that_just_fits_beside_its_operands_overlaps() -> None:
+    product = a_product(512, 512, 512)
+    room = replace(TILES[1], beside=written_bytes(TILES[1])).held(product.shape)
+    assert tiles_of(product, room)[1].flat
+    assert not tiles_of(product, room - 1)[1].flat
+
+
+def test_products_of_a_batch_have_no_specialized_warps() -> None:
+    products = product_of(batch(3, 512, 512, 512))
+    assert isinstance(products, Product)
+    assert not any(tile.specialize for tile in tiles_of(products, 227 << 10))
+    assert any(tile.specialize for tile in tiles_of(a_product(512, 512, 512), 227 << 10))
 
 
 def behind(a: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor]:

@@ -21,7 +21,7 @@ from inductor_plugin.problem.target import target
 from inductor_plugin.template import TritonSource
 from inductor_plugin.templates.triton.order import TritonTile
 from inductor_plugin.templates.triton.product import Product, product_of
-from inductor_plugin.templates.triton.split_k import scratch_bytes
+from inductor_plugin.templates.triton.split_k import scratch_bytes, tiles_of
 from tests.support.lowering import Arg
 from tests.support.triton.lowering import F16, H100, NEEDS_CUDA_BUILD, batch, lowered, mm, problem
 from tests.support.triton.products.split_k import TEMPLATE
@@ -104,3 +104,31 @@ def test_the_wrapper_zeroes_the_scratch_memory_and_the_benchmark_counts_it(
         call()
         call()
     assert order == [int(size), "run"] * 2
+
+
+def a_product(m: int, n: int, k: int) -> Product:
+    product = product_of(problem(m, n, k))
+    assert isinstance(product, Product)
+    return product
+
+
+@pytest.mark.parametrize(("k", "most"), [(1023, 2), (1024, 4), (2047, 4), (2048, 8)])
+def test_a_part_is_at_least_two_steps_long(k: int, most: int) -> None:
+    assert max(tile.parts for tile in tiles_of(a_product(4, 4096, k))) == most
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "tile"),
+    [
+        (16, 4096, (16, 128)),
+        (17, 4096, (32, 128)),
+        (32, 16, (32, 128)),
+        (33, 32, (128, 32)),
+        (33, 33, (64, 128)),
+        (64, 4096, (64, 128)),
+        (65, 33, (128, 128)),
+    ],
+)
+def test_tiles_are_as_small_as_the_result(m: int, n: int, tile: tuple[int, int]) -> None:
+    first = tiles_of(a_product(m, n, 8192))[0]
+    assert (first.m, first.n) == tile

@@ -32,6 +32,14 @@ REJECTED: dict[str, tuple[Problem, str]] = {
     "many rows": (problem(m=33), "at most 32 rows, this has 33"),
     "a small B": (problem(n=32), "B[4096, 32] is too small"),
     "a short K": (problem(k=64), "B[64, 4096] is too small"),
+    "the smallest B": (problem(n=64, k=128), ""),
+    "a column too few": (problem(n=63), "B[4096, 63] is too small"),
+    "a row too few": (problem(k=127), "B[127, 4096] is too small"),
+    "a result in float32": (problem(output=matrix(4, 4096, dtype="float32")), ""),
+    "a result on a CPU": (
+        problem(output=matrix(4, 4096, device="cpu")),
+        "not all on a CUDA device",
+    ),
     "a CPU": (
         problem(inputs=(matrix(4, 512, device="cpu"), matrix(512, 512))),
         "not all on a CUDA device",

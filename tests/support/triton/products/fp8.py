@@ -48,6 +48,7 @@ def problem(*inputs: Operand, **facts: Any) -> Problem:
 
 
 E4 = {"dtype": "float8_e4m3fn"}
+E5 = {"dtype": "float8_e5m2"}
 
 
 REJECTED: dict[str, tuple[Problem, str]] = {
@@ -65,6 +66,40 @@ REJECTED: dict[str, tuple[Problem, str]] = {
     "few columns": (
         problem(*operands(b=matrix(1024, 32, **E4, stride=(1, 1024)), b_scale=(1, 32))),
         "too small for a tile",
+    ),
+    "the smallest": (
+        problem(
+            *operands(
+                b_scale=(1, 64),
+                a=matrix(256, 128, **E4),
+                b=matrix(128, 64, **E4, stride=(1, 128)),
+            ),
+            output=matrix(256, 64),
+        ),
+        "",
+    ),
+    "a column too few": (
+        problem(*operands(b=matrix(1024, 63, **E4, stride=(1, 1024)), b_scale=(1, 63))),
+        "too small for a tile",
+    ),
+    "a short K": (
+        problem(*operands(a=matrix(256, 112, **E4), b=matrix(112, 512, **E4, stride=(1, 112)))),
+        "too small for a tile",
+    ),
+    "two of wide range": (
+        problem(*operands(a=matrix(256, 1024, **E5), b=matrix(1024, 512, **E5, stride=(1, 1024)))),
+        "float8_e5m2 by float8_e5m2",
+    ),
+    "A of wide range": (problem(*operands(a=matrix(256, 1024, **E5))), ""),
+    "a bias": (problem(*operands(), matrix(1, 512)), ""),
+    "two biases": (problem(*operands(), matrix(1, 512), matrix(1, 512)), "not 6 inputs"),
+    "dynamic rows of blocks": (
+        problem(*operands((2, 8), (8, 512)), dynamic=(SizeClass(0, 0, 129, 256, 256),)),
+        "",
+    ),
+    "dynamic columns": (
+        problem(dynamic=(SizeClass(1, 1, 257, 512, 512),)),
+        "K or N is known only at run time",
     ),
     "a device without 8-bit floats": (
         problem(target=target("A100")),

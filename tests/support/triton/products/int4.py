@@ -50,6 +50,13 @@ def problem(a: Operand | None = None, b: Operand | None = None, **facts: Any) ->
 
 REJECTED: dict[str, tuple[Problem, str]] = {
     "many rows": (problem(matrix(65, 4096)), "at most 64 rows, this has 65"),
+    "the most rows": (problem(matrix(64, 4096)), ""),
+    "no rows": (problem(matrix(0, 4096)), "this has 0"),
+    "a result of another type": (
+        problem(output=matrix(4, 4096, dtype="float32")),
+        "A and the scales must be bfloat16",
+    ),
+    "a dynamic N": (problem(dynamic=(SizeClass(1, 0, 9, 512, 512),)), "known only at run time"),
     "float16": (problem(matrix(4, 4096, dtype="float16")), "they are float16 and bfloat16"),
     "another group": (problem(arguments=(("group", "48"),)), "this one 48"),
     "groups of another length": (problem(arguments=(("group", "128"),)), "not one pair a group"),

@@ -42,6 +42,14 @@ def cube(b: int, rows: int, columns: int, stride: int) -> Operand:
 
 REJECTED: dict[str, tuple[Problem, str]] = {
     "few rows": (problem(m=32), "at least 33 and K at least 64, this is 32x4096x4096"),
+    "the fewest rows": (problem(m=33), ""),
+    "few columns": (problem(128, 32), "this is 128x32x4096"),
+    "the fewest columns": (
+        problem(128, 33, inputs=(matrix(128, 4096), matrix(4096, 33, stride=(1, 4096)))),
+        "",
+    ),
+    "the shortest K": (problem(128, k=64), ""),
+    "a short K": (problem(128, k=56), "this is 128x4096x56"),
     "an older device": (
         problem(m=128, target=target("A100")),
         "it needs compute capability 9.0, the device has 8.0",

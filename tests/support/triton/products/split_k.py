@@ -33,6 +33,10 @@ TEMPLATE = TritonSplitK()
 
 REJECTED: dict[str, tuple[Problem, str]] = {
     "a short K": (problem(k=512), "K must be at least 1024"),
+    "the shortest K": (problem(k=1024), ""),
+    "a K shorter by a column": (problem(k=1023), "it is 1023"),
+    "a tile for each multiprocessor": (problem(12 * 128, 11 * 128), "its 132 tiles of 128x128"),
+    "a tile for almost each multiprocessor": (problem(10 * 128, 13 * 128), ""),
     "many tiles": (problem(m=4096, n=4096), "its 1024 tiles of 128x128 fill a device"),
     "a dynamic result": (
         problem(dynamic=(SizeClass(0, 0, 4, 4, 4),)),
