@@ -41,7 +41,7 @@ from inductor_plugin.inductor.candidates.cuda import cuda_major
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.problem import UNKNOWN_GPU, known_target
 from inductor_plugin.inductor.graph.packs import host_of
-from inductor_plugin.kernels import nvcc as cuda_toolkit
+from inductor_plugin.kernels import nvcc as toolkits
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.ops.native.source import key as launch_library
 from inductor_plugin.templates.cutlass.source import generator_reason
@@ -234,25 +234,25 @@ def nvcc(option: str = "") -> Finding:
         option: The option ``nvcc``.
     """
     # The headers are a separate finding; any version is accepted here.
-    toolkit = cuda_toolkit.find(option, process_environment(), cuda_major(), headers=("", ()))
+    toolkit = toolkits.find(option, process_environment(), cuda_major(), headers=("", ()))
     if isinstance(toolkit, Toolkit):
         return Finding("nvcc", "ok", f"{toolkit.version} ({toolkit.nvcc}, from {toolkit.origin})")
     # An old nvcc that is not requested needs no repair.
-    requested = option or cuda_toolkit.package_folders("cutlass_library")
+    requested = option or toolkits.package_folders("cutlass_library")
     state: State = "broken" if requested and not toolkit.missing else "off"
     return Finding("nvcc", state, f"no CUTLASS kernels: {toolkit.what}", toolkit.remedy)
 
 
 def cutlass() -> Finding:
     """Check whether CUTLASS kernels can be generated: nvidia-cutlass, its version, its generator."""
-    headers = cuda_toolkit.cutlass_headers()
+    headers = toolkits.cutlass_headers()
     if isinstance(headers, NoToolkit):
         state: State = "off" if headers.missing else "broken"
         return Finding("cutlass", state, f"no CUTLASS kernels: {headers.what}", headers.remedy)
     reason = generator_reason()
     if reason is not None:
         detail = f"no CUTLASS kernels: {reason}"
-        return Finding("cutlass", "broken", detail, cuda_toolkit.INSTALL_CUTLASS)
+        return Finding("cutlass", "broken", detail, toolkits.INSTALL_CUTLASS)
     return Finding("cutlass", "ok", f"headers and generator of {headers[0]}")
 
 

@@ -33,7 +33,7 @@ from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.kernels.call import ModuleKernel, TensorSpec
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.epilogue import Epilogue
-from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.tuning.ticket import TuningTicket
 
 
 class FusionState:
