@@ -45,6 +45,7 @@ from inductor_plugin.kernels import nvcc as toolkits
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.ops.native.source import key as launch_library
 from inductor_plugin.templates.cutlass.source import generator_reason
+from inductor_plugin.version import installed_version
 from inductor_plugin.worker.affinity import own_cores
 
 _BIG_GPU_SMS, _REMOTE_S = 68, 10.0
@@ -224,7 +225,7 @@ def triton() -> Finding:
     """Check whether Triton templates can be used."""
     if importlib.util.find_spec("triton") is None:
         return Finding("triton", "off", "not installed: no Triton templates", "pip install triton")
-    return Finding("triton", "ok", _version("triton") or "installed")
+    return Finding("triton", "ok", installed_version("triton") or "installed")
 
 
 def nvcc(option: str = "") -> Finding:
@@ -279,7 +280,7 @@ def numpy() -> Finding:
     if importlib.util.find_spec("numpy") is None:
         detail = "not installed: torch warns of it, and nvidia-cutlass counts it as needed"
         return Finding("numpy", "off", detail, "pip install numpy")
-    return Finding("numpy", "ok", _version("numpy") or "installed")
+    return Finding("numpy", "ok", installed_version("numpy") or "installed")
 
 
 def remote(url: str) -> Finding:
@@ -364,13 +365,6 @@ def _option(name: str) -> str:
         return str(getattr(Config.load(), name))
     except OptionError:  # another finding
         return ""
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _attempt(*command: str) -> str | None:
