@@ -165,7 +165,7 @@ class Fusion:
     @property
     def added(self) -> list[str]:
         """Names of the problem's inputs; of a prologue, which adds nothing to the product, those of the product."""
-        names = [node.get_name() for node in self.pending.call.nodes]
+        names = self.pending.call.names
         return names if self.prologue else [*names, *self._reads]
 
     @property

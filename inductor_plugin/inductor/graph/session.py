@@ -155,8 +155,7 @@ class Session:
             distinct.setdefault(offer.candidate_id, (offer, choice))
         offers = [offer for offer, _ in distinct.values()]
         by_id = {name: choice for name, (_, choice) in distinct.items()}
-        names = [node.get_name() for node in call.nodes]
-        check = number_check(call.problem, names, call.seeds)
+        check = number_check(call.problem, call.names, call.seeds)
         ticket = self.enqueue(
             call.problem,
             call.layout.device,
