@@ -41,24 +41,24 @@ class Kind(NamedTuple):
     dynamic: str = "no"
 
 
-AXES = (
-    ((1, 4096, 4096), (2048, 2048, 2048), (16, 64, 16384), (250, 77, 331), (0, 64, 64)),
-    ("H100", "cpu", "A100", "B200", "of no name"),
-    ("usual", "float16", "float32", "float64", "float8_e5m2"),
-    ("usual", "other order", "gaps", "opaque", "offset"),
-    ("no", "no", "no", "rows", "rows"),
-)
+SIZES = ((1, 4096, 4096), (2048, 2048, 2048), (16, 64, 16384), (250, 77, 331), (0, 64, 64))
+DEVICES = ("H100", "cpu", "A100", "B200", "of no name")
+DTYPES = ("usual", "float16", "float32", "float64", "float8_e5m2")
+LAYOUTS = ("usual", "other order", "gaps", "opaque", "offset")
+DYNAMIC = ("no", "no", "no", "rows", "rows")
+AXES: tuple[Sequence[object], ...] = (SIZES, DEVICES, DTYPES, LAYOUTS, DYNAMIC)
 
 
 def kinds() -> Iterator[Kind]:
     """Yield ordinary calls of each size, then calls in which each two values of two axes meet.
 
-    Of five values on each axis 25 rows suffice, number ``first + step * second``: an orthogonal array.
+    Of five values on each axis 25 rows suffice, by lines of each slope (an orthogonal array).
     """
-    yield from (Kind(size, device) for size in AXES[0] for device in AXES[1][:2])
+    yield from (Kind(size, device) for size in SIZES for device in DEVICES[:2])
     for first, second in product(range(5), repeat=2):
-        places = (first, *((second + step * first) % 5 for step in range(4)))
-        yield Kind(*(axis[place] for axis, place in zip(AXES, places, strict=True)))
+        dtype, layout, dynamic = ((second + step * first) % 5 for step in (1, 2, 3))
+        device, rows = DEVICES[second], DYNAMIC[dynamic]
+        yield Kind(SIZES[first], device, DTYPES[dtype], LAYOUTS[layout], rows)
 
 
 def operand(size: tuple[int, ...], kind: Kind, dtype: str, *, column: bool = False) -> Operand:
