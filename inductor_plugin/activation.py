@@ -110,7 +110,7 @@ def observe(callback: Callable[[Sequence[Any]], None]) -> Generator[None]:
     If this torch does not have the hooks the plugin needs, it is never called.
 
     Args:
-        callback: Called with the tickets of a graph (`tuning.selection.TuningTicket`): ``digest`` and
+        callback: Called with the tickets of a graph (`tuning.ticket.TuningTicket`): ``digest`` and
             ``problem`` identify the call, ``verdict`` is the decision; None if there is none.
     """
     if _hooks() is None:

@@ -1,6 +1,6 @@
 """Lowers one network for a simulated GPU, with Inductor's decisions about fusions or the plugin's.
 
-Both arms have the same products, candidates and times (`fusion_cost`); they differ in
+Both arms have the same products, candidates and times (`cost`); they differ in
 `Scheduler.speedup_by_fusion` alone. Nothing is compiled and nothing runs.
 """
 
@@ -29,15 +29,15 @@ from inductor_plugin.aot.fake_device import as_target, replaced
 from inductor_plugin.aot.lower import lower_model
 from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
-from inductor_plugin.inductor.fusion import decide as lowering_fusion
+from inductor_plugin.inductor.fusion import decide
 from inductor_plugin.inductor.graph import session
 from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.call import ModuleKernel, SequenceKernel
 from inductor_plugin.tuning import runtime
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.pipeline import Pipeline
-from inductor_plugin.tuning.selection import TuningTicket
 from inductor_plugin.tuning.task import Task
+from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     Compiled,
@@ -243,7 +243,7 @@ def _observed(counts: Counts) -> Generator[None, None, None]:
                 first, second, what, why = map(str, record.args)
                 counts.refused[first, second, what] = why
 
-    logger = logging.getLogger(lowering_fusion.__name__)
+    logger = logging.getLogger(decide.__name__)
     handler, level = Refusals(), logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
@@ -281,14 +281,14 @@ def _in_place(bench: Bench, arm: Arm) -> Generator[None, None, None]:
         stack.enter_context(replaced(triton_files, "collect", _collected))
         keep = staticmethod(bench.counts.code.append)
         stack.enter_context(replaced(GraphLowering, "save_output_code", keep))
-        lowering_fusion.uninstall()
-        stack.callback(lowering_fusion.uninstall)
+        decide.uninstall()
+        stack.callback(decide.uninstall)
         scheduling = _Scheduling(bench)
         scheduling.watch(stack)
         if arm == "ours":
-            lowering_fusion.install()
+            decide.install()
         else:
-            stack.enter_context(replaced(lowering_fusion, "install", lambda: None))
+            stack.enter_context(replaced(decide, "install", lambda: None))
         most = 1 if arm == "stock" else 1000
         settings: Any = inductor_config  # untyped
         stack.enter_context(settings.patch(max_epilogue_benchmarked_choices=most))
@@ -366,18 +366,18 @@ class _Scheduling:
     def asked(self) -> Generator[None, None, None]:
         """Record the pairs that Inductor asks about, and whether they are fused."""
         scheduler: Any = Scheduler
-        decide, fuse = scheduler.speedup_by_fusion, scheduler.fuse_two_nodes
+        is_faster, fuse = scheduler.speedup_by_fusion, scheduler.fuse_two_nodes
 
         def deciding(scheduler: Any, node1: Any, node2: Any) -> Any:
             templates = [node.get_template_node() for node in (node1, node2)]
             if not any(isinstance(t, ir.MultiTemplateBuffer) for t in templates):
-                return decide(scheduler, node1, node2)
+                return is_faster(scheduler, node1, node2)
             kind = "epilogue" if templates[0] is not None else "prologue"
             self._pair = node1.get_name(), node2.get_name(), kind
             self._counts.pairs.setdefault(self._pair, False)
             product = next(t for t in templates if t is not None)
             self._counts.products[self._pair] = product.get_name()
-            return decide(scheduler, node1, node2)
+            return is_faster(scheduler, node1, node2)
 
         def fusing(scheduler: Any, node1: Any, node2: Any, *args: Any) -> Any:
             for kind in ("epilogue", "prologue"):
@@ -387,7 +387,7 @@ class _Scheduling:
             return fuse(scheduler, node1, node2, *args)
 
         with (
-            replaced(scheduler, "speedup_by_fusion", functools.wraps(decide)(deciding)),
+            replaced(scheduler, "speedup_by_fusion", functools.wraps(is_faster)(deciding)),
             replaced(scheduler, "fuse_two_nodes", fusing),
         ):
             yield

@@ -35,7 +35,8 @@ from benchmarks.harness.forced import forced_fusion
 from inductor_plugin.cache import Resources
 from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.registry import default_registry
-from inductor_plugin.tuning.selection import Selection, TuningTicket
+from inductor_plugin.tuning.selection import Selection
+from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker.jobs import Sampling
 from inductor_plugin.worker.timer import repeats_for, timer_for
 

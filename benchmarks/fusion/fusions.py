@@ -2,7 +2,7 @@
 
     python -m benchmarks.fusion.fusions [--models bert,gpt2,llama] [--settings digest,...] [--out FILE]
 
-The forward passes of BERT-base, GPT-2 small and 8 layers of Llama-3-8B (`fusion_models`) are lowered
+The forward passes of BERT-base, GPT-2 small and 8 layers of Llama-3-8B (`models`) are lowered
 for an H100 three times, with the same products, candidates and times:
 
     stock   Inductor's `speedup_by_fusion` as it is: the epilogue apart, and fused into the fastest
@@ -10,9 +10,9 @@ for an H100 three times, with the same products, candidates and times:
     all     the same with every Triton kernel, which finds the best fused kernel
     ours    the plugin's: pruned first, then `unfused` against the remaining kernels, recorded
 
-Times come from `fusion_cost`, one model for all arms, in four settings; the first counts all layers,
+Times come from `cost`, one model for all arms, in four settings; the first counts all layers,
 the others two (a further layer repeats the same kernels). Spills are not modelled: the kernels were
-compiled (`fusion_facts`). A fused kernel that spills is infinitely slow here, as Inductor assumes.
+compiled (`facts`). A fused kernel that spills is infinitely slow here, as Inductor assumes.
 
 A benchmark is counted once for each different kernel: Inductor keeps the time of a kernel's text
 (``.kernel_perf``), the plugin a record. ``asked`` counts every request of each layer. A final choice is

@@ -1,4 +1,4 @@
-"""A cache with a remote behind it: asked in the background, written to behind decisions, never waited for beyond a limit."""
+"""A cache that reads and writes a remote in the background. A read is waited for up to a limit, a write follows its decision."""
 
 from __future__ import annotations
 

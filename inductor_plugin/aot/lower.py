@@ -27,8 +27,8 @@ from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError
 from inductor_plugin.inductor.graph import session
 from inductor_plugin.inductor.hooks import compile_graph
-from inductor_plugin.tuning.selection import TuningTicket
 from inductor_plugin.tuning.task import TaskCandidate
+from inductor_plugin.tuning.ticket import TuningTicket
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ model, target ─► fake lowering ─► problems ─► candidates, ranked ─
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import platform
 import sys
@@ -15,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ from inductor_plugin.ops.native import source as sites
 from inductor_plugin.ops.native.library import reason as library_reason
 from inductor_plugin.problem.target import Target, names
 from inductor_plugin.tuning.counters import COUNTERS, Stats
-from inductor_plugin.version import __version__
+from inductor_plugin.version import __version__, installed_version
 from inductor_plugin.worker.bench_farm.fit import NodeFacts
 
 logger = logging.getLogger(__name__)
@@ -341,8 +340,8 @@ def _software(store: Store, digests: Sequence[str]) -> dict[str, str]:
         "python": ".".join(platform.python_version_tuple()[:2]),
     }
     for name in ("triton", "nvidia-cutlass"):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            software[name] = importlib.metadata.version(name)
+        if version := installed_version(name):
+            software[name] = version
     toolchains = {_entry(store, digest).key.toolchain for digest in digests}
     nvcc = sorted(
         toolchain.split(";")[0] for toolchain in toolchains if toolchain.startswith("nvcc")

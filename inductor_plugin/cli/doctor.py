@@ -41,10 +41,11 @@ from inductor_plugin.inductor.candidates.cuda import cuda_major
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.problem import UNKNOWN_GPU, known_target
 from inductor_plugin.inductor.graph.packs import host_of
-from inductor_plugin.kernels import nvcc as cuda_toolkit
+from inductor_plugin.kernels import nvcc as toolkits
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.ops.native.source import key as launch_library
 from inductor_plugin.templates.cutlass.source import generator_reason
+from inductor_plugin.version import installed_version
 from inductor_plugin.worker.affinity import own_cores
 
 _BIG_GPU_SMS, _REMOTE_S = 68, 10.0
@@ -224,7 +225,7 @@ def triton() -> Finding:
     """Check whether Triton templates can be used."""
     if importlib.util.find_spec("triton") is None:
         return Finding("triton", "off", "not installed: no Triton templates", "pip install triton")
-    return Finding("triton", "ok", _version("triton") or "installed")
+    return Finding("triton", "ok", installed_version("triton") or "installed")
 
 
 def nvcc(option: str = "") -> Finding:
@@ -234,25 +235,25 @@ def nvcc(option: str = "") -> Finding:
         option: The option ``nvcc``.
     """
     # The headers are a separate finding; any version is accepted here.
-    toolkit = cuda_toolkit.find(option, process_environment(), cuda_major(), headers=("", ()))
+    toolkit = toolkits.find(option, process_environment(), cuda_major(), headers=("", ()))
     if isinstance(toolkit, Toolkit):
         return Finding("nvcc", "ok", f"{toolkit.version} ({toolkit.nvcc}, from {toolkit.origin})")
     # An old nvcc that is not requested needs no repair.
-    requested = option or cuda_toolkit.package_folders("cutlass_library")
+    requested = option or toolkits.package_folders("cutlass_library")
     state: State = "broken" if requested and not toolkit.missing else "off"
     return Finding("nvcc", state, f"no CUTLASS kernels: {toolkit.what}", toolkit.remedy)
 
 
 def cutlass() -> Finding:
     """Check whether CUTLASS kernels can be generated: nvidia-cutlass, its version, its generator."""
-    headers = cuda_toolkit.cutlass_headers()
+    headers = toolkits.cutlass_headers()
     if isinstance(headers, NoToolkit):
         state: State = "off" if headers.missing else "broken"
         return Finding("cutlass", state, f"no CUTLASS kernels: {headers.what}", headers.remedy)
     reason = generator_reason()
     if reason is not None:
         detail = f"no CUTLASS kernels: {reason}"
-        return Finding("cutlass", "broken", detail, cuda_toolkit.INSTALL_CUTLASS)
+        return Finding("cutlass", "broken", detail, toolkits.INSTALL_CUTLASS)
     return Finding("cutlass", "ok", f"headers and generator of {headers[0]}")
 
 
@@ -279,7 +280,7 @@ def numpy() -> Finding:
     if importlib.util.find_spec("numpy") is None:
         detail = "not installed: torch warns of it, and nvidia-cutlass counts it as needed"
         return Finding("numpy", "off", detail, "pip install numpy")
-    return Finding("numpy", "ok", _version("numpy") or "installed")
+    return Finding("numpy", "ok", installed_version("numpy") or "installed")
 
 
 def remote(url: str) -> Finding:
@@ -364,13 +365,6 @@ def _option(name: str) -> str:
         return str(getattr(Config.load(), name))
     except OptionError:  # another finding
         return ""
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _attempt(*command: str) -> str | None:

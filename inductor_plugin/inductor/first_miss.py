@@ -30,7 +30,7 @@ def install() -> None:
 
     @functools.wraps(stock)
     def compiled(*arguments: Any, **keywords: Any) -> Any:
-        # What the graph before has left: not each is stored, nor does each have products.
+        # The state of the graph before, which is still there if that graph was not stored, or had no products.
         unstored.mark_due(None)
         stored.forget_decisions()
         hooks = None if active_config() is None else _lowering_hooks()

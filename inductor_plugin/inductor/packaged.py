@@ -100,7 +100,7 @@ def write_call_or(
     wrapper.writeline(f"if (!{site}({{{', '.join(operands)}}}, {name})) {{")
     loaded = wrapper.custom_op_wrapper_loaded
     instead()
-    wrapper.custom_op_wrapper_loaded = loaded  # what is loaded in this block is not known behind it
+    wrapper.custom_op_wrapper_loaded = loaded  # what this block declares ends with it
     wrapper.writeline("}")
 
 

@@ -90,7 +90,7 @@ def call_of(problem: Mapping[str, Any], operands: Sequence[OperandText]) -> Call
     """Return the call of a problem's fields without its epilogue.
 
     Raises:
-        Refused: It cannot be written.
+        NotReproducible: It cannot be written.
         KeyError: The record lacks an argument.
         ValueError: An argument is not one that may become code (`code`).
         SyntaxError: An argument is no Python.

@@ -155,7 +155,7 @@ def _rebuilt(record: Record, inputs: Sequence[OperandText]) -> str:
     """Return the part of a script that makes the call.
 
     Raises:
-        Refused: It cannot be rebuilt.
+        NotReproducible: It cannot be rebuilt.
         NotReplayableError: Its epilogue cannot.
     """
     if record.op == GRAPH:
@@ -206,7 +206,7 @@ def _epilogue_of(record: Record) -> ParsedEpilogue | None:
     """Return the epilogue of a record, if it has one.
 
     Raises:
-        Refused: The record does not keep it.
+        NotReproducible: The record does not keep it.
         ValueError: Its text is damaged.
     """
     if not record.problem.get("epilogue"):

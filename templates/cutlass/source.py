@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import re
 from pathlib import Path
@@ -22,6 +21,7 @@ from inductor_plugin.templates.cutlass.epilogue import ELEMENT_TYPES, CppEpilogu
 from inductor_plugin.templates.cutlass.evt_source import checks, evt_epilogue
 from inductor_plugin.templates.cutlass.limits import SM80_WARPS, unbuildable
 from inductor_plugin.templates.cutlass.source_folder import KEPT, digest_of, filled
+from inductor_plugin.version import installed_version
 
 _SOURCE = Path(__file__).resolve().parent / "source"
 
@@ -95,10 +95,7 @@ def generator_reason() -> str | None:
 
 def _installed_version() -> str:
     """Return the version of nvidia-cutlass; empty for a cutlass_library from elsewhere."""
-    try:
-        return importlib.metadata.version("nvidia-cutlass")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return installed_version("nvidia-cutlass") or ""
 
 
 def source(config: GemmConfig) -> str:

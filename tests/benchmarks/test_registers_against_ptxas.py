@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.fusion import prediction
+from benchmarks.fusion import prediction, pruning
 from benchmarks.fusion.prediction import OUT, Row, Taken, epilogue_of, kept, rows_of, summaries
 from inductor_plugin.cost.prune import predict
 from inductor_plugin.problem.target import target
@@ -24,6 +24,13 @@ def store() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def rows(store: dict[str, Any]) -> list[Row]:
     return rows_of(store)
+
+
+@pytest.mark.parametrize("table", [prediction.OUT, pruning.OUT], ids=lambda path: path.stem)
+def test_the_tables_are_of_the_templates_of_today(table: Path) -> None:
+    """Else the compiled numbers are compared with nothing: run the table's command again."""
+    parsed = json.loads(table.read_text(encoding="utf-8"))
+    assert parsed["made_by"]["templates"] == prediction.versions()["templates"]
 
 
 def test_the_committed_table_is_what_is_foretold_now(

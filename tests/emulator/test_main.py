@@ -11,8 +11,8 @@ from inductor_plugin.cache import Record, open_store
 from inductor_plugin.errors import CacheError
 from tests.emulator.__main__ import chosen_name, main
 from tests.emulator.kernels.recorded import PREFIX
-from tests.emulator.kernels.test_recorded import PROBLEMS, first
 from tests.support.cache.records import decision, measured, record
+from tests.support.emulator.products import PROBLEMS, first
 
 SLOW, FAST = f"{PREFIX}slow", f"{PREFIX}fast"
 

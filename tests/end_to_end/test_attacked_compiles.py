@@ -26,11 +26,11 @@ import torch
 
 from inductor_plugin.cache import digest_of, open_store
 from inductor_plugin.tuning.holder import holder_pid
-from tests.end_to_end.test_words import warnings_in
 from tests.support.candidates.providers import offered
 from tests.support.compile import compiled, fresh
 from tests.support.fakes.tasks import problem
 from tests.support.repository import REPOSITORY
+from tests.support.warned import warnings_in
 
 __all__ = ["fresh"]  # the fixture
 

@@ -24,9 +24,9 @@ from inductor_plugin.cache import Pack, digest_of, document, open_store
 from inductor_plugin.cache.pack import dump_pack
 from inductor_plugin.cache.record import to_fields
 from inductor_plugin.cli import main
-from tests.repro import test_injection
-from tests.repro.test_injection import OPERAND
 from tests.support.cache import archives
+from tests.support.cache.calls import OPERAND
+from tests.support.cache.calls import fused as fused_record
 from tests.support.cache.records import (
     ENVIRONMENT,
     decision,
@@ -160,7 +160,7 @@ INJECTIONS: dict[str, dict[str, Any]] = {
 def injected() -> dict[str, dict[str, Any]]:
     """Return the fields of a record with code in it, by where the code stands."""
     base = to_fields(replace(record(measured("a")), describe="mm(2x2, 2x2)", **product()))
-    fused = to_fields(test_injection.fused())
+    fused = to_fields(fused_record())
     assert fused["epilogue"]["step 3"].endswith("= float16")
     fused["epilogue"]["step 3"] = f"to_dtype 2 = float32).add(0 if {MARK} else 1"
     return {"epilogue": fused, **{name: {**base, **odd} for name, odd in INJECTIONS.items()}}

@@ -24,13 +24,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from inductor_plugin.cache import open_store
 from inductor_plugin.cli import main
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.end_to_end.test_words import warnings_in
 from tests.support.cache.records import kernel_key, put_library, record
 from tests.support.candidates import wrong_in_process
 from tests.support.candidates.providers import offered
 from tests.support.cli.command import answer_of, filled, key, run
 from tests.support.compile import Spent, compiled, fresh
 from tests.support.repository import REPOSITORY
+from tests.support.warned import warnings_in
 
 __all__ = ["fresh"]  # the fixture
 

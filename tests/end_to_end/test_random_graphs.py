@@ -113,7 +113,7 @@ class Bench(Lab):
             )
         try:
             return bench_child.screen(replace(job, sampling=_ONCE), lambda event: None)
-        except Exception as error:  # noqa: BLE001  the border that `worker_main` has
+        except Exception as error:  # noqa: BLE001  the border to a candidate, as `serve` of the worker has
             return Outcome(candidate.candidate_id, "raised", str(error))
 
 

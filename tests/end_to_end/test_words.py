@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -14,19 +13,11 @@ import torch
 from inductor_plugin.cache import open_store
 from tests.support.candidates.providers import offered
 from tests.support.compile import compiled, fresh
-from tests.support.warned import forget
+from tests.support.warned import forget, warnings_in
 
 pytestmark = pytest.mark.compat
 
 __all__ = ["fresh"]  # the fixture
-
-
-def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [
-        record.getMessage()
-        for record in caplog.records
-        if record.levelno >= logging.WARNING and record.name.startswith("inductor_plugin")
-    ]
 
 
 def test_where_nothing_can_be_tuned_one_hint_says_why(

@@ -72,6 +72,7 @@ def test_options_made_before_disable_do_nothing(cache_dir: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.claim
 def test_a_compiled_graph_out_of_inductors_cache_imports_what_it_calls(
     cache_dir: Path, tmp_path: Path
 ) -> None:

@@ -6,23 +6,9 @@ import pytest
 
 from inductor_plugin.kernels import nvcc as cuda_toolkit
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit, ToolkitPlace
+from tests.support.cutlass.toolkit import toolkit_at
 
 HEADERS = ("4.2.0", ("/cutlass/include", "/cutlass/util"))
-
-
-def toolkit_at(root: Path, *, lib: str = "lib64", cccl: bool = True, major: int = 13) -> Path:
-    """Make the files of a toolkit that nobody can run; return its nvcc."""
-    nvcc = root / "bin" / "nvcc"
-    nvcc.parent.mkdir(parents=True)
-    nvcc.write_text("#!/bin/sh\n")
-    nvcc.chmod(0o755)
-    (root / "include").mkdir()
-    (root / "include" / "cuda_runtime.h").touch()
-    if cccl:
-        (root / "include" / "cccl" / "cuda" / "std").mkdir(parents=True)
-    (root / lib).mkdir()
-    (root / lib / f"libcudart.so.{major}").touch()
-    return nvcc
 
 
 def test_places_come_in_the_documented_order(tmp_path: Path) -> None:

@@ -250,6 +250,19 @@ def test_a_bad_option_is_raised_by_every_compile_until_it_is_corrected(
     assert inductor.compile_fx("graph") == ("stock", "graph")
 
 
+def test_disable_takes_the_refusal_away(
+    inductor: Inductor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_with(monkeypatch, OptionError("variable X is 17; use text"))
+    activation.enable_at_first_compile(inductor)
+    taken = inductor.compile_fx
+    with pytest.raises(OptionError):
+        taken("graph")
+    activation.disable()
+    assert inductor.compile_fx is inductor.stock
+    assert taken("graph") == ("stock", "graph")
+
+
 def test_any_other_failure_is_one_warning_and_leaves_the_stock_function(
     inductor: Inductor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

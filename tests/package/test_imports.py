@@ -6,6 +6,7 @@ And the layers of the emulator. That the product imports none of it is a contrac
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,51 @@ def test_tests_and_benchmarks_share_what_is_there_for_both(repository: Path) -> 
 )
 def test_the_rule_is_held(module: str, text: str, allowed: bool) -> None:
     assert (forbidden(module, text) == []) == allowed
+
+
+TESTED_TESTS = "tests.gpu.harness"
+"""What is tested there is the tests that need a GPU, without one."""
+
+
+_MAY_NAME_TEST_FILE = re.compile(
+    r"\b(?:from|import) tests[\w.]*\.test_|\bfrom tests[\w.]* import (?:\([^)]*|[^\n]*)\btest_"
+)
+"""To parse all files takes 5 s."""
+
+
+def of_test_files(module: str, text: str) -> list[str]:
+    """Return what a module imports of files of tests, one line each."""
+    if inside(module, TESTED_TESTS) or not _MAY_NAME_TEST_FILE.search(text):
+        return []
+    return [
+        f"{module} imports {name}"
+        for name in imported(text)
+        if inside(name, "tests") and any(part.startswith("test_") for part in name.split("."))
+    ]
+
+
+def test_what_tests_share_is_in_no_file_of_tests(repository: Path) -> None:
+    wrong: list[str] = []
+    for path in sorted(repository.glob("tests/**/*.py")):
+        module = ".".join(path.relative_to(repository).with_suffix("").parts)
+        wrong += of_test_files(module, path.read_text(encoding="utf-8"))
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "allowed"),
+    [
+        ("tests.worker.test_turn", "from tests.worker.test_timer import sampling", False),
+        ("tests.worker.test_turn", "def f():\n    from tests.worker import test_timer", False),
+        ("tests.worker.test_turn", "from tests.worker import (\n    a,\n    test_timer)", False),
+        ("tests.worker.test_turn", "import tests.worker.test_timer", False),
+        ("tests.worker.test_turn", "from tests.support.worker.sampling import sampling", True),
+        ("tests.worker.test_turn", "import torch.testing._internal.test_module", True),
+        ("tests.gpu.harness.test_fused", "from tests.gpu.test_fused import root", True),
+    ],
+)
+def test_an_import_of_a_test_file_is_seen(module: str, text: str, allowed: bool) -> None:
+    assert (of_test_files(module, text) == []) == allowed
 
 
 EMULATOR = (

@@ -17,6 +17,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 import inductor_plugin
 from docs.generate import results_table, with_options, with_results
+from inductor_plugin.version import installed_version
 from tests.support.distribution import FOLDERS, build, check_provenance, copy_sources
 
 MAX_FILE_LINES = 400
@@ -121,6 +122,17 @@ def test_a_wheel_of_unknown_sources_names_no_commit(wheel: Path) -> None:
 def test_the_version_is_the_same_in_code_and_metadata(repository: Path):
     text = (repository / "pyproject.toml").read_text(encoding="utf-8")
     assert f'\nversion = "{inductor_plugin.__version__}"\n' in text
+
+
+def test_the_version_of_a_package_is_that_of_its_first_name_that_is_installed() -> None:
+    assert installed_version("no-package-of-this-name", "pytest", "ruff") == pytest.__version__
+    assert installed_version("no-package-of-this-name") is None
+
+
+def test_one_module_asks_for_the_versions_of_packages(repository: Path) -> None:
+    asking = {name for name, text in sources(repository) if "PackageNotFoundError" in text}
+    of_a_file = "inductor_plugin/cli/output/versions.py"  # the commit in the plugin's own wheel
+    assert asking == {"inductor_plugin/version.py", of_a_file}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -25,7 +25,7 @@ from inductor_plugin.inductor.graph.session import OBSERVERS
 from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.problem.epilogue_text import load
 from inductor_plugin.repro.script import script
-from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.tuning.ticket import TuningTicket
 from tests.support.cli.command import answer_of
 from tests.support.fusion_lab import APART, FUSED, A, B, C, activated
 from tests.support.lowering import Arg, Lab

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import sys
 import time
 from collections.abc import Generator
 from dataclasses import replace
@@ -16,7 +15,6 @@ from inductor_plugin.errors import WorkerError
 from inductor_plugin.kernels.call import (
     CppKernel,
     ExternKernel,
-    OpKernel,
     RequestKernel,
     TensorSpec,
 )
@@ -39,36 +37,17 @@ from inductor_plugin.worker.jobs import (
     Sampling,
     ScreenJob,
     Status,
-    WorkerSettings,
 )
 from tests.support.candidates import faults
 from tests.support.candidates.operands import tensor
 from tests.support.fakes.nodes import FakeBenchCluster, bench_on
 from tests.support.fakes.waiting import wait_idle
-from tests.support.repository import REPOSITORY
+from tests.support.worker.benched import LIBRARY, SETTINGS, A, B, C, candidate
 
 SLOW = pytest.mark.slow
-SETTINGS = WorkerSettings(
-    sys_path=(str(REPOSITORY), *sys.path),
-    kind="bench",
-    threads=3,
-    memory_bytes=faults.MEMORY_BYTES,
-    allow_tf32=True,
-    float32_precision="medium",
-    deterministic=True,
-)
 QUICK = Sampling(warmup=1, samples=3, min_sample_ms=0.05, max_total_s=5.0, cold_cache=False)
 TOLERANCE = 1e-4
 CHECK = NumberCheck(Tolerance(TOLERANCE, TOLERANCE))
-
-
-A, B, C = tensor(16, 32, seed=1), tensor(32, 8, seed=2), tensor(16, 8)
-LIBRARY = BenchCandidate("library-mm", ExternKernel("mm"), (A, B), C, 20.0)
-
-
-def candidate(fault: str, timeout_s: float = 20.0) -> BenchCandidate:
-    kernel = OpKernel(f"faults::{fault}", imports=("tests.support.candidates.faults",))
-    return BenchCandidate(fault, kernel, (A, B), C, timeout_s)
 
 
 def job(competitor: BenchCandidate, library: BenchCandidate | None = LIBRARY) -> ScreenJob:

@@ -17,7 +17,7 @@ from inductor_plugin.worker import cuda_timer
 from inductor_plugin.worker.cuda_timer import CudaTimer, uuid_of
 from inductor_plugin.worker.nvml import Reading
 from inductor_plugin.worker.timer import release_timers, take_samples, timer_for
-from tests.worker.test_timer import sampling
+from tests.support.worker.sampling import sampling
 
 FLUSH_S = 65e-6
 

@@ -16,25 +16,7 @@ from inductor_plugin.worker.jobs import CallJob
 from inductor_plugin.worker.process import WorkerProcess
 from inductor_plugin.worker.switches import SWITCHES, Switch
 from tests.support.repository import REPOSITORY
-
-_OTHERS = {
-    "blas_library": "cublaslt",
-    "cudnn_benchmark_limit": 3,
-    "cudnn_depthwise_kernel": "native",
-    "sdpa_priority": "0 1 2 3 4",
-    "sm_carveout": 8,
-}
-SETTABLE = tuple(
-    switch for switch in SWITCHES if switch.name not in ("flash_attention", "cublaslt_workspace")
-)
-"""All but those that need a package or a GPU; see test_switches_of_torch."""
-
-
-def other(switch: Switch) -> object:
-    """Return a value that is not the default."""
-    if isinstance(switch.default, bool):
-        return not switch.default
-    return _OTHERS.get(switch.name, 3 << 20)
+from tests.support.worker.switches import SETTABLE, other
 
 
 @pytest.fixture(autouse=True)

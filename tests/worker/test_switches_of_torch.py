@@ -20,7 +20,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.tuning.environment import numerics, worker_settings
 from inductor_plugin.worker.jobs import WorkerSettings
 from inductor_plugin.worker.switches import SWITCHES, Switch, apply, differing
-from tests.worker.test_switches import SETTABLE, other
+from tests.support.worker.switches import SETTABLE, other
 
 pytestmark = [
     pytest.mark.compat,

@@ -13,7 +13,7 @@ from inductor_plugin.errors import KernelError
 from inductor_plugin.worker import cpu_timer
 from inductor_plugin.worker import timer as measure
 from inductor_plugin.worker.failure import one_line, status_of
-from inductor_plugin.worker.jobs import Sampling
+from tests.support.worker.sampling import sampling
 
 
 class FakeTimer:
@@ -48,11 +48,6 @@ class FakeTimer:
         call()
         self.disturbed = next(self._disturbed, False)
         return self.call_ms
-
-
-def sampling(**changes: float) -> Sampling:
-    values = {"warmup": 2, "samples": 4, "min_sample_ms": 1.0, "max_total_s": 10.0}
-    return Sampling(**(values | {"cold_cache": False} | changes))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ from inductor_plugin.worker.jobs import Event, FinalJob, ScreenJob
 from inductor_plugin.worker.turn import Turn, folder_in, taken_over_us, turn
 from tests.support.fakes.waiting import until
 from tests.support.repository import REPOSITORY
-from tests.worker.child.test_bench import GOOD as MEASURED
-from tests.worker.child.test_bench import ONCE
+from tests.support.worker.benched import GOOD as MEASURED
+from tests.support.worker.benched import ONCE
 
 HOLD = """
 import sys, time

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from inductor_plugin.cache.report import printable
 from inductor_plugin.config import process_environment
-from inductor_plugin.version import __version__
+from inductor_plugin.version import __version__, installed_version
 
 _PACKAGES = {
     "torch": ("torch",),
@@ -33,7 +33,10 @@ def versions_text() -> str:
     """Return the plugin's version on the first line, and what it works with on the others."""
     rows = [("commit", commit)] if (commit := _commit()) else []
     rows += [("Python", platform.python_version())]
-    rows += [(name, _installed(*packages)) for name, packages in _PACKAGES.items()]
+    rows += [
+        (name, installed_version(*packages) or "not installed")
+        for name, packages in _PACKAGES.items()
+    ]
     rows += [(name, _compiler(path)) for name in _COMPILERS if (path := shutil.which(name))]
     lines = [f"{name + ':':<12}{text}" for name, text in rows]
     return "\n".join([f"{_NAME} {__version__}", *lines])
@@ -41,7 +44,7 @@ def versions_text() -> str:
 
 def _commit() -> str:
     """Return the commit that the installed wheel says it was built from, empty if it says none, as an editable one."""
-    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415  as in `_installed`
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415  as in `installed_version`
 
     with suppress(
         PackageNotFoundError, OSError, ValueError, LookupError, TypeError, AttributeError
@@ -84,13 +87,3 @@ def _version_in(text: str) -> str | None:
     """Return the version in what a tool says of itself; None if there is none."""
     matches = (re.search(form, text) for form in _FORMS)
     return next((printable(match[1].rstrip(".")) for match in matches if match), None)
-
-
-def _installed(*names: str) -> str:
-    # importlib.metadata takes 40 ms to import, and no other verb needs it.
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-    for name in names:
-        with suppress(PackageNotFoundError):
-            return version(name)
-    return "not installed"

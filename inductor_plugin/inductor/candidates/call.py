@@ -56,6 +56,11 @@ class AutotuneCall:
         return Operands(self.nodes, self.layout, self.input_gen_fns, self.files, bias)
 
     @property
+    def names(self) -> list[str]:
+        """Names of the inputs; one that is given twice is there twice."""
+        return [node.get_name() for node in self.nodes]
+
+    @property
     def seeds(self) -> dict[str, int]:
         """Seed of each input by name."""
         return self.operands.seeds

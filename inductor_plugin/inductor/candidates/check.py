@@ -86,8 +86,7 @@ def _end(call: AutotuneCall, sizes: dict[Any, int], pairs: tuple[tuple[int, int]
     with compat.at_sizes(sizes):
         there = call.at_other_sizes()
         after = (*there.operands.views, *there.operands.bases)
-        names = [node.get_name() for node in call.nodes]
-        check = number_check(there.problem, names, call.seeds)
+        check = number_check(there.problem, call.names, call.seeds)
         output = there.operands.output
     plain = {a: b for a, b in zip(before, after, strict=True) if a.file is None}
     return SizeEnd(pairs, tuple(plain.items()), (measured.output, output), check)

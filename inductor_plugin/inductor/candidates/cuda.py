@@ -32,6 +32,11 @@ from inductor_plugin.templates.cutlass.source import generator_reason
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.tuning.task import CppBuild
 
+logger = logging.getLogger(__name__)
+
+_WARNED: set[str] = set()
+_GUARD = threading.Lock()
+
 NVCC_BYTES = 6 << 30
 """Memory of one nvcc: 3.3 GB for one CUTLASS kernel, 5.8 GB for eight in a unit."""
 
@@ -131,15 +136,6 @@ def _config_text(source: CudaSource) -> str:
 def _call_of(source: CudaSource, build: CppBuild) -> OpKernel:
     name = f"{unique_symbol(build.source)}@{build.key.digest}"
     return OpKernel(source.op, (name, *source.arguments), imports_of(source.op, source.imports))
-
-
-logger = logging.getLogger(__name__)
-
-
-_WARNED: set[str] = set()
-
-
-_GUARD = threading.Lock()
 
 
 def obstacle(nvcc: str) -> str | None:

@@ -19,10 +19,15 @@ from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.cuda import at
 from inductor_plugin.inductor.candidates.decompose_k import FAMILY, parts_of
 from inductor_plugin.inductor.candidates.template_choice import OFFERED_BY, TemplateChoice
-from inductor_plugin.inductor.facts import toolchain as lowering_toolchain
 from inductor_plugin.inductor.facts.operands import Operands, output_tensor, sizes_kept
 from inductor_plugin.inductor.facts.problem import constant
-from inductor_plugin.inductor.facts.toolchain import with_header
+from inductor_plugin.inductor.facts.toolchain import (
+    triton_kernel_key,
+    triton_target,
+    triton_variables,
+    with_header,
+    without_device_index,
+)
 from inductor_plugin.kernels.call import (
     CppKernel,
     ExternKernel,
@@ -283,12 +288,10 @@ def _cpp_inputs(choice: Any, call: AutotuneCall) -> list[TensorSpec]:
 
 def _triton_candidate(identity: CandidateId, choice: Any, call: AutotuneCall) -> TaskCandidate:
     request = choice.bmreq
-    environment = lowering_toolchain.triton_variables(call.layout.device)
-    target = lowering_toolchain.triton_target(call.layout.device)
+    environment = triton_variables(call.layout.device)
+    target = triton_target(call.layout.device)
     inputs, output = call.operands.distinct_bases, call.operands.output
-    key = lowering_toolchain.triton_kernel_key(
-        identity.name, _triton_key(choice), request.kernel_name, target
-    )
+    key = triton_kernel_key(identity.name, _triton_key(choice), request.kernel_name, target)
     kernel = RequestKernel(pickle.dumps(request), environment, request.module_path, key.digest)
     build = TritonCompileJob(
         key=request.module_cache_key,
@@ -319,7 +322,7 @@ def _triton_key(choice: Any) -> str:
     the second GPU of a machine, or a compile ahead of time, would tune everything again.
     """
     source = _source_at(choice.bmreq.module_path)
-    return lowering_toolchain.without_device_index(_INDUCTOR_META.sub("", source))
+    return without_device_index(_INDUCTOR_META.sub("", source))
 
 
 def _template_candidate(

@@ -42,7 +42,7 @@ def function_of(nodes: Iterable[Any]) -> str:
 
 
 def qualified(lines: Sequence[str], line: int, name: str) -> str:
-    """Return a function's name behind that of its class, as its source has it; the name alone where that does not tell. Pure.
+    """Return a function's name with that of its class before it (``Class.name``); the name alone where the source shows no class. Pure.
 
     Args:
         lines: The source.

@@ -1,4 +1,4 @@
-"""Inductor's IR nodes as a `Problem` and as operands for the benchmark worker."""
+"""Inductor's IR nodes as a `Problem`."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from inductor_plugin.problem.epilogue_text import dump
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.ranks.agreed import LIBRARY, warn_not_offered
-from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker.devices.lookup import uuid_of
 from inductor_plugin.worker.turn import turn
 

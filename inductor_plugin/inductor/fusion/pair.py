@@ -33,7 +33,7 @@ from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.kernels.call import ModuleKernel, TensorSpec
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.epilogue import Epilogue
-from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.tuning.ticket import TuningTicket
 
 
 class FusionState:
@@ -165,7 +165,7 @@ class Fusion:
     @property
     def added(self) -> list[str]:
         """Names of the problem's inputs; of a prologue, which adds nothing to the product, those of the product."""
-        names = [node.get_name() for node in self.pending.call.nodes]
+        names = self.pending.call.names
         return names if self.prologue else [*names, *self._reads]
 
     @property

@@ -15,7 +15,7 @@ from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 
-from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.tuning.ticket import TuningTicket
 
 _KEY_DIGITS = 12
 """Digits of a digest in a key; `inductor-plugin ls` shows no more."""
@@ -42,7 +42,7 @@ class CallWriter(Protocol):
     """Writes something around the call of each chosen kernel."""
 
     def before(self, scheduler: Any, nodes: Sequence[Any], chosen: Chosen) -> Callable[[], None]:
-        """Write what comes before a call, and return what writes the rest behind it.
+        """Write what comes before a call, and return the function that writes what comes after it.
 
         Args:
             scheduler: The graph's scheduler.
@@ -146,7 +146,7 @@ class ChosenKernels:
         return output_node
 
     def _before(self, scheduler: Any, nodes: Sequence[Any]) -> list[Callable[[], None]]:
-        """Write what comes before a kernel, and return what writes the rest behind it."""
+        """Write what comes before a kernel, and return the functions that write what comes after it."""
         flat = [inner for node in nodes for inner in node.get_nodes()]
         chosen = next(filter(None, (self._chosen(node.node) for node in flat)), None)
         if chosen is None:

@@ -31,12 +31,12 @@ class RangeWriter:
         self._written: set[str] = set()
 
     def before(self, scheduler: Any, nodes: Sequence[Any], chosen: Chosen) -> Callable[[], None]:
-        """Return what writes the range of the kernel that is called from here on."""
+        """Return the function that writes the range, once the call of the kernel is written."""
         del scheduler
         wrapper: Any = V.graph.wrapper_code
         first = len(wrapper.lines)
 
-        def behind() -> None:
+        def write_range() -> None:
             if any(isinstance(node.node, ir.MultiOutput) for node in nodes):
                 return  # a result of a call that has its range
             called = range(first, len(wrapper.lines))
@@ -53,7 +53,7 @@ class RangeWriter:
                 arguments = f"globals(), {kernel!r}, {label(chosen)!r}"
                 _at_the_end(wrapper, kernel, f"{ranges.KernelRange.__name__}({arguments})")
 
-        return behind
+        return write_range
 
 
 def are_written(graph: GraphLowering) -> bool:
@@ -73,7 +73,7 @@ def label(chosen: Chosen) -> str:
 
 
 def _at_the_end(wrapper: Any, name: str, value: str) -> None:
-    """Write a range behind the functions of the module: by then its kernels are compiled and loaded."""
+    """Write a range after the functions of the module: by then its kernels are compiled and loaded."""
     wrapper.add_import_once(f"import {_MODULE}")
     while (parent := getattr(wrapper, "parent_wrapper", None)) is not None:
         wrapper = parent  # a partition or a subgraph is a function of the module

@@ -14,7 +14,7 @@ from inductor_plugin.cache import Store
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
 from inductor_plugin.tuning.report.miss import Miss, explained
-from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.tuning.ticket import TuningTicket
 
 logger = logging.getLogger(__name__)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import platform
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.inductor.candidates.cuda import cuda_major
 from inductor_plugin.problem.target import Target
 from inductor_plugin.tuning.runtime import RUNTIME
+from inductor_plugin.version import installed_version
 
 if TYPE_CHECKING:
     from inductor_plugin.cache.transfer.installed import Host
@@ -44,9 +43,7 @@ def host_of(gpu: Target) -> Host:
     """Return what a pack has to match in this process and on this machine."""
     from inductor_plugin.cache.transfer.installed import Host  # noqa: PLC0415  8 ms that a compile for a CPU does not need
 
-    triton = ""
-    with suppress(importlib.metadata.PackageNotFoundError):
-        triton = importlib.metadata.version("triton")
+    triton = installed_version("triton") or ""
     python = ".".join(platform.python_version_tuple()[:2])
     return Host(gpu.arch, cuda_major(), platform.machine(), str(torch.__version__), triton, python)
 

@@ -13,7 +13,7 @@ from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.layouts import Layouts
 from inductor_plugin.inductor.candidates.offers import is_library
 from inductor_plugin.tuning.decision import guarded
-from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.tuning.ticket import TuningTicket
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from inductor_plugin.inductor.graph.report import kind_of, with_contexts
 from inductor_plugin.tuning.ranks.job import rank_here
 from inductor_plugin.tuning.report.table import spent_on
 from inductor_plugin.tuning.runtime import DeviceContext
-from inductor_plugin.tuning.selection import Selection, TuningTicket
+from inductor_plugin.tuning.selection import Selection
+from inductor_plugin.tuning.ticket import TuningTicket
 
 logger = logging.getLogger(__name__)
 

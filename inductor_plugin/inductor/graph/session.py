@@ -63,8 +63,9 @@ from inductor_plugin.tuning.ranks.agreed import Agreed
 from inductor_plugin.tuning.ranks.ledger import LEDGER
 from inductor_plugin.tuning.refusal import remember
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
-from inductor_plugin.tuning.selection import Selection, TuningTicket
+from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import problem_digest
+from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker.devices.lookup import is_nvidia, known
 
 OBSERVERS: list[Callable[[Sequence[TuningTicket]], None]] = []
@@ -154,8 +155,7 @@ class Session:
             distinct.setdefault(offer.candidate_id, (offer, choice))
         offers = [offer for offer, _ in distinct.values()]
         by_id = {name: choice for name, (_, choice) in distinct.items()}
-        names = [node.get_name() for node in call.nodes]
-        check = number_check(call.problem, names, call.seeds)
+        check = number_check(call.problem, call.names, call.seeds)
         ticket = self.enqueue(
             call.problem,
             call.layout.device,

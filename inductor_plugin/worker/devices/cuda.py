@@ -6,13 +6,13 @@ import functools
 import importlib
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from inductor_plugin.device import Device, Json
+from inductor_plugin.version import installed_version
 from inductor_plugin.worker import switches
 from inductor_plugin.worker.cuda_timer import CudaTimer, uuid_of
 from inductor_plugin.worker.occupancy import why_scarce
@@ -42,9 +42,9 @@ def versions() -> Mapping[str, Any]:
         "cuda": str(torch.version.cuda),
         "cudnn": torch.backends.cudnn.version(),
         "driver": _driver(),
-        "cublas": _installed("nvidia-cublas", "nvidia-cublas-cu12"),
-        "triton": _installed("triton", "pytorch-triton"),
-        "cutlass": _installed("nvidia-cutlass"),
+        "cublas": installed_version("nvidia-cublas", "nvidia-cublas-cu12") or "none",
+        "triton": installed_version("triton", "pytorch-triton") or "none",
+        "cutlass": installed_version("nvidia-cutlass") or "none",
     }
 
 
@@ -100,16 +100,6 @@ def start(device: str) -> None:
     # Triton's launcher allocates scratch memory of TMA on the current device (torch 2.11, CachingAutotuner.run).
     torch.cuda.set_device(device)
     torch.cuda.synchronize()
-
-
-def _installed(*names: str) -> str:
-    # importlib.metadata takes 40 ms to import and is needed on CUDA machines only.
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-    for name in names:
-        with suppress(PackageNotFoundError):
-            return version(name)
-    return "none"
 
 
 def _driver() -> str:

@@ -47,7 +47,7 @@ def known(device: str) -> Device:
     """Return how a device is described.
 
     Raises:
-        DeviceError: Nobody does, or what has been registered is wrong.
+        DeviceError: Nothing describes it, or its description is wrong.
     """
     described = device_of(device)
     if described is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import itertools
 import platform
 import re
@@ -14,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from inductor_plugin.version import __version__
+from inductor_plugin.version import __version__, installed_version
 from inductor_plugin.worker.farm.places import exists, folders, is_own, is_writable, moved
 from inductor_plugin.worker.jobs import Compiled, CompileJob, CppCompileJob, TritonCompileJob
 
@@ -208,11 +207,8 @@ def _folder(job: CompileJob) -> Path | None:
 
 @functools.cache
 def _packages() -> dict[str, str]:
-    versions: dict[str, str] = {}
-    for name in _PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
+    versions = {name: installed_version(name) for name in _PACKAGES}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 @functools.cache

@@ -16,8 +16,9 @@ from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.runtime import Runtime
-from inductor_plugin.tuning.selection import Selection, TuningTicket
+from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import CppBuild
+from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker.jobs import Outcome
 from tests.support.fakes.selection import ENVIRONMENT, Rig, entries, offers, race, rig
 from tests.support.fakes.tasks import cpp_build, entry, offer

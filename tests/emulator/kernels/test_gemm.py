@@ -7,17 +7,14 @@ from dataclasses import replace
 import pytest
 
 from inductor_plugin.problem.target import target
-from inductor_plugin.templates.cutlass.config import GemmConfig
 from tests.emulator.kernels import gemm
 from tests.emulator.kernels.gemm import Case
 from tests.emulator.machine.schedule import ALL, Schedule
 from tests.emulator.runtime.runtime import Runtime
+from tests.support.emulator.products import BF16
 
 pytestmark = pytest.mark.slow
 
-BF16 = GemmConfig(
-    "sm_90a", (128, 128, 64), (2, 1, 1), "pingpong", "bf16", "bf16", "bf16", "bf16", "f32"
-)
 COOPERATIVE = replace(BF16, schedule="cooperative", cluster=(1, 1, 1), bias="row")
 SM80 = replace(
     BF16, arch="sm_80", schedule="multistage", cluster=(1, 1, 1), tile=(128, 128, 32), stages=4

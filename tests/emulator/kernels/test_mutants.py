@@ -10,11 +10,11 @@ from tests.emulator.fault import DeadlockError
 from tests.emulator.kernels import gemm
 from tests.emulator.kernels.gemm import Case
 from tests.emulator.kernels.mutants import ALL, Mutant, mutants, noticed
-from tests.emulator.kernels.test_gemm import BF16
 from tests.emulator.machine.schedule import EAGER, LATE, Schedule
 from tests.emulator.runtime.module import LoadedModule
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.snippet import module, run
+from tests.support.emulator.products import BF16
 
 CASE = Case(BF16, 259, 136, 1096, multiprocessors=2)
 """Several tiles a block, and K longer than the stages."""

@@ -9,8 +9,8 @@ import pytest
 
 from tests.emulator.fault import DeadlockError, FaultError
 from tests.emulator.machine.schedule import ALL, Schedule
-from tests.emulator.machine.test_machine import OWN, numbers
 from tests.emulator.snippet import run
+from tests.support.emulator.threads import OWN, numbers
 
 
 @pytest.mark.parametrize("schedule", ALL, ids=str)

@@ -9,17 +9,9 @@ from tests.emulator.fault import CudaError, DeadlockError, FaultError
 from tests.emulator.machine.schedule import ALL, EAGER, LATE, Schedule
 from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.snippet import evaluate, run
+from tests.support.emulator.threads import OWN, numbers
 
 EVERY = (*ALL, Schedule(ahead="random", seed=1), Schedule(late=True, ahead="random", seed=2))
-OWN = """
-  .reg .b32 %tid, %own, %x, %y; .reg .b64 %out, %at; .reg .pred %p, %q;
-  mov.u32 %tid, %tid.x; mov.u32 %x, %ctaid.x; mov.u32 %y, %ntid.x; mad.lo.u32 %own, %x, %y, %tid;
-  ld.param.u64 %out, [p0]; mad.wide.u32 %at, %own, 4, %out;
-"""
-
-
-def numbers(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    return np.zeros(count, np.uint32)
 
 
 @pytest.mark.parametrize("schedule", EVERY, ids=str)

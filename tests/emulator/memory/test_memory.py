@@ -10,9 +10,9 @@ import pytest
 
 from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import FaultError
-from tests.emulator.machine.test_machine import OWN, numbers
 from tests.emulator.memory.allowed import Allowed
 from tests.emulator.snippet import evaluate, run
+from tests.support.emulator.threads import OWN, numbers
 
 LANES: Array = np.arange(64, dtype=np.uint32)
 

@@ -1,21 +1,11 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 
 import pytest
 
 from tests.emulator.ptx.fat_binary import FatBinaryError, image_at, texts
-
-
-def entry(kind: int, payload: bytes, flags: int = 0) -> bytes:
-    head = struct.pack("<HHIQ", kind, 1, 64, len(payload)).ljust(40, b"\0")
-    return (head + struct.pack("<Q", flags)).ljust(64, b"\0") + payload
-
-
-def image(*entries: bytes) -> bytes:
-    body = b"".join(entries)
-    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+from tests.support.emulator.fat_binary import entry, image
 
 
 def test_ptx_is_found_beside_machine_code() -> None:

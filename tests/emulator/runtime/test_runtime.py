@@ -16,13 +16,13 @@ from inductor_plugin.problem.target import Target, target
 from tests.emulator.fault import CudaError, FaultError
 from tests.emulator.memory.allowed import Allowed
 from tests.emulator.ptx.syntax import PtxError
-from tests.emulator.ptx.test_fat_binary import entry, image
 from tests.emulator.runtime.devices import NAMES, Attribute, attributes, runs_on
 from tests.emulator.runtime.launch import Launch, launch
 from tests.emulator.runtime.module import LoadedModule
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.tensor import tensor_map
 from tests.emulator.threads.lanes import Shape
+from tests.support.emulator.fat_binary import entry, image
 
 KERNEL = """.version 8.7
 .target {target}

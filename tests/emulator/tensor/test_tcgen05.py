@@ -19,8 +19,8 @@ from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.launch import Launch
 from tests.emulator.snippet import run
-from tests.emulator.tensor.test_mma import values
-from tests.emulator.tensor.test_wgmma import COPY, LAYOUTS, descriptor, image, names, store
+from tests.support.emulator.matrices import values
+from tests.support.emulator.shared_memory import COPY, LAYOUTS, descriptor, image, names, store
 
 BEGIN = """
   .reg .b32 %d<32>; .reg .b32 %tmem, %a_tmem, %bar, %warp, %lanes; .reg .pred %one, %done, %first;

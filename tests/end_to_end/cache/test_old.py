@@ -45,7 +45,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.errors import PackError
 from inductor_plugin.inductor.graph.session import OBSERVERS
 from inductor_plugin.tuning.runtime import RUNTIME
-from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.tuning.ticket import TuningTicket
 from tests.fixtures.old_cache import make
 from tests.support.lowering import Lab, library_first
 from tests.support.repository import REPOSITORY
@@ -201,7 +201,7 @@ def packed_again(name: str, most: int, cache_dir: Path, out: Path) -> PackReport
 @pytest.mark.usefixtures("inductor_cache")
 @pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
 def test_an_old_pack_is_all_that_a_model_needs(tmp_path: Path, cache_dir: Path) -> None:
-    """But for the kernels of a template whose text is another since: they are compiled again."""
+    """But for the kernels of a template whose text has changed: they are compiled again."""
     file = OLD / "triton.pack"
     pack = read_pack(file)
     again = packed_again("triton", 2, cache_dir, tmp_path / "again.pack")

@@ -16,7 +16,7 @@ from inductor_plugin.cache.transfer.archive import import_archive
 from tests.gpu.cases import builds, fmha
 from tests.gpu.cases.builds import Place
 from tests.gpu.session import pack
-from tests.kernels.test_nvcc import toolkit_at
+from tests.support.cutlass.toolkit import toolkit_at
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
 

@@ -12,8 +12,9 @@ from inductor_plugin.cache import Store, open_store
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph import misses
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.selection import Selection, TuningTicket
+from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import problem_digest
+from inductor_plugin.tuning.ticket import TuningTicket
 from tests.support.cache.records import ENVIRONMENT, measured, record
 from tests.support.fakes.tasks import offer, problem
 

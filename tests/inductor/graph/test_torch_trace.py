@@ -17,7 +17,8 @@ from torch._logging import _internal as torch_logging  # pyright: ignore[reportP
 from inductor_plugin.inductor.graph import torch_trace
 from inductor_plugin.tuning.counters import Counters, Stats
 from inductor_plugin.tuning.decision import Verdict
-from inductor_plugin.tuning.selection import Selection, TuningTicket
+from inductor_plugin.tuning.selection import Selection
+from inductor_plugin.tuning.ticket import TuningTicket
 from tests.support.cache.records import measured
 from tests.support.fakes.tasks import offer, problem
 

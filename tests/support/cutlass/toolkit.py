@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -16,3 +17,18 @@ def a_toolkit() -> Toolkit:
     if not isinstance(toolkit, Toolkit):
         pytest.skip(toolkit.reason)
     return toolkit
+
+
+def toolkit_at(root: Path, *, lib: str = "lib64", cccl: bool = True, major: int = 13) -> Path:
+    """Make the files of a toolkit that nobody can run; return its nvcc."""
+    program = root / "bin" / "nvcc"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (root / "include").mkdir()
+    (root / "include" / "cuda_runtime.h").touch()
+    if cccl:
+        (root / "include" / "cccl" / "cuda" / "std").mkdir(parents=True)
+    (root / lib).mkdir()
+    (root / lib / f"libcudart.so.{major}").touch()
+    return program

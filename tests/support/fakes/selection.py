@@ -17,7 +17,8 @@ from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.pins.pin import Pin
 from inductor_plugin.tuning.pins.replay import Pins
-from inductor_plugin.tuning.selection import Selection, TuningTicket
+from inductor_plugin.tuning.selection import Selection
+from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker.jobs import Outcome, Status
 from tests.support.fakes.tasks import offer, problem
 from tests.support.fakes.workers import spread

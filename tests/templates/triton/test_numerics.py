@@ -86,6 +86,7 @@ def test_the_check_of_numbers_accepts_every_template() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.claim
 def test_odd_products_and_other_sizes_than_the_measured_are_right() -> None:
     taken = {template.name for template, _, _ in ODD}
     products = [

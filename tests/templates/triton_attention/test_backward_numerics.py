@@ -156,6 +156,7 @@ def check_graphs(wanted: Sequence[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.claim
 def test_some_of_what_inductor_generates_is_right() -> None:
     check_graphs(FEW)
 

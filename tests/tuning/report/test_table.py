@@ -9,7 +9,7 @@ from inductor_plugin.cache import Measured
 from inductor_plugin.tuning.counters import Stats
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.report.table import spent_on, summary, table
-from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.tuning.ticket import TuningTicket
 from tests.support.fakes.tasks import entry, problem, task
 
 

@@ -36,12 +36,7 @@ from inductor_plugin.worker.jobs import (
     ScreenJob,
 )
 from inductor_plugin.worker.process import WorkerProcess
-from tests.worker.test_bench_worker import LIBRARY, SETTINGS, candidate
-
-GOOD = candidate("good")
-ONCE = Sampling(
-    warmup=1, samples=1, min_sample_ms=0.0, max_total_s=60.0, cold_cache=False, retake_s=0.5
-)
+from tests.support.worker.benched import GOOD, LIBRARY, ONCE, SETTINGS
 
 
 class ScriptedTimer:

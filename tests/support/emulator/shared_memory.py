@@ -1,0 +1,108 @@
+"""Operands of tensor cores in shared memory: where elements lie, written as the PTX ISA describes it, and the PTX that puts them there."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tests.emulator.arithmetic.arrays import Array
+
+Place = Callable[[int, int, int], int]
+"""Returns the byte of an element (outer, k) with some bytes, from the operand's start."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an operand lies in shared memory, and what its descriptor says: bytes, and the number of the swizzle."""
+
+    place: Place
+    lead: int
+    stride: int
+    swizzle: int
+    turned: bool = False
+
+
+def core_matrices(outer: int, k: int, item: int) -> int:
+    """Eight rows of 16 bytes one behind the other; 128 bytes further along K, 512 further along the rows."""
+    byte = k * item
+    return outer // 8 * 512 + outer % 8 * 16 + byte // 16 * 128 + byte % 16
+
+
+def swizzle(width: int) -> Place:
+    """Rows of ``width`` bytes, whose pieces of 16 bytes are exchanged: by the address's bits 7 and up."""
+
+    def place(outer: int, k: int, item: int) -> int:
+        byte = outer * width + k * item
+        return byte ^ ((byte >> 7) % (width // 16) * 16)
+
+    return place
+
+
+def along_rows(outer: int, k: int, item: int) -> int:
+    """Of a turned operand: 64 elements of two bytes along the rows, 8 steps of K below, exchanged as above."""
+    byte = k % 8 * 128 + outer % 64 * item
+    return (byte ^ (k % 8 * 16)) + k // 8 * 1024 + outer // 64 * 4096
+
+
+LAYOUTS = {
+    "core matrices": Layout(core_matrices, 128, 512, 0),
+    "128 bytes": Layout(swizzle(128), 16, 1024, 1),
+    "64 bytes": Layout(swizzle(64), 16, 512, 2),
+    "32 bytes": Layout(swizzle(32), 16, 256, 3),
+    "turned": Layout(along_rows, 4096, 1024, 1, turned=True),
+}
+IMAGE = 16384
+
+
+def image(matrix: torch.Tensor, layout: Layout) -> Array:
+    """Return the bytes of shared memory that hold a matrix [outer, k]."""
+    raw = matrix.contiguous().view(torch.uint8).numpy().reshape(*matrix.shape, -1)
+    item = raw.shape[-1]
+    result = np.full(IMAGE, 0xEE, np.uint8)
+    for outer in range(matrix.shape[0]):
+        for k in range(matrix.shape[1]):
+            begin = layout.place(outer, k, item)
+            result[begin : begin + item] = raw[outer, k]
+    return result
+
+
+COPY = """
+  .reg .b32 %tid, %at, %end, %left, %right; .reg .b64 %from, %x, %y, %da, %db; .reg .pred %more, %keep;
+  .shared .align 1024 .b8 left[16384]; .shared .align 1024 .b8 right[16384];
+  mov.u32 %tid, %tid.x; mov.u32 %left, left; mov.u32 %right, right;
+  ld.param.u64 %from, [p0]; mad.wide.u32 %from, %tid, 16, %from;
+  mad.lo.u32 %at, %tid, 16, %left; add.u32 %end, %left, 16384;
+FIRST:
+  ld.global.v2.b64 {%x, %y}, [%from]; st.shared.v2.b64 [%at], {%x, %y};
+  add.u64 %from, %from, 2048; add.u32 %at, %at, 2048; setp.lt.u32 %more, %at, %end; @%more bra FIRST;
+  ld.param.u64 %from, [p1]; mad.wide.u32 %from, %tid, 16, %from;
+  mad.lo.u32 %at, %tid, 16, %right; add.u32 %end, %right, 16384;
+SECOND:
+  ld.global.v2.b64 {%x, %y}, [%from]; st.shared.v2.b64 [%at], {%x, %y};
+  add.u64 %from, %from, 2048; add.u32 %at, %at, 2048; setp.lt.u32 %more, %at, %end; @%more bra SECOND;
+  fence.proxy.async; bar.sync 0;
+"""
+
+
+def descriptor(register: str, address: str, layout: Layout, bits: int) -> str:
+    """Return instructions that build a descriptor; ``bits`` are its highest ones."""
+    rest = layout.lead >> 4 << 16 | layout.stride >> 4 << 32 | bits
+    return f"""
+      shr.u32 %at, {address}, 4; and.b32 %at, %at, 0x3FFF; cvt.u64.u32 {register}, %at;
+      or.b64 {register}, {register}, {rest:#x};
+    """
+
+
+def store(count: int) -> str:
+    """Return the stores of a thread's results ``%d0`` ..., side by side."""
+    lines = [f"ld.param.u64 %from, [p2]; mad.wide.u32 %from, %tid, {4 * count}, %from;"]
+    return "\n".join([*lines, *(f"st.global.b32 [%from+{4 * i}], %d{i};" for i in range(count))])
+
+
+def names(count: int) -> str:
+    return "{" + ", ".join(f"%d{i}" for i in range(count)) + "}"
