@@ -208,6 +208,7 @@ def ticket_of(winner: str | None, agreed: str | None = None) -> Any:
     verdict = SimpleNamespace(winner=winner)
     return SimpleNamespace(
         selection=SimpleNamespace(decide=lambda _: verdict),
+        problem="mm and an epilogue",
         agreed=None if agreed is None else SimpleNamespace(winner=agreed),
         offers=[
             SimpleNamespace(candidate_id="fused.a"),
@@ -223,8 +224,6 @@ def ticket_of(winner: str | None, agreed: str | None = None) -> Any:
         ("unfused.mm", None, []),
         (None, None, []),
         ("fused.a", "fused.a", ["kernel a", ("fused.a", "a")]),
-        # this rank had left that kernel out
-        ("unfused.mm", "b", ["kernel b", ("b", "b")]),
     ],
 )
 def test_the_kernel_of_the_fusion_that_won_becomes_the_products(
@@ -238,10 +237,15 @@ def test_the_kernel_of_the_fusion_that_won_becomes_the_products(
 
 
 def test_a_kernel_that_no_rank_here_can_offer_leaves_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[Any] = []
     monkeypatch.setattr(decide, "_pinned", lambda *_: (kept(), {}))
-    fusion = fusion_of()
-    assert decide._fuses(fusion, ticket_of("unfused.mm", "b"), {}) is False
-    assert fusion.done == []
+    monkeypatch.setattr(decide, "warn_not_offered", lambda *what: warned.append(what))
+    for agreed, warnings in (("b", 1), (decide.LIBRARY, 0)):
+        fusion, ticket = fusion_of(), ticket_of("unfused.mm", agreed)
+        assert decide._fuses(fusion, ticket, {}) is False
+        assert fusion.done == []
+        assert warned == [(ticket.problem, ticket.agreed)] * warnings
+        warned.clear()
 
 
 @pytest.mark.parametrize(
