@@ -133,6 +133,7 @@ def _source(
     return {
         "kind": "cache",
         "name": name,
+        "option": texts.place(source.option),
         "summary": summary_of_records(source.records).fields(),
         "holdings": [[texts.place(h.name), h.count, h.bytes] for h in source.holdings],
         "counters": dict(source.counters),
