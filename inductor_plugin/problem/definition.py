@@ -162,15 +162,17 @@ def problem_in(fields: Mapping[str, Any]) -> Problem | None:
         return None
 
 
-def _operand_in(fields: Mapping[str, Any]) -> Operand:
+def _operand_in(fields: Any) -> Operand:
     """Return an operand of a file that anyone may have written.
 
     Raises:
-        TypeError: A field is of another type than `Operand` has, or there are not as many strides as extents.
+        TypeError: They are no fields, one is of another type than `Operand` has, or there are not as many strides as extents.
     """
+    if not isinstance(fields, Mapping):
+        raise TypeError("it is no operand")
     values: dict[str, Any] = {
         name: tuple(cast("list[Any]", value)) if isinstance(value, list) else value
-        for name, value in fields.items()
+        for name, value in cast("Mapping[str, Any]", fields).items()
     }
     operand = Operand(**values)
     numbers = (operand.size, operand.stride, operand.divisors, operand.symbolic, (operand.offset,))
