@@ -175,7 +175,11 @@ def _operand_in(fields: Any) -> Operand:
         for name, value in cast("Mapping[str, Any]", fields).items()
     }
     operand = Operand(**values)
-    numbers = (operand.size, operand.stride, operand.divisors, operand.symbolic, (operand.offset,))
+    # What a file holds instead of a tuple is anything.
+    numbers: tuple[Any, ...] = (
+        *(operand.size, operand.stride, operand.divisors, operand.symbolic),
+        (operand.offset,),
+    )
     texts = (operand.dtype, operand.device, operand.layout)
     if (
         not all(isinstance(each, tuple) for each in numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from inductor_plugin.cache.document import is_array, is_object
 from inductor_plugin.cache.report import number, printable
@@ -100,7 +100,7 @@ def _kind(value: Any) -> type:
     """Return the type of a value; that of its elements for a list of whole numbers, such as a shape."""
     if is_array(value) and value and all(type(each) is int for each in value):
         return int
-    return type(value)
+    return cast("type", value.__class__)
 
 
 def _by_title(rows: _Rows, names: Sequence[str]) -> dict[_Title, list[Mapping[str, Any]]]:

@@ -98,7 +98,10 @@ def test_numbers_are_compared_however_deep_they_are() -> None:
     assert in_rows(rows, rows[:1]) == ([], 4)
 
 
-@pytest.mark.parametrize("value", [float("nan"), 10**400, [[[[[]]]]], {"samples_ms": ["x"]}])
+ODD: list[Any] = [float("nan"), 10**400, [[[[[]]]]], {"samples_ms": ["x"]}]
+
+
+@pytest.mark.parametrize("value", ODD)
 def test_odd_values_are_no_numbers(value: Any) -> None:
     assert compared({"a": value}, {"a": value}) == ([], 0)
     row = {"name": value, "op": "mm"}
@@ -107,8 +110,8 @@ def test_odd_values_are_no_numbers(value: Any) -> None:
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
 def test_a_committed_result_is_equal_to_itself(file: Path) -> None:
-    content: Any = json.loads(file.read_text())
-    content = {"rows": content} if isinstance(content, list) else content
+    stored: Any = json.loads(file.read_text())
+    content: dict[str, Any] = {"rows": stored} if isinstance(stored, list) else stored
     rows, _ = compared(content, content)
     assert rows
     assert all(left == right for _, left, right, _ in rows)
