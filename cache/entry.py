@@ -276,8 +276,8 @@ def file_sha256(path: Path, limit_bytes: int | None = None) -> str:
 
 def _signatures(value: Any) -> dict[str, str]:
     signatures: dict[str, str] = table_of(text)(value)
-    if len(signatures) > MAX_SIGNATURES or any(
-        len(s) > 128 for s in [*signatures, *signatures.values()]
+    if len(signatures) > MAX_SIGNATURES or not all(
+        map(_SIGNED.fullmatch, [*signatures, *signatures.values()])
     ):
         raise ValueError(f"it has more than {MAX_SIGNATURES} signatures, or one that is none")
     return signatures
@@ -293,6 +293,8 @@ def _taken(value: Any) -> Taken:
     return Taken(**fields)
 
 
+_SIGNED = re.compile(r"[!-~]{1,128}")
+"""A key or a signature, of algorithms to come, too: reports and logs quote it."""
 _ARTIFACT = re.compile("kernel/[0-9a-f]{64}")
 """The key of a kernel among the artifacts of ``torch.compiler`` (`inductor.artifacts.artifact`)."""
 _PROVENANCE: dict[str, Callable[[Any], Any]] = {"signatures": _signatures, "taken": _taken}

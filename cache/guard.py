@@ -29,6 +29,8 @@ _UNNOTICED = getattr(os, "O_NOATIME", 0)
 record the most recently used."""
 _LIMIT = "it has more than {} bytes, which no file of its kind has"
 _CHUNK = 1 << 20
+_MOST_LINKS = 40
+"""Links that Linux follows on a path."""
 
 OWN = (
     "graphs",
@@ -90,16 +92,18 @@ def reason_to_refuse(path: Path, *, above: bool = True) -> Refusal | None:
         for entry in entries:
             if entry.name in OWN and entry.is_dir(follow_symlinks=True):
                 refusal = _refusal(Path(entry.path), entry.stat())
+                if refusal is None and above and entry.is_symlink():
+                    refusal = _refusal_above(Path(entry.path), "kernels")
                 if refusal is not None:
                     return refusal
     return None
 
 
 def kernel_refusal(root: Path, folder: Path, names: Iterable[str]) -> Refusal | None:
-    """Return why a kernel's folder, one above it, or one of its files cannot be trusted.
+    """Return why a kernel's folder, one between it and the cache directory, or one of its files cannot be trusted.
 
     In a folder that only its owner may enter, as a new cache is, the modes of what lies below do not
-    matter: under a umask of 002 files are writable by the group.
+    matter: under a umask of 002 files are writable by the group. What a link leads to outside does not lie below.
 
     Args:
         root: The cache directory.
@@ -110,9 +114,15 @@ def kernel_refusal(root: Path, folder: Path, names: Iterable[str]) -> Refusal | 
         OSError: One of them does not exist or cannot be read.
     """
     is_open = True
-    for path in (root, folder.parent, folder, *(folder / name for name in names)):
+    between = [path for path in reversed(folder.parents) if root in path.parents]
+    for path in (root, *between, folder, *(folder / name for name in names)):
         status = path.stat() if path == root else path.lstat()
-        refusal = _refusal(path, status, is_open=is_open)
+        refusal = None
+        if stat.S_ISLNK(status.st_mode):
+            status = path.stat()
+            if not path.resolve().is_relative_to(root.resolve()):
+                is_open, refusal = True, _refusal_above(path, "kernels")
+        refusal = refusal or _refusal(path, status, is_open=is_open)
         if refusal is not None:
             return refusal
         if stat.S_ISDIR(status.st_mode):
@@ -247,9 +257,8 @@ def _refusal(
 
 
 def _refusal_above(path: Path, content: str) -> Refusal | None:
-    """Return which folder above a path, or above what it leads to, lets everyone put something else in its place."""
-    path = path.absolute()
-    for folder in dict.fromkeys((*path.parents, *path.resolve().parents)):
+    """Return which folder on the way to a path, or to what its links lead to, lets everyone put something else there."""
+    for folder in _folders_on_the_way(path):
         try:
             status = folder.stat()
         except OSError:  # it does not exist, or may not be looked at
@@ -264,3 +273,26 @@ def _refusal_above(path: Path, content: str) -> Refusal | None:
                 run if is_own else "choose a folder elsewhere, or ask its owner for chmod +t",
             )
     return None
+
+
+def _folders_on_the_way(path: Path) -> list[Path]:
+    """Return the folders in which a name is looked up when a path is opened, those of each link on the way too, the last first."""
+    folders: list[Path] = []
+    here = Path(path.absolute().anchor)
+    names = list(path.absolute().parts[:0:-1])
+    links = 0
+    while names and links < _MOST_LINKS:
+        name = names.pop()
+        if name == "..":
+            here = here.parent
+            continue
+        folders.append(here)
+        try:
+            target = (here / name).readlink()
+        except OSError:  # it is no link, does not exist, or may not be looked at
+            here /= name
+            continue
+        links += 1
+        here /= target.anchor  # that of an absolute link is where it begins
+        names += target.parts[1 if target.anchor else 0 :][::-1]
+    return list(dict.fromkeys(folders[::-1]))

@@ -13,6 +13,7 @@ from typing import Any, cast
 from inductor_plugin.cache.entry import KernelEntry
 from inductor_plugin.cache.key import Difference, differences
 from inductor_plugin.cache.record import Measured, Record
+from inductor_plugin.errors import printable
 
 _SHOWN = 8
 
@@ -30,19 +31,6 @@ class Outline:
     digest: str
     describe: str
     problem: Mapping[str, Any]
-
-
-def printable(text: str) -> str:
-    """Return a text on one line, without characters that a terminal obeys: those are shown by their codes.
-
-    Records may be someone else's: an escape sequence in one would move the cursor, and a newline would
-    forge a line of the report.
-    """
-    return text if text.isprintable() else "".join(map(_shown_character, text))
-
-
-def _shown_character(character: str) -> str:
-    return character if character.isprintable() else repr(character)[1:-1]
 
 
 def plain_text(text: str) -> str:

@@ -123,20 +123,34 @@ class WorkerDiedError(WorkerError):
 NAME = "inductor-plugin: "
 """Beginning of every warning, so that a reader of a training's log knows where it comes from."""
 
+
+def printable(text: str) -> str:
+    """Return a text on one line, without characters that a terminal obeys: those are shown by their codes.
+
+    Records and kernels may be someone else's: an escape sequence in one would move the cursor, and a newline would
+    forge a line of a report or a log.
+    """
+    return text if text.isprintable() else "".join(map(_shown_character, text))
+
+
+def _shown_character(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
+
+
 _GUARD = threading.Lock()
 _SAID: set[str] = set()
 
 
 def warn_once(logger: logging.Logger, text: str, topic: str = "") -> None:
-    """Log a warning that names the plugin, unless this process has given it already.
+    """Log a warning that names the plugin, on one line, unless this process has given it already.
 
     Args:
         logger: The logger of the module that warns.
-        text: What happened and what to do, without the plugin's name.
+        text: What happened and what to do, without the plugin's name; it may quote what strangers wrote.
         topic: What is warned of once, where texts differ; by default the text.
     """
     with _GUARD:
         if (topic or text) in _SAID:
             return
         _SAID.add(topic or text)
-    logger.warning("%s%s", NAME, text, stacklevel=2)
+    logger.warning("%s%s", NAME, printable(text), stacklevel=2)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from inductor_plugin.cache.remote.chain import Chain
-from inductor_plugin.errors import warn_once
+from inductor_plugin.errors import printable, warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def tell_of(answers: Collection[Answer], url: str) -> None:
         url: Its URL, for messages.
     """
     for damage in (text for answer in answers for text in answer.damage):
-        logger.info("damaged object in the remote cache: %s", damage)
+        logger.info("damaged object in the remote cache: %s", printable(damage))
         text = f"damaged object in the remote cache: {damage}; it is ignored, and `stats` counts further ones"
         warn_once(logger, text, f"damaged {url}")
     for answer in answers:

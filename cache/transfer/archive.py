@@ -6,7 +6,7 @@ import gzip
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,12 +141,14 @@ def export_archive(
 def import_archive(store: Store, file: Path, *, trusted: bool = False) -> Imported:
     """Import an archive. Everything is checked before anything is written.
 
-    Records are combined candidate by candidate, keeping the measurement with more samples; other existing entries stay.
+    Records are combined candidate by candidate, keeping the measurement with more samples; other existing entries stay. Anybody
+    can have written records, so they are not protected from eviction here, nor their decisions from newer ones, as by ``pin
+    --keep`` there.
 
     Args:
         store: The cache; its trust says whose signatures count.
         file: The archive.
-        trusted: Take kernels that nobody has signed, too: the operator would run the author's code.
+        trusted: Take kernels that nobody has signed, too, since the operator would run the author's code; records stay protected.
 
     Raises:
         ArchiveError: The file is missing, damaged, of another format, or unsafe.
@@ -193,7 +195,7 @@ def _imported(store: Store, file: Path, data: bytes | None, *, trusted: bool) ->
         way: Way = "operator" if data is None else "artifacts"
         entries = _staged_kernels(staged)
         kernels = admitted(store, entries, str(file), trusted=trusted, unsigned=way)
-        return _copy_entries(store, staged, kernels)
+        return _copy_entries(store, staged, kernels, keeps_pins=trusted and data is None)
     except OSError as error:
         raise CacheError(f"cannot import {file} into {store.root}: {error}") from error
     finally:
@@ -230,7 +232,7 @@ def merge_stores(target: Store, source: Store) -> Imported:
         raise CacheError(f"cannot merge into {target.root}: {target.degraded}")
     before = target.unwritten
     kernels = copied_from(source.root, sound_kernels(source.layout))
-    merged = _copy_entries(target, source.layout, kernels)
+    merged = _copy_entries(target, source.layout, kernels, keeps_pins=True)
     _refuse_part(target, before)
     return merged
 
@@ -291,14 +293,16 @@ def _check_pack(staged: Layout, pack: Pack) -> None:
         )
 
 
-def _copy_entries(store: Store, source: Layout, entries: Iterable[KernelEntry]) -> Imported:
+def _copy_entries(
+    store: Store, source: Layout, entries: Iterable[KernelEntry], *, keeps_pins: bool
+) -> Imported:
     environments = [
         _is_new_environment(store, path.parent.name, fields)
         for path in environment_files(source.records)
         if (fields := sound_environment(path)) is not None
     ]
     records = [
-        _placed(store, record)
+        _placed(store, record if keeps_pins else replace(record, pinned=False))
         for path in record_files(source.records)
         if (record := sound_record(path)) is not None
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from inductor_plugin.cache.quarantine import Quarantined, parse_quarantined, qua
 from inductor_plugin.cache.record import to_fields
 from inductor_plugin.cache.records import environment_document, parse_environment, parse_record
 from inductor_plugin.cache.transfer import tape
+from inductor_plugin.cache.transfer.kernels import outgoing
 from inductor_plugin.errors import ArchiveError
 
 _LAYOUT = Layout(Path())
@@ -52,7 +54,8 @@ def of_kernel(kernel: KernelEntry) -> bytes:
     """
     folder = _LAYOUT.kernel(kernel.digest)
     names = (ENTRY, *kernel.files)
-    return _packed({folder / name: kernel.folder / name for name in names})
+    # Why it is here is this cache's own affair, and names files of this machine.
+    return _packed({folder / name: outgoing(kernel.folder / name, None) for name in names})
 
 
 def take_record(store: Store, data: bytes, name: str) -> None:
@@ -75,6 +78,7 @@ def take_record(store: Store, data: bytes, name: str) -> None:
         raise ArchiveError(f"{name} holds a damaged entry: {error}; export it again") from error
     for entry in sorted(entries, key=lambda entry: not isinstance(entry, dict)):
         if isinstance(entry, Record):
+            entry = replace(entry, pinned=False)
             known = store.record(entry.environment, entry.op, entry.digest)
             if known is None or merge(known, entry) != known:
                 store.put_record(entry)

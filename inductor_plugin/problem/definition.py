@@ -11,6 +11,8 @@ from typing import Any, cast
 from inductor_plugin.problem.target import Target
 
 PROBLEM_SCHEMA = 2
+_MOST = 2**63
+"""What no extent, stride or offset of a tensor reaches."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,8 @@ def problem_in(fields: Mapping[str, Any]) -> Problem | None:
     """
     if fields.get("schema") != PROBLEM_SCHEMA or fields.get("dynamic"):
         return None
+    if type(fields.get("op")) is not str or type(fields.get("epilogue")) is not str:
+        return None
     try:
         return Problem(
             op=fields["op"],
@@ -158,12 +162,34 @@ def problem_in(fields: Mapping[str, Any]) -> Problem | None:
         return None
 
 
-def _operand_in(fields: Mapping[str, Any]) -> Operand:
+def _operand_in(fields: Any) -> Operand:
+    """Return an operand of a file that anyone may have written.
+
+    Raises:
+        TypeError: They are no fields, one is of another type than `Operand` has, or there are not as many strides as extents.
+    """
+    if not isinstance(fields, Mapping):
+        raise TypeError("it is no operand")
     values: dict[str, Any] = {
         name: tuple(cast("list[Any]", value)) if isinstance(value, list) else value
-        for name, value in fields.items()
+        for name, value in cast("Mapping[str, Any]", fields).items()
     }
-    return Operand(**values)
+    operand = Operand(**values)
+    # What a file holds instead of a tuple is anything.
+    numbers: tuple[Any, ...] = (
+        *(operand.size, operand.stride, operand.divisors, operand.symbolic),
+        (operand.offset,),
+    )
+    texts = (operand.dtype, operand.device, operand.layout)
+    if (
+        not all(isinstance(each, tuple) for each in numbers)
+        or not all(type(n) is int and 0 <= n < _MOST for each in numbers for n in each)
+        or not all(type(text) is str for text in texts)
+        or type(operand.constant) is not bool
+        or len(operand.size) != len(operand.stride)
+    ):
+        raise TypeError("it is no operand")
+    return operand
 
 
 def dtype_name(dtype: object) -> str:

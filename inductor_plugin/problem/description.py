@@ -32,7 +32,7 @@ _ELSEWHERE = frozenset(("out_dtype", "batch_size"))
 _NOTHING = frozenset(
     ("None", "False", "''", "'none'", "[]", "()", "[0]", "[0, 0]", "[0, 0, 0]", "(0,)", "(0, 0)")
 )
-_ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+_ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 
 
 def described(problem: Mapping[str, Any], text: str) -> str:

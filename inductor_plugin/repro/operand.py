@@ -10,6 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+ODD = (
+    *(KeyError, ValueError, TypeError, AttributeError),
+    *(IndexError, SyntaxError, RecursionError, OverflowError),
+)
+"""Errors of reading fields that are not those of the operator: a record can hold anything."""
+_MOST = 2**63
+"""What no extent, stride or offset of a tensor reaches."""
+
 
 @dataclass(frozen=True)
 class OperandText:
@@ -50,12 +58,12 @@ def operands(problem: Mapping[str, Any], describe: str) -> list[OperandText]:
         describe: The result of `Problem.describe`, with the measured sizes.
 
     Raises:
-        ValueError: The two do not belong together.
+        ValueError: The two do not belong together, or an extent, stride or offset is none.
     """
     shapes = measured_shapes(describe)
     if len(shapes) != len(problem["inputs"]):
         raise ValueError(f"{describe!r} does not name {len(problem['inputs'])} operands")
-    return [
+    read = [
         OperandText(
             size=shape,
             stride=concrete(fields["stride"], shape),
@@ -68,16 +76,30 @@ def operands(problem: Mapping[str, Any], describe: str) -> list[OperandText]:
         )
         for fields, shape in zip(problem["inputs"], shapes, strict=True)
     ]
+    for operand in read:
+        _check((*operand.stride, operand.offset))
+    return read
 
 
 def measured_shapes(describe: str) -> list[tuple[int, ...]]:
-    """Return the extents in ``mm(512x512, 512x2048)``; those of a packed operand are empty."""
+    """Return the extents in ``mm(512x512, 512x2048)``; those of a packed operand are empty.
+
+    Raises:
+        ValueError: One of them is none.
+    """
     inside = describe.partition("(")[2].rpartition(")")[0]
-    return [
+    shapes = [
         () if text in ("packed", "scalar") else tuple(int(n) for n in text.split("x"))
         for text in inside.split(", ")
         if text
     ]
+    _check([extent for shape in shapes for extent in shape])
+    return shapes
+
+
+def _check(amounts: Sequence[int]) -> None:
+    if max(amounts, default=0) >= _MOST:
+        raise ValueError("it has an extent, stride or offset of 2^63 or more, which no tensor has")
 
 
 def concrete(stride: Sequence[int | str], size: Sequence[int]) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ from inductor_plugin.problem.epilogue_views import NotReplayableError, jumps, pl
 from inductor_plugin.problem.tolerance import tolerance
 from inductor_plugin.repro.body import BARE, IMPORTS, RUN
 from inductor_plugin.repro.call import CallText, NotReproducible, call_of
-from inductor_plugin.repro.operand import OperandText, operands
+from inductor_plugin.repro.operand import ODD, OperandText, operands
 from inductor_plugin.version import __version__
 
 _PASSED = frozenset({"q", "k", "v", "bias"})
@@ -45,8 +45,6 @@ _JUMPING = 1e-2
 """Accepted error if a value next to a threshold may fall on either side: errors are then root mean squares,
 to which few elements contribute little. If all elements are off by one step, int8 has more than 0.03."""
 
-_ODD = (KeyError, ValueError, TypeError, AttributeError, IndexError, SyntaxError, RecursionError)
-"""Errors of reading fields that are not those of the operator: a record can hold anything."""
 _HOW = """
 Run it to make the operands again, compile the call with the record's options, see which
 kernel is chosen, and compare with the exact result. It ends with 0 if the numbers are
@@ -83,7 +81,7 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
         rebuilt = _rebuilt(record, inputs)
     except (NotReproducible, NotReplayableError) as reason:
         refused = report.printable(str(reason))
-    except _ODD as error:
+    except ODD as error:
         refused = report.printable(f"its fields are not those of {record.op}: {error}")
     if refused:
         known = [operand.fields(f"operand_{at}", at + 1) for at, operand in enumerate(inputs)]

@@ -179,6 +179,73 @@ def test_the_folders_above_what_a_link_leads_to_count_too(tmp_path: Path) -> Non
     assert "everyone may rename" in str(reason_to_refuse(tmp_path / "link" / "cache"))
 
 
+@pytest.mark.parametrize("is_relative", [True, False])
+def test_the_folders_of_links_between_count_too(*, is_relative: bool, tmp_path: Path) -> None:
+    """Who may rename the middle one of three decides where the first leads to."""
+    real, between = tmp_path / "real", tmp_path / "open"
+    for folder in (real, between, tmp_path / "cache"):
+        folder.mkdir(mode=0o755)
+    (real / "keys").write_text("")
+    (real / "keys").chmod(0o600)
+    (between / "mid").symlink_to("../real" if is_relative else real)
+    (tmp_path / "link").symlink_to("open/mid" if is_relative else between / "mid")
+    assert reason_to_refuse(tmp_path / "link") is None
+    assert read_keys(tmp_path / "link" / "keys", 100).refusal is None
+    between.chmod(0o777)
+    for refusal in (
+        reason_to_refuse(tmp_path / "link"),
+        reason_to_refuse(tmp_path / "link" / "deeper" / "cache"),
+        read_keys(tmp_path / "link" / "keys", 100).refusal,
+    ):
+        assert f"everyone may rename what is in {between} " in str(refusal)
+    for name in ("kernels", "records"):
+        (tmp_path / "cache" / name).symlink_to(tmp_path / "link")
+        assert str(between) in str(reason_to_refuse(tmp_path / "cache"))
+        (tmp_path / "cache" / name).unlink()
+    assert reason_to_refuse(tmp_path / "cache") is None
+
+
+def test_a_link_to_itself_is_no_way(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises((OSError, RuntimeError)):
+        reason_to_refuse(tmp_path / "loop")
+
+
+@pytest.mark.parametrize("link", ["kernels", "kernels/ab", "kernels/ab/abcd", "kernels/ab/abcd/k"])
+def test_modes_matter_of_what_lies_outside_a_cache_that_only_its_owner_enters(
+    link: str, cache_dir: Path, tmp_path: Path
+) -> None:
+    folder, outside = cache_dir / "kernels" / "ab" / "abcd", tmp_path / "big" / "moved"
+    folder.mkdir(parents=True)
+    file = folder / "k"
+    file.write_bytes(b"")
+    file.chmod(0o666)
+    folder.chmod(0o777 if link != "kernels/ab/abcd/k" else 0o755)
+    cache_dir.chmod(0o700)
+    assert kernel_refusal(cache_dir, folder, ["k"]) is None
+    outside.parent.mkdir(mode=0o755)
+    (cache_dir / link).rename(outside)
+    (cache_dir / link).symlink_to(outside)
+    assert "may be written by everyone" in str(kernel_refusal(cache_dir, folder, ["k"]))
+    for path in (folder, file):
+        path.chmod(0o755)
+    assert kernel_refusal(cache_dir, folder, ["k"]) is None
+    outside.parent.chmod(0o777)
+    assert "everyone may rename" in str(kernel_refusal(cache_dir, folder, ["k"]))
+
+
+def test_modes_do_not_matter_of_what_a_link_leads_to_within_a_closed_cache(
+    cache_dir: Path,
+) -> None:
+    folder = cache_dir / "kernels" / "ab" / "abcd"
+    (cache_dir / "moved").mkdir(parents=True)
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to(cache_dir / "moved")
+    (cache_dir / "moved").chmod(0o777)
+    cache_dir.chmod(0o700)
+    assert kernel_refusal(cache_dir, folder, []) is None
+
+
 def test_keys_are_those_of_the_file_that_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,11 +13,15 @@ import pytest
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.transfer.archive import import_archive
 from inductor_plugin.cache.transfer.installed import take_installed
+from inductor_plugin.cache.transfer.kernels import admitted, copy_kernels
 from inductor_plugin.cache.transfer.wheel import PACK_FILE
 from inductor_plugin.cli import doctor
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.problem.target import Target, target
 from tests.support.cache.packs import TRUST, install, pack_file, stale
+from tests.support.cache.records import kernel_key, put_library
+from tests.support.trust.payload import FRIEND
+from tests.support.trust.payload import TRUST as TRUST_IN_FRIEND
 
 
 @pytest.fixture
@@ -238,3 +243,21 @@ def test_an_unknown_gpu_is_off_and_told_what_works(monkeypatch: pytest.MonkeyPat
     assert "no CUTLASS kernels and no packs" in finding.remedy
     facts.update(major=8)
     assert doctor.gpu().state == "ok"
+
+
+def test_a_launch_library_that_came_by_a_signature_is_there_if_its_key_is_trusted(
+    cache_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entry = put_library(open_store(tmp_path / "theirs"))
+    signed = replace(entry, signatures={FRIEND.public: FRIEND.sign(entry)})
+    store = open_store(cache_dir, trust=TRUST_IN_FRIEND)
+    copy_kernels(store, admitted(store, [signed], "x.pack", trusted=False))
+    monkeypatch.setattr(doctor, "launch_library", kernel_key)
+    monkeypatch.setenv("INDUCTOR_PLUGIN_TRUSTED_KEYS", FRIEND.public)
+    assert doctor.launches(cache_dir).detail == "native, by the library in the cache"
+    assert "not trusted" not in caplog.text
+    monkeypatch.setenv("INDUCTOR_PLUGIN_TRUSTED_KEYS", "")
+    assert doctor.launches(cache_dir).detail != "native, by the library in the cache"

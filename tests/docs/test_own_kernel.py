@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from inductor_plugin.registry import GROUP
 from tests.support import pages
 from tests.support.repository import REPOSITORY
 
@@ -50,6 +53,22 @@ def environment_with_torch(folder: Path) -> Path:
     packages = "\n".join(dict.fromkeys((paths["purelib"], paths["platlib"])))
     (Path(inside.strip()) / "packages.pth").write_text(f"{packages}\n", encoding="utf-8")
     return python
+
+
+def test_the_entry_point_of_the_page_is_read_and_names_its_class() -> None:
+    tomllib = pytest.importorskip("tomllib")  # Python 3.11
+    text = (pages.DOCS / PAGE).read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    points = tomllib.loads(block)["project"]["entry-points"][GROUP]
+    (program,) = re.findall(
+        r'^```python title="my_kernels.py"\n(.*?)^```$', text, re.MULTILINE | re.DOTALL
+    )
+    classes = {node.name for node in ast.parse(program).body if isinstance(node, ast.ClassDef)}
+    assert points
+    for value in points.values():
+        module, _, name = value.partition(":")
+        assert module == "my_kernels"
+        assert name in classes
 
 
 @pytest.mark.slow

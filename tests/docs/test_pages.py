@@ -266,3 +266,17 @@ def test_each_snippet_of_a_page_with_given_names_begins_with_them(
         "```python\nx += 1\nassert x == 2\n```\n\n```python\nassert x == 1\n```\n"
     )
     assert pages.run_page("page.md", given) == 2
+
+
+def test_python_in_reports_for_other_projects_is_python() -> None:
+    """Those need a fault of torch, and are not run."""
+    blocks = [
+        block
+        for file in sorted((pages.DOCS / "upstream").glob("*.md"))
+        for block in re.findall(
+            r"^```python\n(.*?)^```$", file.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        )
+    ]
+    assert blocks
+    for block in blocks:
+        compile(block, "report", "exec")

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -129,6 +132,38 @@ def test_a_second_process_measures_nothing(tuned: Tuned) -> None:
     assert records(tuned.folder / "home") == tuned.records
 
 
+def test_its_decisions_are_pinned_and_replayed_without_records(tuned: Tuned) -> None:
+    pins = tuned.folder / "pins.json"
+    tuned.run("-c", RECORDED, str(pins), RUN)
+    (environment,) = json.loads(pins.read_text(encoding="utf-8"))["environments"]
+    winners = {pin["digest"]: pin["winner"] for pin in environment["pins"]}
+    decided = {key: record["decision"]["winner"] for key, record in tuned.records.items()}
+    assert winners == decided
+    assert f"{PRODUCTS} of {PRODUCTS} pins apply here" in tuned.run(*PLUGIN, "check", str(pins))
+    said = tuned.run("-c", PINNED, str(pins), RUN)
+    assert f"same numbers: True\n{PRODUCTS} products, " in said
+    assert "candidates measured: 0\n" in said
+
+
+def test_pip_installs_the_package_as_these_tests_do(tmp_path: Path) -> None:
+    source, site = tmp_path / "source", tmp_path / "pip"
+    shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns("__pycache__"))
+    flags = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
+    command = ("-m", "pip", "--quiet", "install", *flags, "--target", str(site), str(source))
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    ours = install(tmp_path)
+    files = {each.name for each in (ours / "toy_npu").iterdir()}
+    assert {each.name for each in (site / "toy_npu").iterdir()} - {"__pycache__"} == files
+    points = [
+        (each / "toy_npu-1.0.dist-info" / "entry_points.txt").read_text(encoding="utf-8").split()
+        for each in (site, ours)
+    ]
+    assert points[0] == points[1]
+
+
 def test_explain_and_the_list_of_environments_show_it(tuned: Tuned) -> None:
     key, record = next(iter(tuned.records.items()))
     explained = tuned.run(*PLUGIN, "explain", key)
@@ -174,6 +209,26 @@ def test_a_device_that_nobody_describes_rightly_is_left_to_inductor_with_one_lin
     assert done.stderr.count("inductor-plugin: ") == 1, done.stderr
     assert said in done.stderr
 
+
+RECORDED = """
+import runpy, sys
+import inductor_plugin
+
+with inductor_plugin.record(sys.argv[1]):
+    runpy.run_path(sys.argv[2])
+"""
+
+PINNED = """
+import os, runpy, sys
+
+os.environ |= {
+    "INDUCTOR_PLUGIN_POLICY": "pinned",
+    "INDUCTOR_PLUGIN_PIN_FILE": sys.argv[1],
+    "INDUCTOR_PLUGIN_STRICT": "1",
+    "INDUCTOR_PLUGIN_CACHE": "off",
+}
+runpy.run_path(sys.argv[2])
+"""
 
 FAULTY = """
 import toy_npu.backend

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,3 +88,10 @@ def test_whatever_catches_every_exception_gives_its_reason(root: str, repository
 def test_a_handler_without_a_reason_is_found(line: str, *, missing: bool) -> None:
     assert bool(without_reason(f"try:\n    pass\n{line}\n    pass\n")) is missing
     assert without_reason("with suppress(Exception):\n    pass\n") == [1]
+
+
+def test_a_warning_is_one_line_whatever_it_quotes(caplog: pytest.LogCaptureFixture) -> None:
+    errors.warn_once(logging.getLogger("a"), "of \x1b]0;owned\x07\nERROR: forged line")
+    assert [record.getMessage() for record in caplog.records] == [
+        r"inductor-plugin: of \x1b]0;owned\x07\nERROR: forged line"
+    ]

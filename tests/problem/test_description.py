@@ -109,3 +109,9 @@ def test_different_problems_have_different_texts() -> None:
 )
 def test_fields_that_cannot_be_read_leave_the_record_s_own_text(fields: dict[str, Any]) -> None:
     assert described(fields, "mm(1x2, 2x3)") == "mm(1x2, 2x3)"
+
+
+def test_a_depth_beyond_floating_point_leaves_the_record_s_own_text() -> None:
+    fields = attention().fields()
+    fields["inputs"][0]["size"][-1] = 10**400
+    assert described(fields, SHAPE) == SHAPE

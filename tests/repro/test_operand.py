@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from inductor_plugin.repro.operand import concrete, measured_shapes
 from inductor_plugin.repro.script import script
@@ -33,3 +36,17 @@ def test_a_whole_graph_is_no_call(tmp_path: Path) -> None:
         script(graph, {}, str(tmp_path)).refused
         == "it is a whole graph, not a call; compile its model"
     )
+
+
+@pytest.mark.parametrize("extent", [2**63, 10**400])
+def test_extents_that_no_tensor_has_are_refused(extent: int, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no tensor has"):
+        measured_shapes(f"mm(2x{extent}, {extent}x2)")
+    plain = {"offset": 0, "dtype": "float32", "device": "cpu", "constant": False}
+    dense: dict[str, Any] = {**plain, "layout": "strided", "size": [2, 2], "stride": [2, 1]}
+    for spoiled in ({"stride": [extent, 1]}, {"offset": extent}):
+        problem = {"inputs": [dense, {**dense, **spoiled}], "output": dense, "arguments": []}
+        huge = replace(record(measured("a")), problem=problem, describe="mm(2x2, 2x2)")
+        assert "no tensor has" in script(huge, {}, str(tmp_path)).refused
+    huge = replace(record(measured("a")), describe=f"mm(2x{extent}, {extent}x2)")
+    assert "no tensor has" in script(huge, {}, str(tmp_path)).refused

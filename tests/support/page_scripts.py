@@ -14,7 +14,10 @@ from inductor_plugin.tuning.report.page.model import page_model
 from tests.support.repository import REPOSITORY
 
 ASSETS = REPOSITORY / "inductor_plugin" / "tuning" / "report" / "page" / "assets"
-_PAGE = "globalThis.document = { getElementById: () => ({ textContent: process.env.MODEL }) };"
+_PAGE = (
+    "globalThis.document = { getElementById: () => "
+    "({ textContent: process.env.MODEL, addEventListener: () => null }) };"
+)
 _LIMIT_S = 60
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from pathlib import Path
 
 from inductor_plugin.cache import open_store, report
@@ -26,7 +24,7 @@ from inductor_plugin.tuning.report.page.gather import (
     read_json,
 )
 from inductor_plugin.tuning.report.page.model import page_model
-from inductor_plugin.tuning.report.page.source import Source
+from inductor_plugin.tuning.report.page.source import Source, title
 from inductor_plugin.tuning.report.page.write import write_page
 
 _MOST = 2
@@ -78,18 +76,6 @@ def _source(path: Path) -> Source:
         check_source(path)
         return cache_source(open_store(path, read_only=True))
     return file_source(path)
-
-
-def title(sources: Sequence[Source]) -> str:
-    """Return the title of a page about these sources: of two, their paths without the folders they share."""
-    parts = [Path(report.printable(source.name)).parts for source in sources]
-    shared = 0
-    if len(parts) > 1:
-        alike = (
-            len(set(level)) == 1 for level in zip(*(each[:-1] for each in parts), strict=False)
-        )
-        shared = sum(itertools.takewhile(bool, alike))
-    return " beside ".join(str(Path(*each[shared:])) for each in parts)
 
 
 VERBS = (

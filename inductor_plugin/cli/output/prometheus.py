@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inductor_plugin.cache.report import number
+from inductor_plugin.cache.report import number, plain_text
 
 _METRICS: Mapping[str, tuple[str, str, str]] = {
     "hits": ("hits_total", "counter", "Problems that had a record."),
@@ -76,6 +76,5 @@ def metrics(fields: Mapping[str, Any]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a path as a label. The format is UTF-8: what is no text is shown as Python does."""
-    text = text.encode(errors="backslashreplace").decode()
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    """Return a path as a label. The format is UTF-8, in lines: what is no text, and what a terminal obeys, is shown as Python does."""
+    return plain_text(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

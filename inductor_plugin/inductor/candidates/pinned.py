@@ -11,9 +11,9 @@ from inductor_plugin.inductor.candidates.offers import candidate_id
 from inductor_plugin.inductor.candidates.template_choice import operator_key
 from inductor_plugin.inductor.facts.problem import target_of
 from inductor_plugin.kernels.call import OpKernel
-from inductor_plugin.problem.definition import problem_in
+from inductor_plugin.problem.definition import Problem, problem_in
 from inductor_plugin.registry import default_registry
-from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.template import Candidate, Template, TritonSource
 from inductor_plugin.tuning.environment import float32_precision
 from inductor_plugin.tuning.pins.pin import Pin
 
@@ -30,17 +30,24 @@ def not_offered(pin: Pin) -> str:
         return ""
     if pin.template not in templates:
         return f"template {pin.template!r} does not serve {pin.op} any more"
+    try:
+        candidates, refused = _offered(templates[pin.template], problem)
+    except Exception as error:  # noqa: BLE001 - a template may raise anything for fields that no compile has written
+        return f"template {pin.template!r} cannot be asked, for its problem is none: {type(error).__name__}: {error}"
+    if any(_may_be(candidate, pin.winner) for candidate in candidates):
+        return ""
+    why = f": {refused[pin.template]}" if pin.template in refused else ""
+    return f"template {pin.template!r} does not offer it any more{why}"
+
+
+def _offered(template: Template, problem: Problem) -> tuple[list[Candidate], dict[str, str]]:
     device = problem.output.device
     here = replace(
         problem,
         target=target_of(torch.device(device)),
         tf32=float32_precision(device) != "highest",
     )
-    candidates, refused = offered(templates[pin.template], here)
-    if any(_may_be(candidate, pin.winner) for candidate in candidates):
-        return ""
-    why = f": {refused[pin.template]}" if pin.template in refused else ""
-    return f"template {pin.template!r} does not offer it any more{why}"
+    return offered(template, here)
 
 
 def _may_be(candidate: Candidate, winner: str) -> bool:

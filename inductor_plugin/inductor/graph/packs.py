@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from inductor_plugin.config import Config
+from inductor_plugin.errors import printable
 from inductor_plugin.inductor.candidates.cuda import cuda_major
 from inductor_plugin.problem.target import Target
 from inductor_plugin.tuning.runtime import RUNTIME
@@ -36,7 +37,7 @@ def make_ready(config: Config, gpu: Target | None) -> None:
     except Exception as error:  # noqa: BLE001  the border: no compile fails for a pack's sake
         problems = [f"installed packs cannot be used: {type(error).__name__}: {error}"]
     for problem in problems:
-        logger.warning("inductor-plugin: %s", problem)
+        logger.warning("inductor-plugin: %s", printable(problem))
 
 
 def host_of(gpu: Target) -> Host:

@@ -327,6 +327,23 @@ def test_two_caches_merge(tmp_path: Path):
     assert target.verify() == []
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_only_a_trusted_archive_and_a_merge_keep_records_from_eviction(
+    tmp_path: Path, *, trusted: bool
+) -> None:
+    """A stranger's record won over decisions of this machine, for ever."""
+    theirs = record(measured("a"), measured("b"), decision=decision("a"), pinned=True)
+    source = open_store(tmp_path / "a")
+    source.put_environment(ENVIRONMENT)
+    source.put_record(theirs)
+    export_archive(source, tmp_path / "x.tar.gz")
+    target = open_store(tmp_path / "b")
+    import_archive(target, tmp_path / "x.tar.gz", trusted=trusted)
+    assert [each.pinned for each in target.iter_records()] == [trusted]
+    merge_stores(target, source)
+    assert [each.pinned for each in target.iter_records()] == [True]
+
+
 @pytest.mark.parametrize("kind", ["record", "kernel", "pack", "quarantine"])
 def test_an_import_that_is_not_written_whole_fails(tmp_path: Path, kind: str):
     source, store = filled(tmp_path / "a"), open_store(tmp_path / "b")

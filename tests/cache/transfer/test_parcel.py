@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from inductor_plugin.cache.guard import MAX_DOCUMENT_BYTES
 from inductor_plugin.cache.quarantine import quarantine_name
 from inductor_plugin.cache.transfer import parcel
 from inductor_plugin.cache.transfer.archive import Imported, import_archive, import_bytes
+from inductor_plugin.cache.transfer.kernels import copied_from, copy_kernels
 from inductor_plugin.errors import ArchiveError
 from tests.support.cache import archives
 from tests.support.cache.records import (
@@ -81,6 +83,23 @@ def test_a_kernel_comes_with_its_files(in_memory: bool, tmp_path: Path) -> None:
     assert kernel is not None
     assert (kernel.key, kernel.files) == (kernel_key(), entry.files)
     assert kernel.path("kernel.so").read_bytes() == b"library"
+
+
+def test_what_is_this_caches_own_affair_does_not_travel(tmp_path: Path) -> None:
+    source, known = filled(tmp_path / "a")
+    source.pin_record(known)
+    target = open_store(tmp_path / "b")
+    parcel.take_record(target, packed(source, known), "x")
+    assert [each.pinned for each in target.iter_records()] == [False]
+    entry = put_library(source)
+    copy_kernels(target, copied_from(source.root, [entry]))
+    kernel = target.kernel(entry.digest)
+    assert kernel is not None
+    assert kernel.taken is not None
+    data = gzip.decompress(parcel.of_kernel(kernel))
+    assert b"kernel.so" in data
+    assert b'"taken"' not in data
+    assert str(source.root).encode() not in data
 
 
 def test_equal_entries_give_equal_bytes(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import KernelEntry, Store, open_store
-from inductor_plugin.cache.entry import MAX_SIGNATURES
+from inductor_plugin.cache.document import dump, load
+from inductor_plugin.cache.entry import ENTRY, MAX_SIGNATURES, parse_entry
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive, merge_stores
 from inductor_plugin.cache.transfer.kernels import admitted, copy_kernels
 from inductor_plugin.cache.trust.keys import Signer, is_signature
@@ -152,3 +153,18 @@ def test_signatures_that_find_room_or_are_of_another_build_are_not_left_out(tmp_
     content = {"kernel.so": build.path("kernel.so")}
     other.put_kernel(entry.key, content, None, {"signatures": {FRIEND.public: FRIEND.sign(build)}})
     assert merge_stores(full, other).signatures_left_out == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "\x1b]0;owned\x07\nERROR: forged line", "\u202e", "k" * 129]
+)
+def test_what_no_key_and_no_signature_looks_like_makes_a_kernel_a_damaged_one(
+    name: str, tmp_path: Path
+) -> None:
+    entry = put_library(open_store(tmp_path / "a"))
+    fields = load((entry.folder / ENTRY).read_bytes())
+    for signatures in ({name: "x"}, {"x": name}):
+        with pytest.raises(ValueError, match="one that is none"):
+            parse_entry(dump({**fields, "signatures": signatures}), entry.folder)
+    later = parse_entry(dump({**fields, "signatures": {"mldsa:k": "x"}}), entry.folder)
+    assert later.signatures == {"mldsa:k": "x"}

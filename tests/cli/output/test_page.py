@@ -8,8 +8,7 @@ import pytest
 
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
-from inductor_plugin.cli.output.page import title
-from inductor_plugin.tuning.report.page.source import BenchSource
+from inductor_plugin.tuning.report.page.source import BenchSource, title
 from tests.support.cli.command import answer_of, run
 from tests.support.repository import REPOSITORY
 

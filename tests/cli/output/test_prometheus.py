@@ -118,6 +118,12 @@ def test_a_directory_may_have_any_name() -> None:
     assert match[2] == r"a\"b\\c\nd"
 
 
+def test_a_path_that_a_terminal_would_obey_is_shown_by_its_codes() -> None:
+    text = metrics({"cache_dir": "a\rb\x1b[2J\u202e", "hits": 1})
+    assert r'{cache_dir="a\\rb\\x1b[2J\\u202e"} 1' in text
+    assert text.replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize("as_json", [True, False])
 def test_stats_are_shown_again_until_ctrl_c(
     as_json: bool, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

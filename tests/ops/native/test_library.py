@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import pytest
 import torch
 
 from inductor_plugin.cache import open_store
+from inductor_plugin.cache.transfer.kernels import admitted, copy_kernels
 from inductor_plugin.ops import launch
 from inductor_plugin.ops.native import library, source
 from tests.support.native import call_sites, host_kernels
+from tests.support.trust.payload import FRIEND, TRUST
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +125,20 @@ def test_a_tensor_is_read_as_torch_reads_it(tensor: torch.Tensor) -> None:
 def test_what_is_no_plain_tensor_is_an_error(value: Any) -> None:
     with pytest.raises((TypeError, RuntimeError, AttributeError)):
         call_sites.sites().describe(value)
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_library_that_came_by_a_signature_is_loaded_only_if_its_key_is_trusted(
+    tmp_path: Path, *, trusted: bool
+) -> None:
+    """What is loaded here is no library: the sentence says whether that was tried."""
+    (tmp_path / "text.so").write_bytes(b"no library")
+    keep(tmp_path / "theirs", tmp_path / "text.so")
+    (entry,) = open_store(tmp_path / "theirs").iter_kernels()
+    signed = replace(entry, signatures={FRIEND.public: FRIEND.sign(entry)})
+    store = open_store(tmp_path / "cache", trust=TRUST)
+    copy_kernels(store, admitted(store, [signed], "x.pack", trusted=False))
+    launch.add_kernel_folder(tmp_path / "cache", trusted_keys=FRIEND.public if trusted else "")
+    assert library.sites() is None
+    assert ("cannot be used" if trusted else "not in the cache") in library.reason()
+    assert (launch.library_path(entry.digest) is not None) is trusted

@@ -11,6 +11,8 @@ from inductor_plugin.cache.report import number, printable
 from inductor_plugin.tuning.report.page.candidates import digits
 
 SAMPLES = "samples_ms"
+TITLES = ("name", "shape", "what", "op")
+"""Columns that name a row."""
 MOST_ROWS = 5_000
 """Rows of a table, figures, and rows of a comparison."""
 MOST_ARMS = 500
@@ -46,16 +48,6 @@ def bench(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"tables": tables, "samples": sets, "figures": figures, "left_out": left_out}
 
 
-def compared(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[list[Any]]:
-    """Return the numbers that two results of a benchmark name alike: path, left, right, and right over left."""
-    lefts, rights = dict(_numbers(left)), dict(_numbers(right))
-    return [
-        [printable(path), digits(value), digits(other), digits(other / value, 4) if value else None]
-        for path, value in lefts.items()
-        if (other := rights.get(path)) is not None
-    ]
-
-
 def _walk(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield tables, sets of samples and figures by path. A stack, since a document may be deeper than calls may."""
     stack: list[tuple[str, Any]] = [("", content)]
@@ -67,7 +59,7 @@ def _walk(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 yield path, arms
             stack += reversed(list(_within(path, value, arms)))
         elif is_array(value) and not _is_table(value) and any(map(is_array, value)):
-            stack += [(_joined(path, str(n)), each) for n, each in enumerate(value)][::-1]
+            stack += [(joined(path, str(n)), each) for n, each in enumerate(value)][::-1]
         else:
             yield path, value
 
@@ -77,44 +69,28 @@ def _within(
 ) -> Iterator[tuple[str, Any]]:
     """Yield what is in an object beside the samples of its arms."""
     for name, inner in value.items():
-        at = _joined(path, name)
+        at = joined(path, name)
         if name not in arms:
             yield at, inner
             continue
         for field, each in inner.items():
             if field != SAMPLES:
-                yield _joined(at, field), each
+                yield joined(at, field), each
 
 
 def _is_table(value: Any) -> TypeGuard[list[Any]]:
     return is_array(value) and any(map(is_object, value))
 
 
-def _numbers(content: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield numbers by path; elements of a list by what names them, else by their index."""
-    stack: list[tuple[str, Any]] = [("", content)]
-    while stack:
-        path, value = stack.pop()
-        if is_object(value):
-            named = [
-                (_joined(path, name), inner) for name, inner in value.items() if name != SAMPLES
-            ]
-            stack += reversed(named)
-        elif is_array(value):
-            named = [(_joined(path, _title(inner, n)), inner) for n, inner in enumerate(value)]
-            stack += reversed(named)
-        elif (amount := number(value)) is not None:
-            yield path, amount
-
-
 def _title(row: Any, index: int) -> str:
     if not is_object(row):
         return str(index)
-    names = [str(row[name]) for name in ("name", "shape", "what", "op") if name in row]
+    names = [str(row[name]) for name in TITLES if name in row]
     return " ".join(dict.fromkeys(names)) or str(index)
 
 
-def _joined(path: str, name: str) -> str:
+def joined(path: str, name: str) -> str:
+    """Return the path of a field within another."""
     return f"{path} > {name}" if path else name
 
 
@@ -131,7 +107,7 @@ def _tables(path: str, rows: Sequence[Any]) -> Iterator[dict[str, Any]]:
                 of = {"of": _title(row, index)}
                 inner.setdefault(name, []).extend({**of, **_row(value)} for value in values)
         yield _table(at, cells)
-        queue += [(_joined(at, name), values) for name, values in inner.items()]
+        queue += [(joined(at, name), values) for name, values in inner.items()]
 
 
 def _row(value: Any) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import Any, cast
 from inductor_plugin.cache import Record, Store
 from inductor_plugin.cache.document import is_object
 from inductor_plugin.cache.graph import graph_files
+from inductor_plugin.config import default_cache_dir
 from inductor_plugin.device import BUILT_IN, DEVICES
 from inductor_plugin.errors import CacheError, DeviceError, warn_once
 from inductor_plugin.tuning.pins.document import read_file
@@ -60,7 +62,14 @@ def cache_source(
         groups=groups_of(records, store.packs(), store.misses(), store.graphs.everything())
         if is_whole
         else (),
+        option=_option(store.root.absolute()),
     )
+
+
+def _option(root: Path) -> str:
+    if root == default_cache_dir().absolute():
+        return ""
+    return f"--cache-dir {shlex.quote(str(root))}"
 
 
 def holdings(store: Store) -> list[Holding]:

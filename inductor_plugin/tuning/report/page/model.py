@@ -10,8 +10,9 @@ from typing import Any, cast
 from inductor_plugin.cache import Record, report
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.tuning.pins.pin import environment_name
-from inductor_plugin.tuning.report.page.bench import MOST_ROWS, bench, compared
+from inductor_plugin.tuning.report.page.bench import MOST_ROWS, bench
 from inductor_plugin.tuning.report.page.candidates import CANDIDATE, Detail, detail_of
+from inductor_plugin.tuning.report.page.comparison import compared
 from inductor_plugin.tuning.report.page.rows import RECORD, Tables, pin_row, record_row
 from inductor_plugin.tuning.report.page.source import (
     BenchSource,
@@ -65,7 +66,7 @@ def page_model(
         listed.append(_source(source, named, len(rows), tables.texts))
         rows += own
         places.append(named)
-    alike = _compared(sources)
+    alike, left_out = _compared(sources)
     is_paired = compares and len(sources) == 2 and not any(map(_is_bench, sources))
     model: dict[str, Any] = {
         "version": VERSION,
@@ -77,7 +78,7 @@ def page_model(
         "records": rows,
         "pairs": _pairs(places) if is_paired else None,
         "compared": None if alike is None else alike[:MOST_ROWS],
-        "compared_left_out": max(0, len(alike or ()) - MOST_ROWS),
+        "compared_left_out": left_out + max(0, len(alike or ()) - MOST_ROWS),
         "timeline": None if trace is None else timeline(trace, tables.texts),
         "environments": [
             _environment(digest, fields.get(digest, {}), peaks.get(digest))
@@ -132,6 +133,7 @@ def _source(
     return {
         "kind": "cache",
         "name": name,
+        "option": texts.place(source.option),
         "summary": summary_of_records(source.records).fields(),
         "holdings": [[texts.place(h.name), h.count, h.bytes] for h in source.holdings],
         "counters": dict(source.counters),
@@ -189,9 +191,9 @@ def _pairs(places: Sequence[Sequence[tuple[str, str, str]]]) -> list[list[int]]:
     return pairs + [[-1, index] for rest in others.values() for index in rest]
 
 
-def _compared(sources: Sequence[Source]) -> list[list[Any]] | None:
+def _compared(sources: Sequence[Source]) -> tuple[list[list[Any]] | None, int]:
     results = [source.content for source in sources if isinstance(source, BenchSource)]
-    return compared(*results) if len(results) == 2 else None
+    return compared(*results) if len(results) == 2 else (None, 0)
 
 
 def _environment(digest: str, fields: Mapping[str, Any], peak: Peak | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from inductor_plugin.cache import Record
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.problem.description import described
 from inductor_plugin.repro.call import NotReproducible, call_of
-from inductor_plugin.repro.operand import OperandText, operands
+from inductor_plugin.repro.operand import ODD, OperandText, operands
 from inductor_plugin.tuning.pins.pin import Pin
 from inductor_plugin.tuning.report.page.candidates import (
     Detail,
@@ -35,7 +35,6 @@ PINNED, NOISY, STAYS = 1, 2, 4
 _KEY = 16
 _DIGEST = re.compile(r"-[0-9a-f]{12}\Z")
 """The digest at the end of a candidate's identity, which a pin knows a candidate by."""
-_ODD = (KeyError, ValueError, TypeError, AttributeError, IndexError, SyntaxError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -151,12 +150,12 @@ def _call(record: Record) -> tuple[str, str]:
         return "", ""
     try:
         inputs = operands(record.problem, record.describe)
-    except _ODD as error:
+    except ODD as error:
         return f"# its fields are not those of {record.op}: {error}", ""
     try:
         bare = len(inputs) if not record.problem.get("epilogue") else None
         call = call_of(record.problem, inputs[: bare or _operands_of(record, inputs)])
-    except (NotReproducible, *_ODD) as error:
+    except (NotReproducible, *ODD) as error:
         return f"# {error}", _lines(inputs, ())
     epilogue = str(record.problem.get("epilogue") or "").partition("-")[0]
     behind = f"  # then {epilogue}" if epilogue else ""

@@ -19,7 +19,7 @@ from inductor_plugin.errors import CacheError, warn_once
 from inductor_plugin.tuning.report.page.document import document
 from inductor_plugin.tuning.report.page.gather import cache_source, peak_here, read_json
 from inductor_plugin.tuning.report.page.model import page_model
-from inductor_plugin.tuning.report.page.source import CacheSource, CompiledGraphRow
+from inductor_plugin.tuning.report.page.source import CacheSource, CompiledGraphRow, title
 from inductor_plugin.tuning.report.page.write import write_page
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class RunPage:
             return document(page_model([], None, time.time()), "nothing was tuned")
         sources = [self._source(root) for root in self._problems]
         model = page_model(sources, self._spans(), time.time(), peak_here, compares=False)
-        return document(model, " and ".join(source.name for source in sources))
+        return document(model, title(sources, " and "))
 
     def _source(self, root: Path) -> CacheSource:
         """Return what the process used of a cache. Graphs without a problem are of the first."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import Record
+from inductor_plugin.errors import printable
 from inductor_plugin.tuning.pins.pin import PinFile
 
 Fields = Mapping[str, Any]
@@ -80,6 +83,7 @@ class CacheSource:
         quarantined: Candidates that are not tried again: name, status, reason.
         graphs: The graphs of a process, where the report is one of a process.
         groups: What the cache knows of models, graphs and the last process, where the report is one of a cache.
+        option: What a command on a record of it ends with: ``--cache-dir DIR``, empty for the default directory.
     """
 
     name: str
@@ -90,6 +94,7 @@ class CacheSource:
     quarantined: Sequence[tuple[str, str, str]] = ()
     graphs: Sequence[CompiledGraphRow] = ()
     groups: Sequence[ProblemGroup] = ()
+    option: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,3 +124,18 @@ class BenchSource:
 
 
 Source = CacheSource | PinSource | BenchSource
+
+
+def title(sources: Sequence[Source], between: str = " beside ") -> str:
+    """Return the title of a page about these sources, on one line: of several, their paths without the folders they share.
+
+    Args:
+        sources: What the page is about.
+        between: What is written between two names.
+    """
+    parts = [Path(printable(source.name)).parts for source in sources]
+    shared = 0
+    if len(parts) > 1:
+        levels = zip(*(each[:-1] for each in parts), strict=False)
+        shared = sum(itertools.takewhile(bool, (len(set(level)) == 1 for level in levels)))
+    return between.join(str(Path(*each[shared:])) for each in parts)

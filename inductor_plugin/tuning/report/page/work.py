@@ -11,10 +11,8 @@ from inductor_plugin.errors import TargetError
 from inductor_plugin.problem.attention import DIRECTIONS, attention_of
 from inductor_plugin.problem.definition import Operand, Problem, item_bytes
 from inductor_plugin.problem.target import Target, from_properties
-from inductor_plugin.repro.operand import concrete, measured_shapes
+from inductor_plugin.repro.operand import ODD, concrete, measured_shapes
 
-_ODD = (KeyError, ValueError, TypeError, AttributeError, IndexError, SyntaxError, RecursionError)
-"""Errors of reading fields that are not those of the operator: a record can hold anything."""
 _FIRST = {"mm": 0, "bmm": 0, "int_mm": 0, "scaled_mm": 0, "addmm": 1, "baddbmm": 1}
 """Index of A[..., m, k] in products of two operands; B[..., k, n] follows it."""
 _PACKED = ("packed_linear", "linear_unary", "linear_binary")
@@ -96,7 +94,7 @@ def work_of(problem: Mapping[str, Any], describe: str) -> Work | None:
         packed = _packed_bytes(read)
         moved = packed + sum(map(_bytes, (*read.inputs, read.output)))
         work = Work(float(flops), float(moved), read.inputs[_FIRST.get(read.op, 0)].dtype)
-    except _ODD:
+    except ODD:
         return None
     sound = all(math.isfinite(number) and number > 0 for number in (work.flops, work.bytes))
     return work if sound else None
@@ -121,9 +119,10 @@ def peak_of(environment: Mapping[str, Any]) -> Peak | None:
                 "total_memory": facts.get("memory_bytes"),
             }
         )
-    except (TargetError, *_ODD):
+    except (TargetError, *ODD):
         return None
-    return peak_of_target(target)
+    peak = peak_of_target(target)
+    return peak if all(map(math.isfinite, (peak.bandwidth, *peak.rates.values()))) else None
 
 
 def peak_of_target(target: Target) -> Peak:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from inductor_plugin.cache import Record
 from inductor_plugin.tuning.pins.pin import pin_file, pin_of_record
 from inductor_plugin.tuning.report.page.model import page_model
 from inductor_plugin.tuning.report.page.source import CacheSource, PinSource, ProblemGroup
@@ -48,6 +49,29 @@ def chosen(winner: str, description: str = "", **fields: Any) -> Any:
     rows = [measured(FAST, 1.0, name="cpp_gemm", description=description)]
     rows.append(measured(SLOW, 2.0, name="_mkl_linear", kind="extern", description=description))
     return record(*rows, decision=replace(decision(winner), library=SLOW), **fields)
+
+
+def commands(*rows: Record, option: str = "") -> list[str | None]:
+    """Return what the record's dialog says of the command line, for each record of a cache."""
+    model = page_model([CacheSource("c", rows, {}, option=option)])
+    scripts = ("text.js", "record.js")
+    return evaluated("records.map((record) => commandOf('explain', record))", *scripts, model=model)
+
+
+def test_a_command_names_the_environment_and_the_cache_of_its_record() -> None:
+    known = replace(chosen(FAST), environment="a" * 64, digest="b" * 64)
+    elsewhere = replace(known, environment="c" * 64)
+    option = "--cache-dir '/x y'"
+    assert commands(known, elsewhere, option=option) == [
+        f"inductor-plugin explain {environment * 12}/{'b' * 12} {option}" for environment in "ac"
+    ]
+    assert commands(known) == [f"inductor-plugin explain {'a' * 12}/{'b' * 12}"]
+
+
+@pytest.mark.parametrize("key", ["$(id)", "a;id #", "", "a b", "`id`", "../a"])
+def test_a_key_that_is_none_is_in_no_command(key: str) -> None:
+    known = replace(chosen(FAST), environment="a" * 64, digest="b" * 64)
+    assert commands(replace(known, digest=key), replace(known, environment=key)) == [None, None]
 
 
 def test_a_cache_differs_from_pins_where_another_kernel_was_chosen() -> None:

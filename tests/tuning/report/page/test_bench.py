@@ -12,7 +12,6 @@ from inductor_plugin.tuning.report.page.bench import (
     MOST_COLUMNS,
     MOST_ROWS,
     bench,
-    compared,
 )
 from tests.support.repository import REPOSITORY
 
@@ -92,7 +91,6 @@ def test_values_are_shown_however_deep_they_are() -> None:
         content = {"in": content}
     ((path, value),) = bench(content)["figures"]
     assert (path.count(" > "), value) == (3000, 1)
-    assert len(compared(content, content)) == 1
 
 
 def test_what_is_left_out_is_counted() -> None:
@@ -151,23 +149,6 @@ def test_arms_with_samples_are_drawn_together() -> None:
     assert known["figures"] == [["networks > bert > seconds", 4]]
 
 
-def test_what_two_results_name_alike_is_compared() -> None:
-    left = {"rows": [{"name": "a", "ms": 2.0}, {"name": "b", "ms": 1.0}], "gone": 1, "none": 0}
-    right = {"rows": [{"name": "b", "ms": 3.0}, {"name": "a", "ms": 1.0}], "new": 2, "none": 0}
-    assert compared(left, right) == [
-        ["rows > a > ms", 2, 1, 0.5],
-        ["rows > b > ms", 1, 3, 3],
-        ["none", 0, 0, None],
-    ]
-
-
-def test_a_ratio_that_is_no_number_is_left_out_of_a_comparison() -> None:
-    left, right = {"small": 1e-300, "whole": 3}, {"small": 1e300, "whole": 10**308}
-    rows = compared(left, right)
-    assert rows[0] == ["small", 1e-300, 1e300, None]
-    json.dumps(rows, allow_nan=False)
-
-
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
 def test_each_committed_result_is_shown(file: Path) -> None:
     content: Any = json.loads(file.read_text())
@@ -182,4 +163,3 @@ ODD: list[Any] = [float("nan"), 10**400, [[[[[]]]]], {"samples_ms": ["x"]}]
 @pytest.mark.parametrize("value", ODD)
 def test_odd_values_are_no_numbers(value: Any) -> None:
     json.dumps(bench({"a": value, "b": {"c": value}}), allow_nan=False)
-    assert compared({"a": value}, {"a": value}) == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import digest_of
+from inductor_plugin.cache import digest_of, open_store
 from inductor_plugin.problem.target import Target, target
-from inductor_plugin.tuning.report.page.gather import peak_here
+from inductor_plugin.tuning.report.page.gather import cache_source, peak_here
 from inductor_plugin.tuning.report.page.model import page_model
 from inductor_plugin.tuning.report.page.rows import RECORD
 from inductor_plugin.tuning.report.page.source import CacheSource
@@ -68,3 +69,13 @@ def test_a_page_has_the_bounds_of_these_peaks() -> None:
     assert row[at("bound")] == pytest.approx(1e3 * row[at("bytes")] / 1e9, rel=1e-3)
     (row,) = page_model([source])["records"]
     assert row[at("bound")] == 0
+
+
+def test_a_command_names_a_cache_that_is_not_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_DIR", str(tmp_path / "mine"))
+    assert cache_source(open_store(tmp_path / "mine")).option == ""
+    other = cache_source(open_store(Path("an other")))
+    assert other.option == f"--cache-dir '{tmp_path}/an other'"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -142,3 +143,16 @@ def test_a_pin_is_a_row_with_two_candidates() -> None:
     assert [candidate(known, place)["median"] for place in (0, 1)] == [1, 1.5]
     alone = pin_row(replace(pin, winner="lib"), 1, Tables.empty())
     assert dict(zip(RECORD, alone, strict=True))["gain"] == 1
+
+
+@pytest.mark.parametrize("extent", [2**63, 10**400])
+def test_a_record_with_extents_that_no_tensor_has_is_a_row(extent: int) -> None:
+    known = next(gpu_records(1))
+    output = {**known.problem["output"], "size": [extent, extent]}
+    for odd in (
+        replace(known, describe=f"mm({extent}x2, 2x2)"),
+        replace(known, problem={**known.problem, "output": output}),
+    ):
+        row, _ = row_of(odd)
+        json.dumps(row, allow_nan=False)
+    assert row_of(replace(known, describe=f"mm({extent}x2, 2x2)"))[0]["flops"] == 0

@@ -70,6 +70,15 @@ def test_a_process_with_two_caches_has_both_on_its_page(tmp_path: Path) -> None:
     assert model["pairs"] is None
 
 
+def test_a_cache_whose_name_is_no_text_has_a_page(tmp_path: Path) -> None:
+    """Its title was written as it is, and half of a character is no UTF-8: there was no page."""
+    store = open_store(tmp_path / os.fsdecode(b"cach\xe9"))
+    page = RunPage(tmp_path / "out.html")
+    page.add("forward", [decided(store, 1)], {})
+    page.write()
+    assert r"cach\udce9</title>" in (tmp_path / "out.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "rank", "said"),
     [

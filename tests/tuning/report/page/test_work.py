@@ -109,3 +109,16 @@ def test_the_roof_is_the_bandwidth_or_the_rate_of_the_dtype() -> None:
 def test_a_device_that_is_not_known_has_no_roof(device: dict[str, str]) -> None:
     assert peak_of({"device": device}) is None
     assert peak_of({}) is None
+
+
+@pytest.mark.parametrize("extent", [2**62, 10**400])
+def test_a_problem_beyond_floating_point_has_no_work(extent: int) -> None:
+    fields = Problem("mm", (tensor(4, 8), tensor(8, 16)), tensor(4, 16)).fields()
+    fields["output"]["size"] = [extent] * 20
+    assert work_of(fields, "mm(4x8, 8x16)") is None
+    assert work_of(fields, f"mm({extent}x8, 8x16)") is None
+
+
+@pytest.mark.parametrize("count", [10**300, 10**400])
+def test_a_device_beyond_floating_point_has_no_roof(count: int) -> None:
+    assert peak_of({"device": {**H100["device"], "multiprocessors": count}}) is None

@@ -175,7 +175,8 @@ function grid({ name, label, columns, rows, words, sorted = null, chips = [], ch
   });
   pane.addEventListener("click", (event) => {
     if (event.target.closest("a, button") || getSelection().toString()) return;
-    event.target.closest("tr")?.querySelector("a[href]")?.click();
+    const row = event.target.closest("tbody tr");
+    (row?.querySelector("a[href]") ?? row?.querySelector("button"))?.click();
   });
   let waiting = false;
   pane.addEventListener("scroll", () => {

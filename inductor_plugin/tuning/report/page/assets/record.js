@@ -59,7 +59,8 @@ function candidateTable(record) {
     el("tbody", {}, lines));
   const left = record.total - record.shown;
   const scaleNote = known.length > 1 ? `Spread: from ${duration(scale.low)} to ${duration(scale.high)}; whiskers are all samples, boxes their middle half.` : "";
-  const leftNote = left ? ` ${counted(left, "slower candidate")} not in this page; see inductor-plugin explain ${record.key}.` : "";
+  const command = commandOf("explain", record);
+  const leftNote = left ? ` ${counted(left, "slower candidate")} not in this page${command ? `; see ${command}` : ""}.` : "";
   return el("div", {}, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Candidates" }, table), el("p", { class: "note" }, scaleNote, leftNote));
 }
 
@@ -100,6 +101,16 @@ function problemsPart(record) {
   ];
 }
 
+/**
+ * What of the command line is about a record, whichever caches and environments have its problem; null where a key is
+ * none: a shell would run what somebody else wrote there.
+ */
+function commandOf(verb, record) {
+  const key = [raw.environments[record.environment].key, record.key].map((each) => each.slice(0, 12)).join("/");
+  if (!/^[0-9a-f]+\/[0-9a-f]+$/.test(key)) return null;
+  return ["inductor-plugin", verb, key, text(sources[record.source].option ?? -1)].filter(Boolean).join(" ");
+}
+
 function beyondPart(record) {
   const groupsHere = groupsOf.get(record.index) ?? [];
   const environment = raw.environments[record.environment];
@@ -113,10 +124,23 @@ function beyondPart(record) {
       return own.length && [title, own.map((group) => groupLinks(group))];
     }),
     record.updated && ["Updated", when(record.updated)],
-    isCache && !isGraph(record) && ["On the command line", ["explain", "repro", "bench"].map((verb) => code(`inductor-plugin ${verb} ${record.key.slice(0, 12)}`, "command"))],
+    isCache && !isGraph(record) && commandOf("explain", record) && ["On the command line", ["explain", "repro", "bench"].map((verb) => code(commandOf(verb, record), "command"))],
   ].filter(Boolean);
   return el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
+
+/** Show a text whole that a table cuts, where no record has it. */
+function openText(title, kind, whole) {
+  opened = together = null;
+  dialog.replaceChildren(
+    el("div", { class: "dialoghead" }, el("p", { class: "overline" }, kind), el("div", { class: "steps" }, closer()), el("h2", { id: "record-title", tabindex: "-1" }, title)),
+    el("div", { class: "dialogbody" }, el("p", { class: "why" }, whole)));
+  hideTip();
+  dialog.showModal();
+  dialog.scrollTop = 0;
+}
+
+const closer = () => el("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => dialog.close() }, "×");
 
 /** Show a record; the one before and after it are those of the table as it is sorted. */
 function openDialog(record, around) {
@@ -125,12 +149,11 @@ function openDialog(record, around) {
     const other = at >= 0 && around[at + by];
     return el("a", { class: "step", href: other ? `#r/${other.id}` : null, "aria-disabled": other ? null : "true", "aria-label": by < 0 ? "Previous problem" : "Next problem" }, by < 0 ? "‹" : "›");
   };
-  const close = el("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => dialog.close() }, "×");
   opened = { record, around, at };
   dialog.replaceChildren(
     el("div", { class: "dialoghead" },
       el("p", { class: "overline" }, record.op, at >= 0 && ` · ${count(at + 1)} of ${count(around.length)}`),
-      el("div", { class: "steps" }, step(-1), step(1), close),
+      el("div", { class: "steps" }, step(-1), step(1), closer()),
       el("h2", { id: "record-title", tabindex: "-1" }, record.text)),
     el("div", { class: "dialogbody" },
       record.winner && el("p", { class: "runs" }, badge(record.family), " ", code(record.winner)),

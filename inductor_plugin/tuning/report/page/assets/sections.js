@@ -112,7 +112,7 @@ function compareSection() {
     { name: "problem", title: "Problem", value: (r) => r.any.text, cell: (r) => el("a", { href: `#r/${r.any.id}`, title: r.any.text }, r.any.text) },
     ...["a", "b"].flatMap((name, index) => [
       { name: `kernel${name}`, title: shortNames[index], wide: true, value: (r) => side(name)(r)?.winner, cell: (r) => sideCell(side(name)(r)) },
-      { name: `ms${name}`, title: micro ? "µs" : "ms", number: true, first: true, value: (r) => side(name)(r)?.ms, cell: (r) => inUnit(side(name)(r)?.ms, micro) },
+      { name: `ms${name}`, title: `${micro ? "µs" : "ms"}, ${shortNames[index]}`, about: shortNames[index], number: true, first: true, value: (r) => side(name)(r)?.ms, cell: (r) => inUnit(side(name)(r)?.ms, micro) },
     ]),
     { name: "ratio", title: "Faster", about: `Time of ${shortNames[0]} over that of ${shortNames[1]}`, number: true, first: true, value: (r) => r.ratio, cell: (r) => times(r.ratio) },
   ];
@@ -258,7 +258,7 @@ function refusedSection() {
     columns: [
       { name: "template", title: "Template or candidate", value: (r) => r.name, cell: (r) => cut(r.name, "cut mono") },
       { name: "what", title: "What", wide: true, value: (r) => r.what, cell: (r) => r.what },
-      { name: "reason", title: "Why", value: (r) => r.why, cell: (r) => cut(r.why || missing) },
+      { name: "reason", title: "Why", value: (r) => r.why, cell: (r) => (r.records.length || !r.why ? cut(r.why || missing) : el("button", { type: "button", class: "whole", title: r.why, onclick: () => openText(r.name, r.what, r.why) }, r.why)) },
       { name: "count", title: "Problems", number: true, first: true, value: (r) => r.records.length, cell: (r) => (r.records.length ? el("a", { href: `#r/${r.records[0].id}`, title: r.records[0].text, onclick: (event) => { together = event.ctrlKey || event.metaKey || event.shiftKey ? null : r.records; } }, count(r.records.length)) : missing) },
     ],
   });

@@ -13,11 +13,13 @@ from inductor_plugin.tuning.report.page.model import page_model
 from inductor_plugin.tuning.report.page.source import CacheSource
 from tests.support.browser import Page
 from tests.support.cache.records import ENVIRONMENT, decision, measured, record
-from tests.support.report_pages import SHOWN, SIZES, WrittenPage, opened, shown
+from tests.support.report_pages import SHOWN, SIZES, WrittenPage, invented, opened, shown, written
 
 NONE = "\N{EN DASH}"
 FIRST_PAINT_MS = 2000
 READY_MS = 2000
+PAPER_PX = 680
+"""Width of A4 without its margins."""
 
 
 def number(text: str) -> float:
@@ -267,3 +269,71 @@ def test_a_page_is_printed_without_what_is_for_a_screen(
     page.media()
     page.run("dispatchEvent(new Event('afterprint'))")
     assert page.run(f"{SHOWN}.length") < 100
+
+
+@pytest.mark.slow
+def test_what_is_printed_fits_on_the_paper(page: Page, few: WrittenPage, tmp_path: Path) -> None:
+    """A browser lays a page out for paper without telling its script: drawings keep the size of the screen's."""
+    reason = "wrong numbers " * 40
+    source = replace(few.source, quarantined=[("kernel_" + "x" * 90, "wrong", reason)])
+    opened(page, written(tmp_path, "paper", source).file)
+    page.run("document.getElementById('refused').scrollIntoView()")
+    page.media(paper=True)
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    far = (
+        "(each) => each.getBoundingClientRect().right - document.body.getBoundingClientRect().right"
+    )
+    drawings = "[...document.querySelectorAll('.drawing svg')]"
+    narrow = f"document.body.style.width = '{PAPER_PX}px'"
+    assert page.run(f"({narrow}, Math.max(...{drawings}.map({far})))") <= 1
+    page.size(PAPER_PX, 900)
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    cells = "[...document.querySelectorAll('.grid tbody tr:not(.gap) td')]"
+    wide = f"{cells}.filter((each) => each.scrollWidth > each.clientWidth + 1)"
+    assert page.run(f"{wide}.map((each) => each.outerHTML).slice(0, 3)") == []
+    whole = page.run("document.getElementById('refused').innerText")
+    assert reason.strip() in whole
+    assert "quarantine" in whole
+
+
+@pytest.mark.slow
+def test_two_caches_are_read_side_by_side_on_a_phone(page: Page, tmp_path: Path) -> None:
+    left = invented(30, "/caches/old")
+    right = replace(invented(30, "/caches/new"), name="/caches/new")
+    page.size(*SIZES["phone"][:2], phone=True)
+    opened(page, written(tmp_path, "two caches", left, right).file)
+    heads = page.run(
+        "[...document.querySelectorAll('#grid-compare th')].filter((each) => each.offsetWidth)"
+        ".map((each) => each.textContent)"
+    )
+    assert [head.partition(", ")[2] for head in heads[:2]] == ["old", "new"]
+    problem, pane = (
+        page.run(f"document.querySelector('#grid-compare {each}').getBoundingClientRect().width")
+        for each in ("td.c-problem", ".pane")
+    )
+    assert problem > 0.9 * pane
+    beyond = "document.querySelector('#grid-compare .pane')"
+    assert page.run(f"{beyond}.scrollWidth - {beyond}.clientWidth") <= 0
+
+
+@pytest.mark.slow
+def test_the_reason_of_a_quarantine_is_opened_by_touch_and_by_key(
+    page: Page, few: WrittenPage, tmp_path: Path
+) -> None:
+    reason = "wrong numbers " * 40
+    source = replace(few.source, quarantined=[("kernel_x", "wrong", reason)])
+    page.size(*SIZES["phone"][:2], phone=True)
+    opened(page, written(tmp_path, "quarantine", source).file)
+    button = "document.querySelector('#grid-refused .whole')"
+    page.run("document.querySelector('#grid-refused .pane').scrollTop = 1e9")
+    page.wait(f"{button} !== null")
+    for opens in (f"{button}.closest('tr').querySelector('td').click()", None):
+        if opens:
+            page.run(opens)
+        else:
+            page.run(f"{button}.focus()")
+            page.press("Enter")
+        page.wait("document.getElementById('record').open")
+        assert reason.strip() in page.run("document.getElementById('record').innerText")
+        page.press("Escape")
+        page.wait("!document.getElementById('record').open")
