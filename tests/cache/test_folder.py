@@ -123,23 +123,23 @@ def put_graph(store: Store) -> Path:
     return store.layout.graph(graph.digest)
 
 
-@pytest.mark.parametrize(
-    ("put", "look"),
-    [
-        (put_record, lambda store: store.record(*PLACE)),
-        (
-            lambda store: put_library(store).folder / ENTRY,
-            lambda store: store.kernel(kernel_key().digest),
-        ),
-        (put_quarantined, lambda store: store.quarantined("e", "c")),
-        (add_quarantined, lambda store: store.quarantined("e", "c")),
-        (put_graph, lambda store: store.graphs.everything()),
-    ],
-    ids=["record", "kernel", "quarantine", "quarantine of others", "graph"],
-)
-def test_what_is_damaged_again_after_it_was_replaced_counts_again(
-    cache_dir: Path, put: Callable[[Store], Path], look: Callable[[Store], object]
-):
+Shelf = tuple[Callable[[Store], Path], Callable[[Store], object]]
+"""Puts an entry and returns its file; looks for the entry."""
+SHELVES: dict[str, Shelf] = {
+    "record": (put_record, lambda store: store.record(*PLACE)),
+    "kernel": (
+        lambda store: put_library(store).folder / ENTRY,
+        lambda store: store.kernel(kernel_key().digest),
+    ),
+    "quarantine": (put_quarantined, lambda store: store.quarantined("e", "c")),
+    "quarantine of others": (add_quarantined, lambda store: store.quarantined("e", "c")),
+    "graph": (put_graph, lambda store: store.graphs.everything()),
+}
+
+
+@pytest.mark.parametrize("shelf", SHELVES)
+def test_what_is_damaged_again_after_it_was_replaced_counts_again(cache_dir: Path, shelf: str):
+    put, look = SHELVES[shelf]
     store = open_store(cache_dir)
     for _ in range(2):
         put(store).write_bytes(b"damaged")

@@ -111,7 +111,7 @@ def test_an_operand_has_the_storage_that_it_reaches() -> None:
     assert elements((4, 8), (8, 1)) == 32
     assert elements((4, 8), (16, 1), 3) == 3 + 48 + 8
     assert elements((4, 8), (0, 1)) == 8
-    assert elements((0, 8), (8, 1), 3) == 3
+    assert elements((4, 0), (8, 1), 3) == 3
     assert elements((), ()) == 1
 
 
@@ -164,7 +164,7 @@ def attention(inputs: tuple[Operand, ...] = QKV, **changed: str) -> CallText:
 def test_an_attention_is_written_with_its_mask_and_its_scale(
     changed: dict[str, str], words: list[str]
 ) -> None:
-    call = attention(**changed)
+    call = attention(QKV, **changed)
     assert [word for word in words if word not in call.body] == []
     assert (call.names, call.exact, call.gradient) == (("q", "k", "v"), call.body, False)
 
@@ -258,6 +258,6 @@ def test_a_gradient_takes_its_operands_and_the_step_alone(more: str, step: str |
     arguments = tuple((PLAIN | {"operands": f"'q,k,v,{more}'"}).items())
     stated = facts(known(Problem("attention_backward", (*QKV, QKV[0]), QKV[0], arguments)))
     assert [operand["name"] for operand in stated["OPERANDS"]] == ["q", "k", "v"]
-    assert (stated["GRADIENT"], (stated["STEP"] or {}).get("name")) == (True, step)
+    assert (stated["GRADIENT"], stated["STEP"] and stated["STEP"]["name"]) == (True, step)
     forward = facts(known(Problem("attention", QKV, QKV[0], tuple(PLAIN.items()))))
     assert (forward["GRADIENT"], forward["STEP"]) == (False, None)

@@ -74,7 +74,8 @@ def test_regret_is_of_calls_of_this_machine(
         assert names == ["next"]
         return {"samples_ms": {"fast": [1.0] * 20, "next": [rival_ms] * 20}}
 
-    monkeypatch.setattr(bench, "environments_here", lambda: {here.environment: {}})
+    environments: dict[str, dict[str, Any]] = {here.environment: {}}
+    monkeypatch.setattr(bench, "environments_here", lambda: environments)
     monkeypatch.setattr(bench, "_timed", times)
     store.remove_record(here.environment, "mm", record().digest)  # which has a rival, too
     run(store, "bench", "--regret", status=status)
