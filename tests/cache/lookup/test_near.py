@@ -116,6 +116,6 @@ def test_of_other_machines_the_one_that_differs_in_the_fewest_fields_is_named(
         kept = store.put_record(record(measured("a"), environment=environment))
     for environment, machine in zip(known, machines, strict=True):
         here = {**machine, "torch": "another"}
-        found = near.elsewhere(store.layout, digest_of(here), "mm", kept.digest, here)
-        assert found is not None
-        assert (found.environment, len(found.differences)) == (environment, 1)
+        nearest = near.elsewhere(store.layout, digest_of(here), "mm", kept.digest, here)
+        assert nearest is not None
+        assert (nearest.environment, len(nearest.differences)) == (environment, 1)

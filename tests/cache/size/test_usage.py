@@ -44,8 +44,8 @@ def test_of_what_cannot_be_read_only_records_may_be_pinned(cache_dir: Path) -> N
     environment = store.layout.environment(store.put_environment(ENVIRONMENT))
     (put_library(store).folder / "entry.json").unlink()  # nobody evicts a part of a kernel
     kept = store.layout.record(stored.environment, stored.op, stored.digest)
-    for path, found in ((environment, (2, 0)), (kept, (3, 1))):
+    for path, counts in ((environment, (2, 0)), (kept, (3, 1))):
         path.unlink()
         path.mkdir()
         usage = store.usage(look=True)
-        assert (usage.damaged, usage.pinned) == found
+        assert (usage.damaged, usage.pinned) == counts
