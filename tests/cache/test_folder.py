@@ -15,6 +15,7 @@ from inductor_plugin.cache import Store, document, open_store
 from inductor_plugin.cache.entry import ENTRY
 from inductor_plugin.cache.folder import RETRY_S, Folder
 from inductor_plugin.cache.graph import GraphEntry
+from inductor_plugin.cache.layout import Layout
 from inductor_plugin.errors import CacheError
 from tests.support.cache.locks import wait_for_none
 from tests.support.cache.records import kernel_key, measured, put_library, record
@@ -177,3 +178,25 @@ def test_what_is_written_is_its_owners_alone(cache_dir: Path):
     for path in (put_record(store), put_quarantined(store), store.layout.schema):
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_first_reason_stays_and_a_closed_directory_is_never_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    clock, full = Clock(), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr("inductor_plugin.cache.folder.time", clock)
+    quiet, closed = Folder(Layout(tmp_path)), Folder(Layout(tmp_path))
+    quiet.degrade("it is read-only", quietly=True)
+    closed.close("it is only read")
+    for folder in (quiet, closed):
+        folder.degrade(full)
+    assert caplog.records == []  # until there is something to write
+    clock.now += 10 * RETRY_S
+    assert (quiet.degraded, closed.degraded) == ("it is read-only", "it is only read")
+    quiet.tell_of_memory()
+    closed.tell_of_memory()
+    assert [each.getMessage().rpartition(": ")[2] for each in caplog.records] == [
+        "it is read-only; what is tuned now is kept in memory only"
+    ]
+    Folder(Layout(tmp_path)).degrade(full)
+    assert len(caplog.records) == 2

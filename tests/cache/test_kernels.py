@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -184,6 +185,13 @@ def test_a_kernel_that_was_evicted_meanwhile_holds_nothing(cache_dir: Path, tmp_
     copy = tmp_path / "copy.so"
     copy.write_bytes(entry.path("kernel.so").read_bytes())
     assert entry.holds("kernel.so", copy)
+    status = copy.stat()
+    copy.write_bytes(b"Library")  # of the same size and time
+    for file in (copy, entry.path("kernel.so")):
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert not entry.holds("kernel.so", copy)
+    copy.write_bytes(b"library")
+    assert entry.holds("kernel.so", copy)
     entry.path("kernel.so").unlink()
     assert not entry.holds("kernel.so", copy)
 
@@ -291,3 +299,53 @@ def test_a_kernel_in_memory_is_listed_and_found_by_what_it_is(cache_dir: Path):
     assert store.kernels_like("gemm", "64x64", "aarch64") == []
     assert put_library(store) is entry
     assert store.unwritten == 1
+
+
+def test_a_cache_holds_a_kernel_if_its_own_is_whole_and_nobody_elses(cache_dir: Path):
+    store = open_store(cache_dir)
+    entry = put_library(store)
+    other = replace(entry, files={**entry.files, "kernel.so": "0" * 64})
+    in_memory = open_store(cache_dir, memory_only=True)
+    put_library(in_memory)
+    for each in (store, in_memory):
+        assert each.holds_kernel(entry)
+        assert not each.holds_kernel(other)
+    for folder in (cache_dir, *entry.folder.parents[:2], entry.folder):
+        folder.chmod(0o755)
+    entry.folder.chmod(0o777)
+    assert not store.holds_kernel(entry)
+    entry.folder.chmod(0o755)
+    assert store.holds_kernel(entry)
+    entry.path("kernel.so").write_bytes(b"damaged")
+    assert not store.holds_kernel(entry)
+    assert entry.folder.is_dir()
+
+
+def test_what_is_on_disk_is_not_kept_in_memory_too(cache_dir: Path):
+    entry = put_library(open_store(cache_dir))
+    store = open_store(cache_dir, read_only=True)
+    assert put_library(store).folder == entry.folder
+    assert store.unwritten == 0
+
+
+def test_a_built_file_is_kept_where_the_disk_fails(
+    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(_: Path) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "built.so").write_bytes(b"library")
+    store = open_store(cache_dir)
+    monkeypatch.setattr("inductor_plugin.cache.atomic.private_path", full)
+    entry = store.put_kernel(kernel_key(), {"kernel.so": tmp_path / "built.so"})
+    assert entry.path("kernel.so").read_bytes() == b"library"
+    assert store.kernel(DIGEST) == entry
+    assert os.strerror(errno.ENOSPC) in str(store.degraded)
+
+
+def test_what_came_by_a_signature_needs_it_in_memory_too(cache_dir: Path):
+    store = open_store(cache_dir, memory_only=True)  # it trusts nobody
+    taken = {"taken": {"by": "signature", "source": "x.pack"}}
+    entry = store.put_kernel(kernel_key(), {"kernel.so": b"library"}, None, taken)
+    assert entry.path("kernel.so").exists()  # whoever has put it may look at it
+    assert store.kernel(DIGEST) is None

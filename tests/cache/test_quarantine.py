@@ -292,6 +292,7 @@ def test_what_was_kept_in_memory_gives_way_to_what_is_written(
     store = open_store(cache_dir)
     with Folder(store.layout).lock("quarantine-e", 1.0):
         store.quarantine("e", "c", {"status": "hung", "reason": "x"}, counts=False)
+    assert store.unwritten == 1
     (listed,) = store.iter_quarantine()  # as it is in memory, and not as it is on disk, too
     assert listed.count == 2
     if way == "put":

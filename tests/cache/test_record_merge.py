@@ -374,3 +374,10 @@ def test_of_two_graphs_with_as_many_samples_the_later_decision_is_kept() -> None
     )
     for both in (combine(early, late), combine(late, early)):
         assert both.decision == late.decision
+
+
+def test_a_mark_that_is_not_needed_any_more_is_dropped_and_no_other_field() -> None:
+    marked = replace(decision("a"), extra={"samples": 2, "because": "x"})
+    both = combine(record(measured("a"), decision=marked), record(measured("b")))
+    assert both.decision is not None
+    assert both.decision.extra == {"because": "x"}

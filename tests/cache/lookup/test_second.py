@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -168,3 +169,14 @@ def test_packs_of_both_are_listed(cache_dir: Path, shared: Path) -> None:
     assert store.packs() == packs
     assert store.packed() == {"a", "b"}
     assert [layout.root for layout in store.layouts] == [cache_dir, shared]
+
+
+def test_a_use_of_the_second_is_not_noted(cache_dir: Path, shared: Path) -> None:
+    layout = open_store(shared).layout
+    files = [layout.record(*PLACE), layout.kernel(kernel_key().digest) / "entry.json"]
+    for file in files:
+        os.utime(file, (1000.0, 1000.0))
+    store = both(cache_dir, shared)
+    assert store.record(*PLACE) is not None
+    assert store.kernel(kernel_key().digest) is not None
+    assert [file.stat().st_atime for file in files] == [1000.0, 1000.0]

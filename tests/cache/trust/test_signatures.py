@@ -152,3 +152,12 @@ def test_signatures_that_find_room_or_are_of_another_build_are_not_left_out(tmp_
     content = {"kernel.so": build.path("kernel.so")}
     other.put_kernel(entry.key, content, None, {"signatures": {FRIEND.public: FRIEND.sign(build)}})
     assert merge_stores(full, other).signatures_left_out == 0
+
+
+def test_a_signature_of_another_build_says_nothing_of_the_one_that_is_here(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "a")
+    entry = put_library(store)
+    build = open_store(tmp_path / "b").put_kernel(entry.key, {"kernel.so": b"another"})
+    signatures = {"signatures": {FRIEND.public: FRIEND.sign(build)}}
+    assert store.put_kernel(entry.key, {"kernel.so": b"another"}, None, signatures) == entry
+    assert entry.signatures == {}
