@@ -5,13 +5,20 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import document, open_store
-from inductor_plugin.cache.folder import RETRY_S
-from tests.support.cache.records import measured, record
+from inductor_plugin.cache import Store, document, open_store
+from inductor_plugin.cache.entry import ENTRY
+from inductor_plugin.cache.folder import RETRY_S, Folder
+from inductor_plugin.cache.graph import GraphEntry
+from inductor_plugin.cache.layout import Layout
+from inductor_plugin.errors import CacheError
+from tests.support.cache.locks import wait_for_none
+from tests.support.cache.records import kernel_key, measured, put_library, record
 
 
 class Clock:
@@ -90,3 +97,106 @@ def test_counters_of_a_newer_version_are_kept_and_of_another_format_left_alone(c
     path.unlink()
     os.mkfifo(path)
     assert store.counters() == {}
+
+
+PLACE = (record().environment, record().op, record().digest)
+
+
+def put_record(store: Store) -> Path:
+    store.put_record(record(measured("a")))
+    return store.layout.record(*PLACE)
+
+
+def put_quarantined(store: Store) -> Path:
+    store.quarantine("e", "c", {"status": "hung"})
+    return store.layout.quarantine("e", "c")
+
+
+def add_quarantined(store: Store) -> Path:
+    failed = open_store("/nowhere", memory_only=True).quarantine("e", "c", {"status": "wrong"})
+    store.add_quarantined(failed)
+    return store.layout.quarantine("e", "c")
+
+
+def put_graph(store: Store) -> Path:
+    graph = GraphEntry("p", "f", "forward", ("e/mm/1",), 1.0)
+    store.graphs.put(graph)
+    return store.layout.graph(graph.digest)
+
+
+Shelf = tuple[Callable[[Store], Path], Callable[[Store], object]]
+"""Puts an entry and returns its file; looks for the entry."""
+SHELVES: dict[str, Shelf] = {
+    "record": (put_record, lambda store: store.record(*PLACE)),
+    "kernel": (
+        lambda store: put_library(store).folder / ENTRY,
+        lambda store: store.kernel(kernel_key().digest),
+    ),
+    "quarantine": (put_quarantined, lambda store: store.quarantined("e", "c")),
+    "quarantine of others": (add_quarantined, lambda store: store.quarantined("e", "c")),
+    "graph": (put_graph, lambda store: store.graphs.everything()),
+}
+
+
+@pytest.mark.parametrize("shelf", SHELVES)
+def test_what_is_damaged_again_after_it_was_replaced_counts_again(cache_dir: Path, shelf: str):
+    put, look = SHELVES[shelf]
+    store = open_store(cache_dir)
+    for _ in range(2):
+        put(store).write_bytes(b"damaged")
+        for _ in range(2):
+            look(store)
+    assert store.counters() == {"corrupt": 2}
+
+
+@pytest.mark.parametrize(("age_s", "noted"), [(5000.0, True), (30.0, False)])
+def test_a_use_is_noted_once_a_minute_and_is_no_change(cache_dir: Path, age_s: float, noted: bool):
+    path = put_record(open_store(cache_dir))
+    then = time.time() - age_s
+    os.utime(path, (then, then))
+    assert open_store(cache_dir).record(*PLACE) is not None
+    status = path.stat()
+    assert status.st_mtime == pytest.approx(then, abs=1e-3)
+    assert (status.st_atime > then + 1) is noted
+
+
+def test_sums_are_added_and_zeroed_under_one_lock(cache_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    wait_for_none(monkeypatch)
+    store = open_store(cache_dir)
+    store.add_counts(hits=1)
+    with Folder(store.layout).lock("counters", 0):  # by another process, which has read 1
+        store.add_counts(hits=2)
+        with pytest.raises(CacheError, match="another process"):
+            store.zero_counters()
+        assert store.counters() == {"hits": 1}
+    store.zero_counters()
+    assert store.counters() == {}
+
+
+def test_what_is_written_is_its_owners_alone(cache_dir: Path):
+    store = open_store(cache_dir)
+    for path in (put_record(store), put_quarantined(store), store.layout.schema):
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_first_reason_stays_and_a_closed_directory_is_never_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    clock, full = Clock(), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr("inductor_plugin.cache.folder.time", clock)
+    quiet, closed = Folder(Layout(tmp_path)), Folder(Layout(tmp_path))
+    quiet.degrade("it is read-only", quietly=True)
+    closed.close("it is only read")
+    for folder in (quiet, closed):
+        folder.degrade(full)
+    assert caplog.records == []  # until there is something to write
+    clock.now += 10 * RETRY_S
+    assert (quiet.degraded, closed.degraded) == ("it is read-only", "it is only read")
+    quiet.tell_of_memory()
+    closed.tell_of_memory()
+    assert [each.getMessage().rpartition(": ")[2] for each in caplog.records] == [
+        "it is read-only; what is tuned now is kept in memory only"
+    ]
+    Folder(Layout(tmp_path)).degrade(full)
+    assert len(caplog.records) == 2

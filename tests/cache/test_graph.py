@@ -94,6 +94,7 @@ def test_a_damaged_entry_is_skipped_and_set_aside(
     [
         ({"function": "Other.forward"}, "the name of another graph"),
         ({"problems": {"e": ["mm/1/2"]}}, "no place of a record"),
+        ({"problems": {"e": ["mm/1", "mm"]}}, "no place of a record"),
         ({"problems": ["e/mm/1"]}, "problems"),
         ({"compiled": "now"}, "compiled"),
     ],
@@ -104,6 +105,8 @@ def test_an_entry_of_other_content_is_damaged(change: dict[str, object], reason:
     assert parse_graph(document.dump(entry.fields()), path) == entry
     with pytest.raises(ValueError, match=reason):
         parse_graph(document.dump({**entry.fields(), **change}), path)
+    with pytest.raises(document.ForeignError):
+        parse_graph(document.dump({**entry.fields(), **change, "format": 2}), path)
 
 
 def test_an_entry_goes_with_the_last_record_of_its_problems(cache_dir: Path) -> None:

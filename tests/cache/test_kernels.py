@@ -5,13 +5,22 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import document, open_store
-from inductor_plugin.cache.entry import ENTRY, damage_of_folder, parse_entry
+from inductor_plugin.cache import document, kernels, open_store
+from inductor_plugin.cache.entry import (
+    ENTRY,
+    MAX_SIGNATURES,
+    damage_of_folder,
+    parse_entry,
+)
+from inductor_plugin.cache.folder import TOUCH_S, Folder
+from inductor_plugin.cache.lock import HeldLock
 from tests.support.cache.records import kernel_key, put_library
 
 DIGEST = kernel_key().digest
@@ -176,5 +185,167 @@ def test_a_kernel_that_was_evicted_meanwhile_holds_nothing(cache_dir: Path, tmp_
     copy = tmp_path / "copy.so"
     copy.write_bytes(entry.path("kernel.so").read_bytes())
     assert entry.holds("kernel.so", copy)
+    status = copy.stat()
+    copy.write_bytes(b"Library")  # of the same size and time
+    for file in (copy, entry.path("kernel.so")):
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert not entry.holds("kernel.so", copy)
+    copy.write_bytes(b"library")
+    assert entry.holds("kernel.so", copy)
     entry.path("kernel.so").unlink()
     assert not entry.holds("kernel.so", copy)
+
+
+def test_a_kernel_that_was_built_again_meanwhile_is_not_removed(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    library = put_library(open_store(cache_dir)).path("kernel.so")
+    library.write_bytes(b"damaged")
+    lock = Folder.lock
+
+    def late(folder: Folder, name: str, timeout_s: float) -> HeldLock:
+        library.write_bytes(b"library")  # another process was faster
+        return lock(folder, name, timeout_s)
+
+    monkeypatch.setattr(Folder, "lock", late)
+    store = open_store(cache_dir)
+    assert store.kernel(DIGEST) is None
+    assert store.kernel(DIGEST) is not None
+
+
+def test_a_kernel_that_a_process_goes_on_using_is_used_in_each_minute(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(kernels, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    store = open_store(cache_dir)
+    path = put_library(store).folder / ENTRY
+    os.utime(path, ns=(0, path.stat().st_mtime_ns))
+    for passed_s, noted in ((TOUCH_S, False), (1.0, True)):
+        clock.now += passed_s
+        assert store.kernel(DIGEST) is not None  # from memory
+        assert (path.stat().st_atime > 0) is noted
+
+
+def test_of_kernels_alike_the_newest_comes_first(cache_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    times = iter((2000.0, 3000.0, 1000.0))
+    monkeypatch.setattr(
+        "inductor_plugin.cache.entry.time", SimpleNamespace(time=lambda: next(times))
+    )
+    store = open_store(cache_dir)
+    for name in ("second", "first", "third"):
+        store.put_kernel(kernel_key(name), {"kernel.so": b"x"})
+    alike = store.kernels_like("gemm", "64x64", "x86_64")
+    assert [kernel.key.source for kernel in alike] == ["first", "second", "third"]
+
+
+def test_kernels_outside_of_the_cache_are_not_removed_by_a_fork(tmp_path: Path):
+    folder, remove = tmp_path / "scratch", kernels._remove_scratch  # pyright: ignore[reportPrivateUsage]
+    folder.mkdir()
+    remove(folder, os.getppid())
+    assert folder.is_dir()
+    remove(folder, os.getpid())
+    assert not folder.exists()
+
+
+def test_a_damaged_kernel_that_another_process_builds_is_not_removed(cache_dir: Path):
+    library = put_library(open_store(cache_dir)).path("kernel.so")
+    library.write_bytes(b"damaged")
+    store = open_store(cache_dir)
+    with Folder(store.layout).lock(DIGEST, 0):
+        assert store.kernel(DIGEST) is None
+        assert library.exists()
+    assert store.kernel(DIGEST) is None
+    assert not library.exists()
+
+
+def test_a_kernel_under_the_name_of_another_is_damaged(cache_dir: Path):
+    store, other = open_store(cache_dir), kernel_key("other").digest
+    folder = store.layout.kernel(other)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    put_library(store).folder.rename(folder)
+    fresh = open_store(cache_dir)
+    assert [damage.reason for damage in fresh.verify()] == [
+        f"it lies under the name of another kernel ({DIGEST[:12]})"
+    ]
+    assert fresh.kernel(other) is None
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        {"signatures": {f"key {number}": "x" for number in range(MAX_SIGNATURES + 1)}},
+        {"signatures": {"k" * 129: "x"}},
+        {"signatures": {"k": "x" * 129}},
+        {"taken": {"by": "friend", "source": "x.pack"}},
+        {"taken": {"by": "operator"}},
+    ],
+)
+def test_an_odd_origin_is_damage(cache_dir: Path, origin: dict[str, Any]):
+    folder = rewritten(cache_dir, lambda fields: fields.update(origin))
+    with pytest.raises(ValueError, match="its origin: "):
+        parse_entry((folder / ENTRY).read_bytes(), folder)
+    longest = {"signatures": {"k" * 128: "x" * 128}}
+    sound = rewritten(cache_dir / "b", lambda fields: fields.update(longest))
+    assert parse_entry((sound / ENTRY).read_bytes(), sound).signatures == longest["signatures"]
+
+
+def test_a_kernel_in_memory_is_listed_and_found_by_what_it_is(cache_dir: Path):
+    store = open_store(cache_dir, memory_only=True)
+    entry = put_library(store)
+    assert list(store.iter_kernels()) == [entry]
+    assert store.kernels_like("gemm", "64x64", "x86_64") == [entry]
+    assert store.kernels_like("gemm", "64x64", "aarch64") == []
+    assert put_library(store) is entry
+    assert store.unwritten == 1
+
+
+def test_a_cache_holds_a_kernel_if_its_own_is_whole_and_nobody_elses(cache_dir: Path):
+    store = open_store(cache_dir)
+    entry = put_library(store)
+    other = replace(entry, files={**entry.files, "kernel.so": "0" * 64})
+    in_memory = open_store(cache_dir, memory_only=True)
+    put_library(in_memory)
+    for each in (store, in_memory):
+        assert each.holds_kernel(entry)
+        assert not each.holds_kernel(other)
+    for folder in (cache_dir, *entry.folder.parents[:2], entry.folder):
+        folder.chmod(0o755)
+    entry.folder.chmod(0o777)
+    assert not store.holds_kernel(entry)
+    entry.folder.chmod(0o755)
+    assert store.holds_kernel(entry)
+    entry.path("kernel.so").write_bytes(b"damaged")
+    assert not store.holds_kernel(entry)
+    assert entry.folder.is_dir()
+
+
+def test_what_is_on_disk_is_not_kept_in_memory_too(cache_dir: Path):
+    entry = put_library(open_store(cache_dir))
+    store = open_store(cache_dir, read_only=True)
+    assert put_library(store).folder == entry.folder
+    assert store.unwritten == 0
+
+
+def test_a_built_file_is_kept_where_the_disk_fails(
+    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(_: Path) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "built.so").write_bytes(b"library")
+    store = open_store(cache_dir)
+    monkeypatch.setattr("inductor_plugin.cache.atomic.private_path", full)
+    entry = store.put_kernel(kernel_key(), {"kernel.so": tmp_path / "built.so"})
+    assert entry.path("kernel.so").read_bytes() == b"library"
+    assert store.kernel(DIGEST) == entry
+    assert os.strerror(errno.ENOSPC) in str(store.degraded)
+
+
+def test_what_came_by_a_signature_needs_it_in_memory_too(cache_dir: Path):
+    store = open_store(cache_dir, memory_only=True)  # it trusts nobody
+    taken = {"taken": {"by": "signature", "source": "x.pack"}}
+    entry = store.put_kernel(kernel_key(), {"kernel.so": b"library"}, None, taken)
+    assert entry.path("kernel.so").exists()  # whoever has put it may look at it
+    assert store.kernel(DIGEST) is None

@@ -73,3 +73,23 @@ def test_differences_name_nested_fields_by_dotted_path():
         ("software.torch", "2.14", "2.15"),
     ]
     assert differences(left, left) == []
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "places"),
+    [
+        ({"b": 1}, 3, ["a"]),
+        ([1, 2], 3, ["a"]),
+        ({"b": 1}, [1], ["a"]),
+        ([{"b": 1}, {"b": 2}], [{"b": 1}], ["a"]),  # of another length it is another list
+        ([1, {"b": 1}], [1, {"b": 2}], ["a.1.b"]),
+        ([[1, 2], [3]], [[1, 2], [4]], ["a.1"]),
+        (1, True, ["a"]),
+        (1, 1.0, ["a"]),
+        ((1, 2), [1, 2], []),
+    ],
+)
+def test_what_is_of_another_kind_differs_as_a_whole(left: Any, right: Any, places: list[str]):
+    for sides in ((left, right), (right, left)):
+        changed = differences({"a": sides[0]}, {"a": sides[1]})
+        assert [difference.path for difference in changed] == places

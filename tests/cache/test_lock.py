@@ -6,14 +6,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from filelock import BaseFileLock, FileLock
 
 from inductor_plugin.cache import open_store
-from inductor_plugin.cache.lock import remove_unused
+from inductor_plugin.cache.lock import LockTable, remove_unused
 from inductor_plugin.errors import CacheError
 from tests.support.cache.records import measured, record
 from tests.support.repository import REPOSITORY
@@ -149,6 +151,8 @@ def test_without_locks_of_the_file_system_the_cache_is_kept_in_memory(
     assert store.put_record(record(measured("a"))).candidates.keys() == {"a"}
     assert list(store.layout.records.glob("*/*/*.json")) == []
     assert not remove_unused(store.layout.lock("k"))
+    with ThreadPoolExecutor(1) as other:  # the attempt that failed holds nothing
+        other.submit(store.lock_kernel("k", 0).__enter__).result()
 
 
 def test_a_lock_that_filelock_does_not_implement_is_an_error_of_the_disk(
@@ -162,6 +166,7 @@ def test_a_lock_that_filelock_does_not_implement_is_an_error_of_the_disk(
     with store.lock_kernel("k", 60):
         pass
     assert "does not appear to support flock" in str(store.degraded)
+    assert not remove_unused(store.layout.lock("k"))
 
 
 @pytest.mark.parametrize("odd", ["folder", "link"])
@@ -175,3 +180,56 @@ def test_something_odd_in_the_place_of_one_lock_concerns_that_lock_alone(cache_d
     assert store.degraded is None
     with store.lock_kernel("other", 0):
         pass
+
+
+def test_a_lock_that_a_thread_has_taken_twice_is_held_until_it_is_given_back_twice(cache_dir: Path):
+    store, other = open_store(cache_dir), open_store(cache_dir)
+    with store.lock_kernel("k", 0):
+        with store.lock_kernel("k", 0):
+            pass
+        with pytest.raises(CacheError, match="another process"), other.lock_kernel("k", 0):
+            pass
+    with other.lock_kernel("k", 0):
+        pass
+
+
+def test_a_lock_that_was_refused_is_not_held(cache_dir: Path):
+    store, other = open_store(cache_dir), open_store(cache_dir)
+    with other.lock_kernel("k", 0), pytest.raises(CacheError), store.lock_kernel("k", 0):
+        pass
+    with (
+        store.lock_kernel("k", 0),
+        pytest.raises(CacheError, match="another process"),
+        other.lock_kernel("k", 0),
+    ):
+        pass
+
+
+def test_who_waits_for_a_thread_goes_on_when_it_gives_the_lock_back(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    table, looks, taken = LockTable(), threading.Semaphore(0), threading.Event()
+
+    def wait() -> None:
+        table.acquire("k", None, 60)
+        taken.set()
+
+    def monotonic() -> float:
+        looks.release()
+        return 0.0
+
+    table.acquire("k", None, 0)
+    monkeypatch.setattr("inductor_plugin.cache.lock.time", SimpleNamespace(monotonic=monotonic))
+    threading.Thread(target=wait, daemon=True).start()
+    for _ in range(2):  # the second look is the last thing before the thread waits
+        assert looks.acquire(timeout=10)
+    table.release("k")
+    assert taken.wait(10)
+
+
+def test_a_lock_is_that_of_the_thread_which_has_taken_it():
+    table = LockTable()
+    assert not table.is_mine("k")
+    table.acquire("k", None, 0)
+    with ThreadPoolExecutor(1) as other:
+        assert (table.is_mine("k"), other.submit(table.is_mine, "k").result()) == (True, False)

@@ -46,3 +46,15 @@ def test_without_proc_names_are_those_of_earlier_versions(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(owner, "boot_and_namespace", nothing)
     assert owner.prefix_of(-1) == "-1-"
+
+
+def test_a_process_that_cannot_be_looked_at_gives_its_number_alone(monkeypatch: pytest.MonkeyPatch):
+    ended = 2**22 + 1  # above all numbers of processes
+    assert owner.prefix_of(ended) == f"{ended}-"
+
+    def nowhere() -> None:
+        return None
+
+    monkeypatch.setattr(owner, "boot_and_namespace", nowhere)
+    assert owner.prefix_of(os.getpid()) == f"{os.getpid()}-"
+    owner.prefix_of.cache_clear()

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import Pack, Store, open_store
+from inductor_plugin.cache import Pack, Store, document, open_store
 from inductor_plugin.cache.pack import dump_pack, parse_pack
 from inductor_plugin.cache.transfer import tape
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive, merge_stores
@@ -209,3 +210,22 @@ def test_a_cache_in_memory_keeps_packs_for_the_process(tmp_path: Path) -> None:
     assert store.put_pack(pack_of("a"))
     assert not store.put_pack(pack_of("a"))
     assert store.packed() == frozenset({"a"})
+
+
+def test_a_pack_whose_kernel_is_gone_or_that_is_another_versions(tmp_path: Path) -> None:
+    store, digests = two_in_one_library(tmp_path)
+    pack = pack_of(*digests)
+    store.put_pack(pack)
+    shutil.rmtree(store.layout.kernel(digests[0]))
+    assert store.verify_packs() == [f"pack {pack.name} has lost 1 of its 2 kernels"]
+    path = store.layout.pack(pack.name)
+    path.write_bytes(document.dump({**document.load(path.read_bytes()), "format": 2}))
+    assert store.verify_packs() == []
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_pack_that_comes_later_is_seen(tmp_path: Path, in_memory: bool) -> None:
+    store = open_store(tmp_path / "cache", memory_only=in_memory)
+    assert store.packed() == frozenset()
+    (store if in_memory else open_store(tmp_path / "cache")).put_pack(pack_of("a"))
+    assert store.packed() == {"a"}

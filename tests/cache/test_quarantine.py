@@ -4,6 +4,7 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -260,3 +261,60 @@ def test_mishaps_are_counted_under_a_lock(
     assert not holder.layout.quarantine("e", "c").exists()
     assert "kept in memory only" in caplog.text
     assert store.quarantined("e", "c") == entry
+
+
+def test_the_time_of_the_first_failure_is_kept(cache_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    times = iter((1000.0, 2000.0))
+    monkeypatch.setattr(quarantine_module, "time", SimpleNamespace(time=lambda: next(times)))
+    put(cache_dir, "hung")
+    again = put(cache_dir, "hung")
+    assert (again.created, again.updated, again.count) == (1000.0, 2000.0, 2)
+
+
+def test_in_memory_too_the_entry_that_says_more_stays_until_it_is_released(cache_dir: Path):
+    store = open_store(cache_dir, memory_only=True)
+    mishap, condemned = put(cache_dir / "a", "hung"), put(cache_dir / "b", "wrong")
+    assert store.add_quarantined(condemned)
+    assert not store.add_quarantined(mishap)
+    assert store.quarantined("e", "c") == condemned
+    assert store.release("e", "c")
+    assert not store.release("e", "c")
+    assert store.quarantined("e", "c") is None
+
+
+@pytest.mark.parametrize("way", ["put", "add"])
+def test_what_was_kept_in_memory_gives_way_to_what_is_written(
+    cache_dir: Path, way: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(quarantine_module, "_LOCK_S", 0.05)
+    condemned = put(cache_dir / "other", "wrong")
+    put(cache_dir, "hung")
+    store = open_store(cache_dir)
+    with Folder(store.layout).lock("quarantine-e", 1.0):
+        store.quarantine("e", "c", {"status": "hung", "reason": "x"}, counts=False)
+    assert store.unwritten == 1
+    (listed,) = store.iter_quarantine()  # as it is in memory, and not as it is on disk, too
+    assert listed.count == 2
+    if way == "put":
+        store.quarantine("e", "c", {"status": "wrong"})
+    else:
+        assert store.add_quarantined(condemned)
+    assert open_store(cache_dir).release("e", "c")
+    assert store.quarantined("e", "c") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "failure"),
+    [
+        ("bad-0123", {"candidate": "bad"}, ("bad", "0123")),
+        ("bad-", {"candidate": "bad"}, None),  # would be the failure of all problems
+        ("other-0123", {"candidate": "bad"}, None),
+        ("bad-0123", {}, None),
+        ("-0123", {"candidate": ""}, None),
+    ],
+)
+def test_a_failure_is_that_of_a_candidate_on_a_problem(
+    name: str, fields: dict[str, Any], failure: tuple[str, str] | None
+):
+    entry = parse_quarantined(document.dump({**ENTRY, "candidate": name, "fields": fields}))
+    assert entry.failure() == failure

@@ -11,7 +11,7 @@ import pytest
 
 from inductor_plugin.cache import Record, document
 from inductor_plugin.cache.merge import merge
-from inductor_plugin.cache.record import from_fields, rounded, to_fields
+from inductor_plugin.cache.record import AHEAD_S, failed, from_fields, rounded, to_fields
 from tests.support.cache.records import decision, measured, record
 
 
@@ -169,6 +169,10 @@ def test_times_of_a_clock_that_was_ahead_are_not_believed():
     assert (read.decision.decided_at, read.updated, read.created) == (0.0, now, 1000.0)
     fresh = record(measured("a", 7.0, measured_at=now - 60), updated=now - 60)
     assert merge(read, fresh).candidates["a"].median_ms == 7.0
+    made_ahead = record(created=now + AHEAD_S + 1.0, updated=now)
+    assert from_fields(to_fields(made_ahead), now).created == now
+    a_little = record(created=now + AHEAD_S, updated=now + AHEAD_S)
+    assert from_fields(to_fields(a_little), now) == a_little
 
 
 NOTE = {
@@ -220,3 +224,26 @@ def test_a_library_kernel_without_digest_and_error_is_read_with_all_others(
     monkeypatch.setattr("inductor_plugin.cache.record._measured", alone)
     again = from_fields(document.load(document.dump(to_fields(stored))))
     assert again.candidates == stored.candidates
+
+
+@pytest.mark.parametrize(
+    ("status", "misbehaved"),
+    [("ok", False), ("skipped", False), ("pruned", False), ("hung", True), ("wrong", True)],
+)
+def test_what_was_not_run_has_not_failed(status: str, misbehaved: bool) -> None:
+    assert failed(measured("a", None, status=status)) is misbehaved
+
+
+@pytest.mark.parametrize(
+    ("median_ms", "provenance", "noisy"),
+    [
+        (1.0, {"disturbed": True}, True),
+        (1.0, {"disturbed": 1}, False),
+        (1.0, {}, False),
+        (None, {"disturbed": True}, False),
+    ],
+)
+def test_a_timing_beside_other_work_is_noisy(
+    median_ms: float | None, provenance: dict[str, Any], noisy: bool
+) -> None:
+    assert measured("a", median_ms, provenance=provenance).noisy is noisy

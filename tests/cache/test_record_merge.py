@@ -300,3 +300,84 @@ def test_of_two_records_of_a_graph_that_without_other_work_is_kept() -> None:
     )
     for both in (combine(firm, disturbed), combine(disturbed, firm)):
         assert both.candidates == firm.candidates
+
+
+@pytest.mark.parametrize("op", ["mm", GRAPH])
+def test_the_first_and_the_last_writing_count_whatever_is_kept(op: str) -> None:
+    early = record(measured("a"), op=op, created=1.0, updated=2.0, decision=decision("a", 2, 9.0))
+    late = record(measured("a"), op=op, created=3.0, updated=5.0, decision=decision("a", 2, 1.0))
+    for join in (merge, combine):
+        for both in (join(early, late), join(late, early)):
+            assert (both.created, both.updated) == (1.0, 5.0)
+
+
+@pytest.mark.parametrize("op", ["mm", GRAPH])
+def test_what_two_say_of_one_time_is_the_same_in_any_order(op: str) -> None:
+    """Each machine has to keep the same, whichever it has met first."""
+    one = record(measured("a", 1.0), op=op, decision=decision("a"), extra={"x": 2, "y": 1})
+    two = record(measured("a", 2.0), op=op, decision=decision("b"), extra={"x": 1, "z": 1})
+    for join in (merge, combine):
+        both = join(one, two)
+        assert both == join(two, one)
+        assert both.extra == {"x": 2, "y": 1, "z": 1}
+        assert both.candidates["a"] in (one.candidates["a"], two.candidates["a"])
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        (
+            measured("a", samples_ms=(1.0,) * 5, measured_at=1.0),
+            measured("a", samples_ms=(1.0,) * 30, measured_at=2.0, provenance=UNCHECKED),
+        ),
+        (
+            measured("a", None, status="hung", measured_at=1.0),
+            measured("a", None, status="skipped", measured_at=2.0),
+        ),
+        (
+            measured("a", None, status="wrong", measured_at=1.0),
+            measured("a", None, status="hung", measured_at=2.0),
+        ),
+    ],
+)
+def test_of_two_caches_checked_numbers_count_and_a_skip_never(
+    better: Measured, worse: Measured
+) -> None:
+    for both in (combine(record(better), record(worse)), combine(record(worse), record(better))):
+        assert both.candidates["a"] == better
+
+
+def test_a_decision_keeps_its_weight_when_its_rows_are_replaced() -> None:
+    nine = record(measured("a", samples_ms=(1.0,) * 9), decision=decision("a", 2, 1.0))
+    rows = record(measured("a", samples_ms=(3.0,) * 20))
+    kept = combine(nine, rows)
+    for samples, winner in ((8, "a"), (12, "b")):
+        other = record(measured("b", samples_ms=(1.0,) * samples), decision=decision("b", 2, 0.0))
+        for both in (combine(kept, other), combine(other, kept)):
+            assert both.decision is not None
+            assert both.decision.winner == winner
+
+
+@pytest.mark.parametrize("op", ["mm", GRAPH])
+def test_a_pin_holds_its_decision_against_more_samples(op: str) -> None:
+    few = record(measured("a", samples_ms=(1.0,)), op=op, decision=decision("a"), pinned=True)
+    many = record(measured("b", samples_ms=(1.0,) * 9), op=op, decision=decision("b", 9, 9.0))
+    for both in (combine(few, many), combine(many, few)):
+        assert both.decision is not None
+        assert (both.decision.winner, both.pinned) == ("a", True)
+
+
+def test_of_two_graphs_with_as_many_samples_the_later_decision_is_kept() -> None:
+    early, late = (
+        record(measured(name), op=GRAPH, decision=decision(name, 2, when))
+        for name, when in (("tuned", 1.0), ("library", 2.0))
+    )
+    for both in (combine(early, late), combine(late, early)):
+        assert both.decision == late.decision
+
+
+def test_a_mark_that_is_not_needed_any_more_is_dropped_and_no_other_field() -> None:
+    marked = replace(decision("a"), extra={"samples": 2, "because": "x"})
+    both = combine(record(measured("a"), decision=marked), record(measured("b")))
+    assert both.decision is not None
+    assert both.decision.extra == {"because": "x"}

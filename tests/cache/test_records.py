@@ -6,13 +6,18 @@ import errno
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from inductor_plugin.cache import Record, Store, document, open_store, records
+from inductor_plugin.cache.folder import TOUCH_S, Folder
+from inductor_plugin.cache.lock import HeldLock
 from inductor_plugin.cache.record import to_fields
 from inductor_plugin.cache.records import parse_environment
+from inductor_plugin.errors import CacheError
+from tests.support.cache.locks import wait_for_none
 from tests.support.cache.records import ENVIRONMENT, measured, record
 
 
@@ -126,6 +131,7 @@ def test_a_folder_in_the_place_of_an_environment_does_not_degrade_the_cache(cach
     assert store.put_environment(ENVIRONMENT) == stored.environment
     assert store.degraded is None
     assert store.environment(stored.environment) == ENVIRONMENT  # in memory
+    assert list(store.layout.private.iterdir()) == []
 
 
 @pytest.mark.parametrize("fields", [None, [], "x", 3, {"a": 1e999}])
@@ -158,3 +164,115 @@ def test_two_threads_that_put_one_record_into_memory_lose_nothing(
     both = look_up(store)
     assert both is not None
     assert set(both.candidates) == {"a", "b", "c"}
+
+
+def test_a_record_that_was_written_again_meanwhile_is_not_removed(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, stored = written(open_store(cache_dir))
+    sound, lock = path.read_bytes(), Folder.lock
+    path.write_bytes(b"damaged")
+
+    def late(folder: Folder, name: str, timeout_s: float) -> HeldLock:
+        if name.startswith("records-"):
+            path.write_bytes(sound)  # another process was faster
+        return lock(folder, name, timeout_s)
+
+    monkeypatch.setattr(Folder, "lock", late)
+    store = open_store(cache_dir)
+    assert look_up(store) is None
+    assert look_up(store) == stored
+
+
+def test_a_record_that_a_process_goes_on_using_is_used_in_each_minute(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(records, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    store = open_store(cache_dir)
+    stored = store.put_record(record(measured("a")))
+    path = store.layout.record(stored.environment, stored.op, stored.digest)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns))
+    for passed_s, noted in ((TOUCH_S, False), (1.0, True)):
+        clock.now += passed_s
+        assert look_up(store) is not None  # from memory
+        assert (path.stat().st_atime > 0) is noted
+
+
+def test_what_is_in_memory_only_is_measured_in_its_environment(cache_dir: Path):
+    store = open_store(cache_dir, memory_only=True)
+    store.put_record(record(measured("a", None, status="skipped")))
+    assert not store.has_records(record().environment)
+    store.put_record(record(measured("a")))
+    assert store.has_records(record().environment)
+    assert not store.has_records("0" * 64)
+
+
+def test_a_record_that_is_newer_in_memory_is_listed_once(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = open_store(cache_dir)
+    store.put_record(record(measured("a")))
+    monkeypatch.setattr("inductor_plugin.cache.atomic.write", full)
+    store.put_record(record(measured("b")))
+    assert [set(each.candidates) for each in store.iter_records()] == [{"a", "b"}]
+
+
+def test_a_failure_is_dropped_in_its_own_environment(cache_dir: Path):
+    store, other = open_store(cache_dir), "f" * 64
+    failed = measured("bad", None, status="hung")
+    here = store.put_record(record(failed))
+    there = store.put_record(record(failed, environment=other))
+    name = f"bad-{here.digest[:12]}"
+    refused = store.quarantine(here.environment, name, {"candidate": "bad", "status": "hung"})
+    assert store.retry(refused) == 1
+    assert store.record(other, there.op, there.digest) == there
+
+
+def test_a_file_of_somebody_else_beside_records_is_none_and_stays(cache_dir: Path):
+    store = open_store(cache_dir)
+    path, stored = written(store)
+    notes = path.with_name("notes.txt")
+    notes.write_text("measured on a quiet machine")
+    assert list(store.iter_records()) == [stored]
+    assert (store.usage(look=True).records, store.usage(look=True).damaged) == (1, 0)
+    assert store.verify() == []
+    assert notes.exists()
+
+
+def test_a_record_that_another_process_writes_is_changed_by_nobody_else(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(records, "_LOCK_S", 0.02)
+    store = open_store(cache_dir)
+    stored = store.put_record(record(measured("a"), measured("bad", None, status="hung")))
+    path = store.layout.record(stored.environment, stored.op, stored.digest)
+    name, before = f"bad-{stored.digest[:12]}", path.read_bytes()
+    refused = store.quarantine(stored.environment, name, {"candidate": "bad", "status": "hung"})
+    with Folder(store.layout).lock(f"records-{stored.digest[:2]}", 0):
+        with pytest.raises(CacheError, match="another process"):
+            store.pin_record(stored)
+        with pytest.raises(CacheError, match="another process"):
+            store.retry(refused)
+        both = store.put_record(record(measured("b")))
+    assert set(both.candidates) == {"a", "b", "bad"}
+    assert path.read_bytes() == before
+    assert "is kept in memory only" in caplog.text
+    assert store.quarantined(stored.environment, name) == refused
+
+
+def test_a_damaged_record_that_another_process_replaces_is_not_removed(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, stored = written(open_store(cache_dir))
+    path.write_bytes(b"damaged")
+    wait_for_none(monkeypatch)
+    store = open_store(cache_dir)
+    with Folder(store.layout).lock(f"records-{stored.digest[:2]}", 0):
+        assert look_up(store) is None
+        assert path.exists()
+    assert look_up(store) is None
+    assert not path.exists()

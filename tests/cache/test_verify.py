@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from inductor_plugin.cache import Store, document, open_store
+from inductor_plugin.cache import Store, document, open_store, verify
+from inductor_plugin.cache.verify import Damage
+from inductor_plugin.errors import CacheError
+from tests.support.cache.locks import wait_for_none
 from tests.support.cache.records import ENVIRONMENT, kernel_key, measured, put_library, record
 
 
@@ -106,3 +110,46 @@ def test_a_kernel_that_was_evicted_is_no_damage_to_the_record_that_names_it(stor
     assert findings(store) == []
     store.prune(max_bytes=0)
     assert findings(store) == []
+
+
+def test_a_kernel_that_is_built_again_during_the_look_is_sound(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    looks = Mock(side_effect=["kernel.so is missing", None])
+    monkeypatch.setattr(verify, "content_damage", looks)
+    assert findings(store) == []
+    assert looks.call_count == 2
+
+
+@pytest.mark.parametrize("kind", ["record", "kernel", "quarantine"])
+def test_what_a_process_works_on_is_not_set_aside(
+    store: Store, kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    kept, layout = record(), store.layout
+    path, lock = {
+        "record": (
+            layout.record(kept.environment, kept.op, kept.digest),
+            f"records-{kept.digest[:2]}",
+        ),
+        "kernel": (layout.kernel(kernel_key().digest), kernel_key().digest),
+        "quarantine": (
+            layout.quarantine(kept.environment, "c"),
+            f"quarantine-{kept.environment[:8]}",
+        ),
+    }[kind]
+    (path / "kernel.so" if kind == "kernel" else path).write_bytes(b"damaged")
+    wait_for_none(monkeypatch)
+    (damage,) = store.verify()
+    with open_store(store.root).lock_kernel(lock, 0), pytest.raises(CacheError, match=lock):
+        store.repair(damage)
+    assert path.exists()
+    assert "moved to" in store.repair(damage)
+    assert not path.exists()
+
+
+def test_what_is_gone_or_written_again_meanwhile_needs_no_repair(store: Store):
+    environment = store.layout.environment(record().environment)
+    assert store.repair(Damage("environment", environment, "damaged")) == ""
+    assert environment.exists()
+    gone = store.layout.record(record().environment, "mm", "0" * 64)
+    assert store.repair(Damage("record", gone, "damaged")) == ""

@@ -237,3 +237,27 @@ def test_a_damaged_record_is_named_by_show_and_ls(store: Store, capsys: pytest.C
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)) == 2
     assert "is damaged" in captured.err
+
+
+def test_diff_says_which_side_lacks_a_field(store: Store, capsys: pytest.CaptureFixture[str]):
+    other = f"{open_store(store.root).put_environment(OTHER)[:12]}/{record().digest[:12]}"
+    for sides, side in (((key(), other), "left"), ((other, key()), "right")):
+        rows = answer_of(store, capsys, "diff", *sides)
+        (row,) = (row for row in rows if row["field"] == "median_ms.fast")
+        assert row == {"field": "median_ms.fast", side: 1.0}
+
+
+def test_diff_takes_two_keys(store: Store, capsys: pytest.CaptureFixture[str]):
+    run(store, "diff", key(), key(), key(), status=2)
+    assert "diff compares two keys" in capsys.readouterr().err
+
+
+def test_what_a_machine_has_refused_since_is_no_winner(
+    store: Store, capsys: pytest.CaptureFixture[str]
+):
+    refused = measured("fast", None, status="wrong")
+    store.put_record(record(refused, problem=4, decision=decision("fast")))
+    name = f"{record().environment[:12]}/{record(problem=4).digest[:12]}"
+    answer = answer_of(store, capsys, "explain", name)
+    assert (answer["winner"], answer["decided_from"], answer["kernel"]) == (None, 0, None)
+    assert answer["reason"].startswith("fast was chosen on one machine and is wrong on another")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cli import demo, demo_child
-from inductor_plugin.errors import OptionError, WorkerTimeoutError
+from inductor_plugin.errors import OptionError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from inductor_plugin.tuning.counters import Stats
 from tests.support.cli.schemas import follow
 
@@ -132,3 +132,50 @@ def test_an_error_that_is_no_number_is_null_in_json():
     plain = report.to_dict()
     assert (plain["first"]["error"], plain["second"]["error"]) == (FIRST.error, None)
     json.dumps(plain, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(1, WorkerDiedError), (2, OptionError), (-9, WorkerDiedError)]
+)
+def test_a_process_that_fails_is_no_run(
+    status: int,
+    error: type[WorkerError | OptionError],
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def run(command: Any, **_: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, status, stdout="{}")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(error, match="the reason is above"):
+        demo.run_demo("m:f", cache_dir, say=lambda text: None)
+
+
+def test_the_processes_share_the_plugins_cache_and_not_inductors(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    commands: list[tuple[str, ...]] = []
+    folders: list[Path] = []
+    answers = iter((FIRST, SECOND))
+
+    def run(
+        command: tuple[str, ...], env: dict[str, str], **_: Any
+    ) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        folders.append(Path(env["TORCHINDUCTOR_CACHE_DIR"]))
+        assert folders[-1].is_dir()
+        assert env["TORCHINDUCTOR_FREEZING"] == "1"  # else a CPU has nothing to choose from
+        plain = dataclasses.asdict(next(answers))
+        del plain["process_s"]
+        return subprocess.CompletedProcess(command, 0, stdout=f"a table\n{json.dumps(plain)}\n")
+
+    monkeypatch.setattr(demo.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(subprocess, "run", run)
+    lines: list[str] = []
+    report = demo.run_demo("m:f", cache_dir, say=lines.append)
+    assert (report.problems, report.device) == ((), "cpu")
+    assert (report.first.stats, report.second.stats) == (FIRST.stats, SECOND.stats)
+    assert [command[-2:] for command in commands] == [("--table", "on"), ("--table", "off")]
+    assert all(str(cache_dir) in command for command in commands)
+    assert folders[0] != folders[1]
+    assert "5 problems, 5 of them known: 0 kernels compiled, 0 candidates measured" in lines[-1]

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from inductor_plugin.cache import open_store
+from inductor_plugin.cache import document, open_store
 from inductor_plugin.cli import doctor
 from inductor_plugin.cli.finding import Finding, render
 from inductor_plugin.errors import CacheRefusedError
@@ -213,3 +213,11 @@ def test_a_cache_that_cannot_be_written_is_broken(tmp_path: Path):
     finding = doctor.cache(tmp_path / "below")
     assert finding.state == "broken"
     assert "cannot be written" in finding.detail
+
+
+def test_a_cache_of_another_format_is_not_used(cache_dir: Path):
+    open_store(cache_dir).layout.schema.write_bytes(document.dump({"format": 2}))
+    finding = doctor.cache(cache_dir)
+    assert finding.state == "broken"
+    assert f"{cache_dir} is not used: the cache has format 2" in finding.detail
+    assert finding.remedy == "set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from inductor_plugin.cache import KernelKey, Resources, Store
-from inductor_plugin.cli import main
+from inductor_plugin.cli import listing, main
 from inductor_plugin.cli.output import table
 from inductor_plugin.tuning.environment import environment
 from tests.support.cache.records import decision, kernel_key, measured, record
@@ -201,3 +201,14 @@ def test_kernels_are_listed_with_whole_numbers_and_each_name_once(
     said = capsys.readouterr().out
     assert " 228100 " in said
     assert said.count("triton_mm") == 1
+
+
+def test_people_get_the_first_of_many_and_programs_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(listing, "_LISTED", 2)
+    assert len(answer_of(store, capsys, "ls")) == 3
+    run(store, "ls")
+    assert "\n1 more; --limit 0 shows all\n" in capsys.readouterr().out
+    run(store, "ls", "--limit", "0")
+    assert "more" not in capsys.readouterr().out

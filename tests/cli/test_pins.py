@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from inductor_plugin.cache import Store, digest_of, open_store
+from inductor_plugin.cache.transfer.draft import exclusive
 from inductor_plugin.cli import pins
 from inductor_plugin.inductor.candidates.offers import candidate_id
 from inductor_plugin.inductor.candidates.template_choice import operator_key
@@ -287,3 +289,29 @@ def test_a_pin_file_stays_if_its_successor_cannot_be_written(
     assert script.read_bytes() == b"old"
     files = [path.name for path in tmp_path.iterdir() if path.is_file()]
     assert sorted(files) == ["pins.json", "script.py"]
+
+
+def test_a_part_of_the_decisions_is_pinned_and_unpinned(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    other = digest_of(OTHER)[:12]
+    store.put_record(record(measured("a"), op="bmm", problem=3, decision=decision("a")))
+    store.put_record(record(measured("a"), op="bmm", problem=4))  # nothing to pin
+    assert answer_of(store, capsys, "pin", tmp_path / "a", "--environment", other)["pins"] == 1
+    assert answer_of(store, capsys, "pin", tmp_path / "b", "--op", "bmm")["pins"] == 1
+    assert answer_of(store, capsys, "stats")["pinned"] == 0
+    run(store, "pin", tmp_path / "c", "--keep")
+    capsys.readouterr()
+    for part, count in ((("--environment", other), 1), (("--op", "bmm"), 1), ((), 2)):
+        assert len(answer_of(store, capsys, "unpin", "--all", *part)["unpinned"]) == count
+
+
+def test_a_file_that_somebody_else_writes_is_waited_for(store: Store, tmp_path: Path):
+    file = tmp_path / "pins.json"
+    pinning = threading.Thread(target=run, args=(store, "pin", file))
+    with exclusive(file):
+        pinning.start()
+        pinning.join(0.2)
+        assert not file.exists()
+    pinning.join(60.0)
+    assert file.exists()

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from inductor_plugin.cache import Store, digest_of, document, open_store
 from inductor_plugin.cache.quarantine import quarantine_name
+from inductor_plugin.cache.record import GRAPH
+from inductor_plugin.cache.size import evict
 from inductor_plugin.config import Config
 from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.counters import Counters
@@ -99,6 +102,8 @@ def test_a_retuned_problem_is_measured_again_and_others_are_not(
 ):
     stored, digest = failing(store, 8, "bad")
     other, _ = failing(store, 16, "bad")
+    elsewhere = {"candidate": "bad", "status": "raised"}  # the same problem on another machine
+    store.quarantine("f" * 64, quarantine_name("bad", digest), elsewhere)
     assert tried(store, stored, "bad") == tried(store, other, "bad") == set()
     name = f"{record().environment[:12]}/{digest[:12]}"
     (row,) = answer_of(store, capsys, "retune", name)["retuned"]
@@ -233,3 +238,52 @@ def test_retune_fails_if_a_candidate_stays_in_quarantine(
     monkeypatch.setattr(Path, "unlink", fails)
     run(store, "retune", digest[:16], status=2)
     assert "stays in quarantine: " in capsys.readouterr().err
+
+
+def test_an_environment_stays_as_long_as_one_of_its_records(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(evict, "remove_record", partial(evict.remove_record, wait_s=0.02))
+    kept, environment = record(), record().environment
+    with store.lock_kernel(f"records-{kept.digest[:2]}"):
+        run(store, "rm", environment[:12], "--force", status=1)
+    assert "0 of 1 removed" in capsys.readouterr().out
+    assert store.layout.record(environment, kept.op, kept.digest).exists()
+    run(store, "verify")  # environment.json says what that record depends on
+    run(store, "rm", environment[:12], "--force")
+    assert not store.layout.environment(environment).exists()
+
+
+@pytest.mark.parametrize(("verb", "done"), [("rm", "removed"), ("retune", "retuned")])
+def test_a_key_that_is_named_twice_is_one(
+    store: Store, verb: str, done: str, capsys: pytest.CaptureFixture[str]
+):
+    digest = record(problem=2).digest
+    assert len(answer_of(store, capsys, verb, digest, digest[:12])[done]) == 1
+
+
+def test_a_graph_is_not_measured_by_itself(store: Store, capsys: pytest.CaptureFixture[str]):
+    graph = store.put_record(record(measured("tuned"), op=GRAPH, problem=5))
+    run(store, "retune", graph.digest, status=2)
+    assert "is a whole graph; `rm` it" in capsys.readouterr().err
+    assert store.record(graph.environment, graph.op, graph.digest) == graph
+
+
+def test_clear_says_what_is_in_use_and_ends_with_1(
+    store: Store, capsys: pytest.CaptureFixture[str]
+):
+    with store.lock_kernel(kernel_key().digest):
+        run(store, "clear", "--force", status=1)
+    assert "0 records and 1 kernels are in use and stay" in capsys.readouterr().out
+    run(store, "clear", "--force")
+    assert "in use" not in capsys.readouterr().out
+
+
+def test_a_record_that_is_in_use_is_not_retuned(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(evict, "remove_record", partial(evict.remove_record, wait_s=0.02))
+    digest = record(problem=2).digest
+    with store.lock_kernel(f"records-{digest[:2]}"):
+        run(store, "retune", digest, status=2)
+    assert "is in use by another process; try again" in capsys.readouterr().err

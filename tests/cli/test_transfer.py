@@ -234,3 +234,16 @@ def test_merge_says_how_many_signatures_have_no_room(
     merged = json.loads(capsys.readouterr().out)
     hold("merge_caches", merged)
     assert merged["signatures_left_out"] == 1
+
+
+def test_a_cache_is_merged_once(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["merge", str(tmp_path / "all"), str(store.root), str(store.root)]) == 2
+    assert "are the same cache; name two" in capsys.readouterr().err
+    assert not (tmp_path / "all").exists()
+
+
+def test_sources_are_named_and_not_the_cache(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run(store, "diff", store.root, store.root, status=2)
+    assert "--cache-dir has no meaning here" in capsys.readouterr().err

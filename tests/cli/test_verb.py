@@ -9,7 +9,8 @@ import pytest
 
 from inductor_plugin.cache import Store
 from inductor_plugin.cli import VERBS, main
-from inductor_plugin.cli.verb import count, seconds, size_bytes
+from inductor_plugin.cli.verb import check_source, check_target, count, seconds, size_bytes
+from inductor_plugin.errors import CacheError
 from tests.support.cli.command import run
 
 
@@ -97,3 +98,23 @@ def test_a_refused_directory_is_one_line_and_2(store: Store, capsys: pytest.Capt
     store.root.chmod(0o777)
     run(store, "stats", status=2)
     assert "chmod go-w" in capsys.readouterr().err
+
+
+def test_the_folders_above_the_default_cache_are_made_and_above_a_named_one_not(tmp_path: Path):
+    path = tmp_path / "no" / "cache"
+    assert check_target(path, named=False)
+    with pytest.raises(CacheError, match="there is no folder"):
+        check_target(path)
+    assert not path.parent.exists()
+    path.mkdir(parents=True)
+    assert check_target(path)  # it is empty
+    (path / "schema.json").touch()
+    assert not check_target(path)
+
+
+@pytest.mark.parametrize("mark", ["schema.json", "records", "kernels", "packs", "quarantine"])
+def test_a_folder_with_one_part_of_a_cache_is_one(mark: str, tmp_path: Path):
+    with pytest.raises(CacheError, match="is no cache"):
+        check_source(tmp_path)
+    (tmp_path / mark).mkdir()
+    check_source(tmp_path)

@@ -14,11 +14,14 @@ from inductor_plugin.config import (
     default_cache_dir,
     enabled_by_environment,
     launched_rank,
+    local_ranks,
     option_names,
     process_environment,
+    set_environment,
     split,
 )
 from inductor_plugin.config.value import limit_of
+from inductor_plugin.config.variables import default_variable
 from inductor_plugin.errors import OptionError
 
 CODE_CHANGES: dict[str, object] = {
@@ -169,6 +172,10 @@ def test_a_limit_is_one_number_or_one_for_each_device_type(text: object, cuda: i
 def test_a_pinned_policy_needs_its_file():
     with pytest.raises(OptionError, match="set pin_file"):
         Config.load({"policy": "pinned"}, {})
+    pinned = {"policy": "pinned", "pin_file": "pins.json", "strict": True}
+    assert Config.load(pinned, {}).strict
+    with pytest.raises(OptionError, match="option strict is on, and policy is 'tune'"):
+        Config.load({"strict": True}, {})
 
 
 def test_options_travel_as_json():
@@ -328,3 +335,48 @@ def test_fsspec_is_imported_only_where_a_remote_is_named() -> None:
         "assert 's3fs' not in sys.modules and 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("count", "ranks"), [("8", 8), ("1", 1), ("0", 1), ("", 1), ("-2", 1), ("x", 1)]
+)
+def test_a_launcher_says_how_many_processes_it_has_started_here(count: str, ranks: int):
+    assert local_ranks({"LOCAL_WORLD_SIZE": count}) == ranks
+    assert local_ranks({}) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("never_slower_margin", 1), ("max_candidates", 0), ("tune_budget_s", 0.0), ("cache_limit_bytes", 0)],
+)  # fmt: skip
+def test_the_least_value_of_an_option_is_one(name: str, value: float):
+    assert getattr(Config.load({name: value}, {}), name) == value
+
+
+def test_a_cache_that_is_named_is_on_where_inductors_are_off(tmp_path: Path):
+    auto, named = Config.load({}, {}), Config.load({"cache_dir": str(tmp_path)}, {})
+    assert [auto.with_cache(disabled=off).cache for off in (False, True)] == ["on", "off"]
+    assert [named.with_cache(disabled=off).cache for off in (False, True)] == ["on", "on"]
+    for chosen in ("on", "off"):
+        stated = Config.load({"cache": chosen}, {})
+        assert [stated.with_cache(disabled=off).cache for off in (False, True)] == [chosen] * 2
+
+
+def test_variables_are_those_that_are_set_and_no_others(monkeypatch: pytest.MonkeyPatch):
+    before = process_environment()
+    monkeypatch.setenv("SOMETHING", "new")
+    set_environment({**before, "OTHER": "1"})
+    assert process_environment() == {**before, "OTHER": "1"}
+    set_environment(before)
+    assert process_environment() == before
+
+
+def test_a_default_of_a_variable_is_gone_after_the_block(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SOMETHING", raising=False)
+    with default_variable("SOMETHING", "default"):
+        assert process_environment()["SOMETHING"] == "default"
+    assert "SOMETHING" not in process_environment()
+    monkeypatch.setenv("SOMETHING", "mine")
+    with default_variable("SOMETHING", "default"):
+        assert process_environment()["SOMETHING"] == "mine"
+    assert process_environment()["SOMETHING"] == "mine"

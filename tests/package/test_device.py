@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from unittest import mock
@@ -175,3 +178,21 @@ def test_the_timer_to_derive_from_is_public() -> None:
     assert set(device.__all__) <= {*dir(device), "EventTimer"}
     with pytest.raises(AttributeError, match="has no attribute 'Timer2'"):
         device.Timer2  # noqa: B018
+
+
+def test_threads_that_ask_for_a_device_at_once_load_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both, loads = threading.Barrier(2), list[str]()
+
+    def load(source: DeviceSource) -> Device:
+        loads.append(source.name)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.1)  # for the other thread, which waits itself
+        return NPU
+
+    monkeypatch.setattr(DeviceSource, "load", load)
+    described = devices(("npu", f"{HERE}:NPU"))
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(described.get, ["npu", "npu"])] == [NPU, NPU]
+    assert loads == ["npu"]

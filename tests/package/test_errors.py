@@ -37,6 +37,13 @@ def test_a_wrong_option_is_a_value_error_too():
     assert issubclass(errors.RegistrationError, ValueError)
 
 
+@pytest.mark.parametrize(
+    ("number", "sticky"), [(700, True), (719, True), (999, True), (1, False), (0, False), (None, False)]
+)  # fmt: skip
+def test_after_some_errors_of_cuda_no_call_works(number: int | None, sticky: bool):
+    assert errors.KernelError("the launch failed", number).is_sticky is sticky
+
+
 def broad(text: str) -> Iterator[int]:
     """Yield the lines that catch or suppress every exception."""
     for node in ast.walk(ast.parse(text)):

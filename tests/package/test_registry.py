@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +219,24 @@ def test_entry_points_are_those_of_installed_packages(
     (source,) = (each for each in entry_points() if each.name == "split")
     assert source.origin == "entry point split = my_kernels:SplitMM of my_kernels 1.0"
     assert GROUP == "inductor_plugin.templates"  # packages have it in their metadata
+
+
+def test_who_asks_while_installed_templates_are_registered_waits_for_them() -> None:
+    registry, begun, go = Registry(), threading.Event(), threading.Event()
+
+    def points() -> list[TemplateSource]:
+        begun.set()
+        go.wait(10.0)
+        return sources(f"{HERE}:PLAIN")
+
+    def asked() -> tuple[str, ...]:
+        registry.add_installed(points)
+        return registry.names()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(asked)
+        assert begun.wait(10.0)
+        second = pool.submit(asked)
+        wait([second], 0.1)
+        go.set()
+        assert [each.result() for each in (first, second)] == [("plain",)] * 2

@@ -104,3 +104,18 @@ def test_only_the_newest_records_are_compared(
     closest = near.nearest(store.layout, HERE, "mm", "other", first.problem)
     assert closest is not None
     assert closest.digest != first.digest  # the same problem, but the oldest record
+
+
+def test_of_other_machines_the_one_that_differs_in_the_fewest_fields_is_named(
+    cache_dir: Path,
+) -> None:
+    store = open_store(cache_dir)
+    machines = [{"device": name, "torch": name, "cpp": "g++ 12"} for name in ("one", "two")]
+    known = [store.put_environment(machine) for machine in machines]
+    for environment in known:
+        kept = store.put_record(record(measured("a"), environment=environment))
+    for environment, machine in zip(known, machines, strict=True):
+        here = {**machine, "torch": "another"}
+        nearest = near.elsewhere(store.layout, digest_of(here), "mm", kept.digest, here)
+        assert nearest is not None
+        assert (nearest.environment, len(nearest.differences)) == (environment, 1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from inductor_plugin.cache import Store, open_second, open_store
+from inductor_plugin.cache import Pack, Store, open_second, open_store
 from tests.support.cache.records import ENVIRONMENT, kernel_key, measured, put_library, record
 
 PLACE = (record().environment, record().op, record().digest)
@@ -134,3 +137,46 @@ def test_what_is_no_cache_is_told(
 def test_none_is_named_by_an_empty_path(caplog: pytest.LogCaptureFixture) -> None:
     assert open_second("") is None
     assert caplog.records == []
+
+
+def test_kernels_alike_of_both_are_sorted_together(
+    cache_dir: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = SimpleNamespace(time=lambda: 1.0)
+    monkeypatch.setattr("inductor_plugin.cache.entry.time", earlier)
+    old = open_store(cache_dir).put_kernel(kernel_key("old"), {"kernel.so": b"x"})
+    key = kernel_key()
+    alike = both(cache_dir, shared).kernels_like(key.template, key.config, key.target)
+    assert [kernel.digest for kernel in alike] == [key.digest, old.digest]
+
+
+def test_a_kernel_of_the_second_is_held_if_its_files_are_the_same(
+    cache_dir: Path, shared: Path
+) -> None:
+    entry = open_store(shared).kernel(kernel_key().digest)
+    assert entry is not None
+    store = both(cache_dir, shared)
+    assert store.holds_kernel(entry)
+    assert not store.holds_kernel(replace(entry, files={**entry.files, "kernel.so": "0" * 64}))
+    assert not open_store(cache_dir).holds_kernel(entry)
+
+
+def test_packs_of_both_are_listed(cache_dir: Path, shared: Path) -> None:
+    packs = [Pack("H200", "sm_90a", 1.0, {}, ("m:f",), ("mm",), (name,)) for name in "ab"]
+    open_store(cache_dir).put_pack(packs[0])
+    open_store(shared).put_pack(packs[1])
+    store = both(cache_dir, shared)
+    assert store.packs() == packs
+    assert store.packed() == {"a", "b"}
+    assert [layout.root for layout in store.layouts] == [cache_dir, shared]
+
+
+def test_a_use_of_the_second_is_not_noted(cache_dir: Path, shared: Path) -> None:
+    layout = open_store(shared).layout
+    files = [layout.record(*PLACE), layout.kernel(kernel_key().digest) / "entry.json"]
+    for file in files:
+        os.utime(file, (1000.0, 1000.0))
+    store = both(cache_dir, shared)
+    assert store.record(*PLACE) is not None
+    assert store.kernel(kernel_key().digest) is not None
+    assert [file.stat().st_atime for file in files] == [1000.0, 1000.0]

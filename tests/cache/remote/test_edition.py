@@ -11,6 +11,7 @@ import pytest
 
 from inductor_plugin.cache import document, open_store
 from inductor_plugin.cache.entry import ENTRY
+from inductor_plugin.cache.remote.descriptions import MOST
 from inductor_plugin.cache.remote.edition import (
     MAX_KERNEL_BYTES,
     Edition,
@@ -138,3 +139,26 @@ def test_a_kernel_under_the_name_of_another_is_refused(tmp_path: Path) -> None:
     fields = next(iter(kernels(tmp_path).values()))
     with pytest.raises(ValueError, match="is described as"):
         edition_of(record(decision=decision("a")), {"0" * 64: fields}).kernel("0" * 64)
+
+
+@pytest.mark.parametrize(("count", "taken"), [(16, True), (17, False)])
+def test_a_kernel_of_the_largest_size_is_taken(count: int, taken: bool, tmp_path: Path) -> None:
+    digest, fields = next(iter(kernels(tmp_path).items()))
+    files = {f"{number}.so": "0" * 64 for number in range(count)}
+    edition = edition_of(record(), {digest: {**fields, "files": files, "bytes": MAX_KERNEL_BYTES}})
+    if taken:
+        assert edition.kernel(digest) is not None
+        assert edition.kernel(digest, 1) is None  # there is one build
+        return
+    with pytest.raises(ValueError, match="limits"):
+        edition.kernel(digest)
+
+
+def test_of_more_builds_than_any_edition_has_the_first_are_read(tmp_path: Path) -> None:
+    digest, fields = next(iter(kernels(tmp_path).items()))
+    others = tuple({**fields, "created": float(number)} for number in range(MOST + 3))
+    whole = Edition(record(), {digest: fields}, {digest: others})
+    assert parse_edition(whole.dump(), whole.place).descriptions(digest) == (
+        fields,
+        *others[: MOST - 1],
+    )

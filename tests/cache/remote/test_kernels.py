@@ -14,6 +14,7 @@ import pytest
 
 from inductor_plugin.cache import KernelEntry, Record, Store, open_store
 from inductor_plugin.cache.remote import kernels, tier
+from inductor_plugin.cache.remote.answer import tell_of
 from inductor_plugin.cache.remote.edition import Edition
 from inductor_plugin.cache.remote.exchange import Exchange
 from inductor_plugin.cache.remote.kernels import KernelTraffic
@@ -216,7 +217,7 @@ def test_kernels_are_fetched_in_parts_and_those_of_one_kernel_together(
     assert None not in [store.kernel(entry.digest) for entry in (first, second)]
 
 
-@pytest.mark.parametrize("gone", ["kernel", "file"])
+@pytest.mark.parametrize("gone", ["kernel", "file", "content"])
 def test_a_kernel_that_is_pruned_before_it_is_read_does_not_keep_its_record(
     gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +228,8 @@ def test_a_kernel_that_is_pruned_before_it_is_read_does_not_keep_its_record(
         assert entry is not None
         if gone == "file":
             entry.path("kernel.so").unlink()
+        elif gone == "content":  # it was built again
+            entry.path("kernel.so").write_bytes(b"another")
         else:
             shutil.rmtree(entry.folder)
         return entry
@@ -242,7 +245,7 @@ def test_a_kernel_that_is_pruned_before_it_is_read_does_not_keep_its_record(
 
 
 def test_a_full_disk_of_this_machine_is_no_fault_of_the_remote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = MemoryFiles()
     here, store = exchange(files, tmp_path / "here")
@@ -255,3 +258,6 @@ def test_a_full_disk_of_this_machine_is_no_fault_of_the_remote(
     monkeypatch.setattr(store, "put_kernel", full)
     answer = there.fetch([PLACE], 1.0)[PLACE]
     assert (answer.hit, answer.error, answer.unkept) == (True, None, "free some space")
+    for _ in range(2):
+        tell_of([answer], "memory://x")
+    assert [each.getMessage() for each in caplog.records] == ["inductor-plugin: free some space"]

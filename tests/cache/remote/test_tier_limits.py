@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,3 +129,64 @@ def test_a_fault_of_this_cache_is_none_of_the_remote(
         assert [ask(tier, place) for place in places] == [False] * 4
     assert "only the local cache" not in caplog.text
     assert ask(tier, places[0]) is True
+
+
+def test_a_remote_that_is_closed_is_neither_asked_nor_written_to(opened: Open) -> None:
+    files = MemoryFiles()
+    tier, store = opened(files)
+    tier.close()
+    stored = store.put_record(record(measured("a")))
+    tier.send(stored.environment, stored.op, stored.digest)
+    assert tier.look_up(stored.environment, stored.op, stored.digest) is None
+    untyped: Any = tier
+    assert (untyped._thread, files.requests) == (None, {})
+
+
+def test_waiting_for_answers_is_counted(opened: Open) -> None:
+    tier, store = opened(FaultyFiles(MemoryFiles(), delay_s=0.02), timeout_s=5.0)
+    assert ask(tier) is False
+    tier.close()
+    until(lambda: store.counters().get("remote_waited_ms", 0) >= 20)
+
+
+def test_what_is_sent_after_everything_was_written_is_waited_for_too(opened: Open) -> None:
+    files = MemoryFiles()
+    tier, store = opened(FaultyFiles(files, delay_s=0.02), timeout_s=60.0)
+    for number in (1, 2):
+        stored = store.put_record(record(measured("a"), problem=number))
+        tier.send(stored.environment, stored.op, stored.digest)
+        tier.drain()
+        assert sum("/records/" in name for name in files.objects) == number
+
+
+def test_several_remotes_share_the_time_at_the_end_of_a_process(opened: Open) -> None:
+    held = threading.Event()
+    tier, store = opened(FaultyFiles(MemoryFiles(), held=held), timeout_s=20.0)
+    stored = store.put_record(record(measured("a")))
+    tier.send(stored.environment, stored.op, stored.digest)
+    started = time.monotonic()
+    tier.drain(20.0)  # the one before has taken all of it
+    assert time.monotonic() - started < 15.0
+    held.set()
+
+
+class OnlyRead(MemoryFiles):
+    """A store whose file system cannot write."""
+
+    def create(self, name: str, data: bytes, timeout_s: float) -> None:
+        raise OSError(errno.EROFS, "its file system cannot write")
+
+
+def test_a_file_system_that_cannot_write_is_only_read_and_all_that_waits_is_counted(
+    opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = threading.Event()
+    tier, store = opened(FaultyFiles(OnlyRead(), held=begun), timeout_s=20.0)
+    for number in range(3):
+        stored = store.put_record(record(measured("a"), problem=number))
+        tier.send(stored.environment, stored.op, stored.digest)
+    begun.set()
+    tier.drain()
+    assert caplog.text.count("is only read from now on") == 1
+    tier.close()
+    until(lambda: store.counters().get("remote_unsent") == 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ import pytest
 from inductor_plugin.cache import Record, Store, open_store
 from inductor_plugin.cache.remote import transfer
 from inductor_plugin.cache.remote.answer import Answer
+from inductor_plugin.cache.remote.edition import edition_of
 from inductor_plugin.cache.remote.exchange import Exchange
-from inductor_plugin.cache.remote.name import Place
+from inductor_plugin.cache.remote.name import Place, edition_name
 from inductor_plugin.cache.remote.transfer import TransferPart, pull, push
 from inductor_plugin.errors import CacheError
-from tests.support.cache.records import measured, record
+from tests.support.cache.records import ENVIRONMENT, measured, record
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 
 PART = TransferPart()
@@ -134,3 +136,53 @@ def test_a_pull_keeps_no_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Exchange, "fetch", fetching)
     done = pull(open_store(tmp_path / "there"), files, PART, 1.0)
     assert (done.records, done.changed, done.failed) == (7, 7, 0)
+
+
+def test_a_good_record_ends_a_row_of_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_MOST_FAILURES", 2)
+    monkeypatch.setattr(transfer, "_THREADS", 1)
+    publish, tried = Exchange.publish, list[str]()
+
+    def publishing(self: Exchange, kept: Record, timeout_s: float) -> object:
+        tried.append(kept.digest)
+        if len(tried) % 2:
+            raise OSError(5, "500 Internal Server Error")
+        return publish(self, kept, timeout_s)
+
+    monkeypatch.setattr(Exchange, "publish", publishing)
+    done = push(filled(tmp_path, 6), MemoryFiles(), PART, 1.0)
+    assert (len(tried), done.changed, done.failed) == (6, 3, 3)
+
+
+def test_of_other_environments_not_even_the_fields_are_taken_over(tmp_path: Path) -> None:
+    files, store = MemoryFiles(), filled(tmp_path / "here", 1)
+    environment = store.put_environment(ENVIRONMENT)
+    push(store, files, PART, 1.0)
+    there = open_store(tmp_path / "there")
+    assert pull(there, files, TransferPart(environment="zz"), 1.0).records == 0
+    assert there.environment(environment) is None
+    assert pull(there, files, TransferPart(environment=environment[:8]), 1.0).records == 1
+    assert there.environment(environment) == ENVIRONMENT
+
+
+def test_what_another_machine_has_replaced_is_pushed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overwritten, asked = Exchange.overwritten, list[int]()
+    files, store = MemoryFiles(), filled(tmp_path, 2)
+    kept = next(iter(store.iter_records()))
+    place = Place(kept.environment, kept.op, kept.digest)
+
+    def replaced(self: Exchange, timeout_s: float) -> list[Place]:
+        asked.append(1)
+        files.objects[edition_name(place, 0)] = edition_of(
+            replace(kept, candidates={"b": measured("b")})
+        ).dump()
+        return overwritten(self, timeout_s)
+
+    monkeypatch.setattr(Exchange, "overwritten", replaced)
+    done = push(store, files, PART, 1.0)
+    assert (asked, done.records, done.failed, done.amounts.sent) == ([1], 2, 0, 3)
+    assert edition_name(place, 1) in files.objects

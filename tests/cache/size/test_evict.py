@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -215,14 +216,15 @@ def test_folders_of_processes_that_were_killed_go_with_the_first_write(cache_dir
 
 def test_old_lock_files_go_unless_held(cache_dir: Path):
     store = open_store(cache_dir)
-    for name in ("held", "free"):
+    for name, age_s in (("held", 2 * 86400), ("free", 2 * 86400), ("young", 7200)):
         with store.lock_kernel(name, 0):
-            age(store.layout.lock(name), 2 * 86400)
+            age(store.layout.lock(name), age_s)
     with open_store(cache_dir).lock_kernel("held", 0):
         age(store.layout.lock("held"), 2 * 86400)
         assert store.prune().locks == 1
         assert store.layout.lock("held").exists()
     assert not store.layout.lock("free").exists()
+    assert store.layout.lock("young").exists()
 
 
 def test_a_record_that_is_being_written_stays(cache_dir: Path):
@@ -254,3 +256,74 @@ def test_of_records_only_those_that_are_to_go_are_read(
     monkeypatch.setattr(evict, "read", read)
     assert store.prune(older_than_s=350).records == 2
     assert opened == paths[:2]
+
+
+def test_to_say_what_would_go_sweeps_nothing(cache_dir: Path):
+    store = open_store(cache_dir)
+    store.put_record(record(measured("a")))
+    leftover, lock = cache_dir / "private" / "old", store.layout.lock("free")
+    leftover.mkdir()
+    with store.lock_kernel("free", 0):
+        pass
+    for path in (leftover, lock):
+        age(path, 2 * 86400)
+    pruned = store.prune(dry_run=True)
+    assert (pruned.leftovers, pruned.locks) == (1, 0)
+    assert leftover.is_dir()
+    assert lock.exists()
+
+
+def test_clear_leaves_a_record_in_use_and_what_explains_it(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(evict, "remove_record", partial(evict.remove_record, wait_s=0.02))
+    store = open_store(cache_dir)
+    store.put_environment(ENVIRONMENT)
+    kept = store.put_record(record(measured("a")))
+    with Folder(store.layout).lock(f"records-{kept.digest[:2]}", 0):
+        removed = store.clear()
+    assert (removed["records"], removed["environments"]) == (0, 0)
+    assert store.verify() == []
+    removed = store.clear()
+    assert (removed["records"], removed["environments"]) == (1, 1)
+
+
+def test_a_removed_entry_leaves_nothing_behind(cache_dir: Path):
+    store = open_store(cache_dir)
+    assert store.remove_kernel(put_kernel(store, "k", 0))
+    assert list(store.layout.private.iterdir()) == []
+    assert list(store.layout.kernels.glob("*/*")) == []
+
+
+def test_what_other_processes_publish_counts_after_a_while(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(evict, "_RESCAN", 2)
+    store, other = open_store(cache_dir, limit_bytes=50_000), open_store(cache_dir)
+    put_kernel(store, "own", 9000)
+    for number in range(5):
+        put_kernel(other, f"of another {number}", 8000)
+    put_kernel(store, "second", 7000)
+    assert len(digests(store)) == 7
+    put_kernel(store, "third", 6000)
+    assert store.usage().kernel_bytes <= 50_000
+
+
+def test_a_cache_that_another_process_evicts_is_left_to_it(cache_dir: Path):
+    store = open_store(cache_dir, limit_bytes=25_000)
+    with Folder(store.layout).lock("prune", 0):
+        for number in range(4):
+            put_kernel(store, f"k{number}", 9000 - number)
+    assert len(digests(store)) == 4
+    put_kernel(store, "k4", 10)
+    assert store.usage().kernel_bytes <= 25_000
+
+
+def test_a_read_keeps_a_record(cache_dir: Path):
+    store = open_store(cache_dir)
+    read, other = (store.put_record(record(measured("a"), problem=rows)) for rows in (8, 16))
+    for each in (read, other):
+        age(store.layout.record(each.environment, each.op, each.digest), 5000)
+    assert open_store(cache_dir).record(read.environment, read.op, read.digest) == read
+    assert store.prune(older_than_s=1000).records == 1
+    assert list(open_store(cache_dir).iter_records()) == [read]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from inductor_plugin.cache import open_store
-from tests.support.cache.records import measured, record
+from tests.support.cache.records import ENVIRONMENT, measured, put_library, record
 
 
 def test_documents_are_read_only_as_long_as_that_may_take(cache_dir: Path) -> None:
@@ -36,3 +36,16 @@ def test_to_look_at_a_record_is_no_use(cache_dir: Path) -> None:
     os.utime(path, (then, then))  # with relatime, the next read would set the access time
     store.usage(look=True)
     assert path.stat().st_atime == then
+
+
+def test_of_what_cannot_be_read_only_records_may_be_pinned(cache_dir: Path) -> None:
+    store = open_store(cache_dir)
+    stored = store.put_record(record(measured("a")))
+    environment = store.layout.environment(store.put_environment(ENVIRONMENT))
+    (put_library(store).folder / "entry.json").unlink()  # nobody evicts a part of a kernel
+    kept = store.layout.record(stored.environment, stored.op, stored.digest)
+    for path, counts in ((environment, (2, 0)), (kept, (3, 1))):
+        path.unlink()
+        path.mkdir()
+        usage = store.usage(look=True)
+        assert (usage.damaged, usage.pinned) == counts

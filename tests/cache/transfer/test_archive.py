@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -18,6 +19,7 @@ from inductor_plugin.cache.transfer.archive import (
     merge_stores,
 )
 from inductor_plugin.errors import ArchiveError, CacheError
+from tests.support.cache import archives
 from tests.support.cache.packs import SIGNER
 from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 
@@ -116,9 +118,18 @@ def test_equal_caches_give_equal_files(tmp_path: Path):
 
 def test_an_export_can_be_a_part(tmp_path: Path):
     store = filled(tmp_path / "a")
-    counts = export_archive(store, tmp_path / "x", op="mm")
-    assert (counts["records"], counts["kernels"]) == (1, 1)
-    assert export_archive(store, tmp_path / "x", environment="0000")["records"] == 0
+    store.put_pack(Pack("H200", "sm_90a", 1.0, {}, ("m:f",), ("mm",), (kernel_key().digest,)))
+    store.quarantine("f" * 64, "c", {"status": "hung"})
+    of_all = {"records": 2, "kernels": 2, "environments": 1, "quarantined": 2, "packs": 1}
+    assert export_archive(store, tmp_path / "x") == of_all
+    assert export_archive(store, tmp_path / "x", op="mm") == {
+        **dict.fromkeys(of_all, 1),
+        "packs": 0,
+    }
+    here = export_archive(store, tmp_path / "x", environment=record().environment[:8])
+    assert here == {**dict.fromkeys(of_all, 1), "records": 2, "packs": 0}
+    nothing = export_archive(store, tmp_path / "x", environment="0000")
+    assert nothing == dict.fromkeys(of_all, 0)
 
 
 def test_what_is_damaged_is_not_exported(tmp_path: Path):
@@ -369,3 +380,36 @@ def test_nothing_is_taken_into_memory_only(tmp_path: Path):
     source = filled(tmp_path / "a")
     with pytest.raises(CacheError, match="memory only"):
         merge_stores(open_store(tmp_path / "b", memory_only=True), source)
+
+
+def test_an_archive_that_lacks_a_member_is_refused(tmp_path: Path):
+    listed = {"records/e/mm/a.json": "0" * 64, "records/e/mm/b.json": "1" * 64}
+    archives.write(tmp_path / "x", {}, listed)
+    with pytest.raises(ArchiveError, match=r"lacks 2 members, 'records/e/mm/a\.json' first"):
+        import_archive(open_store(tmp_path / "b"), tmp_path / "x", trusted=True)
+
+
+def test_an_archive_of_another_format_is_refused_before_it_is_unpacked(tmp_path: Path):
+    manifest = json.dumps({"format": 2, "members": {}}).encode()
+    with tarfile.open(tmp_path / "x", "w:gz") as out:
+        head = tarfile.TarInfo(tape.MANIFEST)
+        head.size = len(manifest)
+        out.addfile(head, io.BytesIO(manifest))
+    with pytest.raises(ArchiveError, match="has format 2, this version reads 1"):
+        tape.check_start(tmp_path / "x")
+
+
+def test_an_entry_that_is_written_during_an_export_is_not_exported_in_two_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    states = iter((b"before", b"behind"))
+
+    def read(_: object) -> bytes:
+        return next(states)
+
+    monkeypatch.setattr(tape, "_read", read)
+    with (
+        gzip.open(tmp_path / "x", "wb") as packed,
+        pytest.raises(OSError, match="changed while it was exported"),
+    ):
+        tape.write({"records/e/mm/a.json": tmp_path}, packed)

@@ -11,7 +11,7 @@ import pytest
 from inductor_plugin.cache import Record, Store, open_store
 from inductor_plugin.cache.guard import MAX_DOCUMENT_BYTES
 from inductor_plugin.cache.quarantine import quarantine_name
-from inductor_plugin.cache.transfer import parcel
+from inductor_plugin.cache.transfer import parcel, tape
 from inductor_plugin.cache.transfer.archive import Imported, import_archive, import_bytes
 from inductor_plugin.cache.transfer.kernels import copied_from, copy_kernels
 from inductor_plugin.errors import ArchiveError
@@ -189,3 +189,16 @@ def test_a_damaged_kernel_changes_nothing(tmp_path: Path) -> None:
             import_bytes(target, damaged, "the name")
     assert list(target.iter_kernels()) == []
     assert list((tmp_path / "b" / "private").iterdir()) == []
+
+
+def test_a_manifest_that_names_more_than_any_has_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = packed(*filled(tmp_path / "a"))  # a record, its environment and a failure
+    for limit in (3, 2):
+        monkeypatch.setattr(tape, "MAX_MEMBERS", limit)
+        if limit == 3:
+            parcel.take_record(open_store(tmp_path / "b"), data, "x")
+            continue
+        with pytest.raises(ArchiveError, match="names 3 members; the limit is 2"):
+            parcel.take_record(open_store(tmp_path / "c"), data, "x")

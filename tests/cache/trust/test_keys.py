@@ -73,6 +73,14 @@ def test_what_is_no_key_is_refused(text: str) -> None:
         key_bytes(text)
 
 
+def test_a_key_has_one_text() -> None:
+    digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    again = FRIEND.public[:-1] + digits[digits.index(FRIEND.public[-1]) + 1]  # of the same 32 bytes
+    assert len(key_bytes(FRIEND.public)) == 32
+    with pytest.raises(ValueError, match="are not 32 bytes in base64"):
+        key_bytes(again)
+
+
 def test_keys_have_names_and_may_be_in_files(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# the team\n\n{STRANGER.public} build server  # since May\n")

@@ -124,7 +124,8 @@ def test_a_second_signature_is_added_to_the_first(tmp_path: Path) -> None:
     both = Trust({**TRUST.keys, STRANGER.public: "another"})
     second = open_store(tmp_path / "second", trust=both)
     import_archive(second, tmp_path / "x")
-    assert import_archive(second, tmp_path / "y").kernels == 0
+    taken = import_archive(second, tmp_path / "y")
+    assert (taken.kernels, taken.signed, taken.unchanged) == (0, 0, 4)
     assert by(second) == ("signature", {FRIEND.public, STRANGER.public})
     # With the first key withdrawn the second one still vouches for it.
     left = open_store(second.root, trust=Trust({STRANGER.public: ""}))

@@ -168,3 +168,12 @@ def test_what_no_key_and_no_signature_looks_like_makes_a_kernel_a_damaged_one(
             parse_entry(dump({**fields, "signatures": signatures}), entry.folder)
     later = parse_entry(dump({**fields, "signatures": {"mldsa:k": "x"}}), entry.folder)
     assert later.signatures == {"mldsa:k": "x"}
+
+
+def test_a_signature_of_another_build_says_nothing_of_the_one_that_is_here(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "a")
+    entry = put_library(store)
+    build = open_store(tmp_path / "b").put_kernel(entry.key, {"kernel.so": b"another"})
+    signatures = {"signatures": {FRIEND.public: FRIEND.sign(build)}}
+    assert store.put_kernel(entry.key, {"kernel.so": b"another"}, None, signatures) == entry
+    assert entry.signatures == {}

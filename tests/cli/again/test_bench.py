@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache import Record, Store, open_store
+from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.cli import main
 from inductor_plugin.cli.again import bench
 from inductor_plugin.errors import CacheError
 from tests.support.cache.records import decision, measured, record
-from tests.support.cli.command import run
+from tests.support.cli.command import answer_of, run
 
 
 @pytest.mark.parametrize(("failing", "status"), [(set[int](), 0), ({8}, 1), ({8, 16}, 2)])
@@ -54,3 +56,67 @@ def test_regret_needs_no_key_and_the_speedup_does(
     assert "0 of 0 winners" in capsys.readouterr().out
     assert main(["bench", "--regret", stored.digest, *where]) == 0
     assert "1 records have one candidate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("rival_ms", "status"), [(2.0, 0), (0.5, 1)])
+def test_regret_is_of_calls_of_this_machine(
+    store: Store, monkeypatch: pytest.MonkeyPatch, rival_ms: float, status: int
+) -> None:
+    timings = (measured("fast", 1.0), measured("next", 1.1))
+    won = decision("fast", 2)
+    here = store.put_record(record(*timings, problem=8, op="bmm", decision=won))
+    store.put_record(record(*timings, problem=9, op=GRAPH, decision=won))
+    store.put_record(record(*timings, problem=8, op="bmm", environment="f" * 64, decision=won))
+    timed: list[tuple[str, str]] = []
+
+    def times(_: object, __: object, kept: Record, names: list[str]) -> dict[str, Any]:
+        timed.append((kept.environment, kept.op))
+        assert names == ["next"]
+        return {"samples_ms": {"fast": [1.0] * 20, "next": [rival_ms] * 20}}
+
+    environments: dict[str, dict[str, Any]] = {here.environment: {}}
+    monkeypatch.setattr(bench, "environments_here", lambda: environments)
+    monkeypatch.setattr(bench, "_timed", times)
+    store.remove_record(here.environment, "mm", record().digest)  # which has a rival, too
+    run(store, "bench", "--regret", status=status)
+    assert timed == [(here.environment, "bmm")]
+
+
+@pytest.mark.parametrize(("high", "status"), [(1.0, 0), (0.99, 1)])
+def test_a_winner_that_is_surely_slower_is_no_success(
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    high: float,
+    status: int,
+) -> None:
+    times = {"winner_ms": 1.0, "library_ms": 0.9, "speedup": 0.9, "low": 0.8, "high": high}
+    monkeypatch.setattr(bench, "_timed", Mock(return_value={**times, "rounds": 10, "calls": 1}))
+    digest = record(problem=2).digest
+    answer = answer_of(store, capsys, "bench", digest, status=status)
+    assert (answer["key"], answer["recorded"]) == (digest, None)
+    run(store, "bench", digest, status=status)
+    assert ("`inductor-plugin retune` measures it again" in capsys.readouterr().out) == bool(status)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo refused; echo trace >&2; exit 2", "could not be timed: refused"),
+        ("echo refused; echo trace >&2; exit 1", "could not be timed: trace"),
+        ("exit 3", "could not be timed: 3"),
+        ("exit 0", "could not be timed: 0"),  # and has written nothing
+        ("exec sleep 60", "did not end within 0 s"),
+    ],
+)
+def test_a_call_that_writes_no_times_says_why(script: str, said: str, tmp_path: Path) -> None:
+    times = bench._times  # pyright: ignore[reportPrivateUsage]
+    limit_s = 0.05 if "sleep" in script else 60.0
+    with pytest.raises(CacheError, match=said):
+        times(["/bin/sh", "-c", script], tmp_path / "times.json", limit_s)
+
+
+def test_the_times_that_a_call_writes_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "times.json"
+    times = bench._times  # pyright: ignore[reportPrivateUsage]
+    assert times(["/bin/sh", "-c", f"echo '{{\"low\": 1}}' > {file}"], file, 60.0) == {"low": 1}

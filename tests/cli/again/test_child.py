@@ -5,12 +5,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import inductor_plugin
 from inductor_plugin.cli.again import child
-from inductor_plugin.cli.again.child import DisturbedError, compared, in_turns, register
+from inductor_plugin.cli.again.child import DisturbedError, chosen, compared, in_turns, register
 from inductor_plugin.device import BoundCall
 from inductor_plugin.tuning.race import final_sampling
 from inductor_plugin.worker.devices.cpu import CPU
@@ -109,3 +111,43 @@ def test_a_template_is_found_in_the_folder_where_the_command_runs(
     monkeypatch.chdir(tmp_path)
     register(["beside_the_reader:Kernel"])
     assert [type(each).__name__ for each in registered] == ["Kernel"]
+
+
+def ticket(digest: str, winner: str | None) -> Any:
+    verdict = None if winner is None else SimpleNamespace(winner=winner, reason="fastest")
+    problem = SimpleNamespace(describe=lambda: f"mm of {digest}")
+    return SimpleNamespace(digest=digest, verdict=verdict, problem=problem)
+
+
+@pytest.mark.parametrize(
+    ("tickets", "winner", "said"),
+    [
+        ([ticket("other", "b"), ticket("d", "a")], "a", "chosen: a (as recorded; fastest)"),
+        ([ticket("d", "b")], "b", "chosen: b (the record says 'a'; fastest)"),
+        ([ticket("d", None), ticket("d", "a")], "a", "chosen: a (as recorded; fastest)"),
+        ([ticket("other", "a")], None, "was not this record; what was decided: mm of other other"),
+        ([], None, "what was decided: none"),
+    ],
+)
+def test_the_kernel_of_the_record_is_named_and_no_other(
+    tickets: list[Any], winner: str | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = SimpleNamespace(DIGEST="d", WINNER="a", EPILOGUE=None)
+    assert chosen(script, tickets) == winner
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("winner", "how"),
+    [
+        ("fused.mm", "one kernel, fused"),
+        ("unfused.mm", "two kernels, not fused"),
+        ("fused+rest-mm", "two kernels, fused in part"),
+    ],
+)
+def test_of_a_call_with_an_epilogue_it_says_how_far_it_is_fused(
+    winner: str, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = SimpleNamespace(DIGEST="d", WINNER=winner, EPILOGUE={"step 0": "product"})
+    assert chosen(script, [ticket("d", winner)]) == winner
+    assert capsys.readouterr().out.endswith(f"; fastest; {how})\n")

@@ -127,3 +127,11 @@ def test_the_title_of_two_has_what_tells_them_apart() -> None:
     assert title([left]) == "/a/b/left/x.json"
     assert title([left, right]) == "left/x.json beside right/x.json"
     assert title([left, left]) == "x.json beside x.json"
+
+
+def test_the_cache_is_one_of_the_sources_where_there_are_some(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(store, "report", tmp_path / "out.html", store.root, status=2)
+    assert "--cache-dir has no meaning beside a SOURCE" in capsys.readouterr().err
+    assert not (tmp_path / "out.html").exists()

@@ -141,3 +141,10 @@ def test_doctor_names_the_package_that_is_missing(
     assert finding.state == "broken"
     assert finding.remedy == 'pip install "inductor-plugin[trust]"'
     assert trust(tmp_path / "cache", "", "").state == "ok"
+
+
+def test_a_cache_that_is_refused_says_nothing_of_its_kernels(store: Store) -> None:
+    store.root.chmod(0o777)
+    finding = trust(store.root, "", "")
+    assert (finding.state, finding.remedy) == ("off", "see the finding `cache`")
+    assert "the cache cannot be read: the cache directory is refused" in finding.detail
