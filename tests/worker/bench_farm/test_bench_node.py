@@ -82,6 +82,7 @@ def test_a_node_whose_worker_does_not_start_or_that_is_lost_is_an_obstacle(rig: 
     assert rig.bench.obstacle() == "no device"
     node.lost = True
     assert rig.bench.obstacle() == "its node was lost"
+    assert node.ended
     assert rig.bench.pid is None
     rig.bench.release()  # nothing is held, and nothing is searched for
     assert len(rig.cluster.nodes) == 1

@@ -183,6 +183,18 @@ def test_a_connection_that_has_ended_gives_its_nodes_up(ray: RayWithActors) -> N
         cluster.put(b"content")
 
 
+def test_nodes_are_given_up_though_the_users_program_stays_connected(ray: RayWithActors) -> None:
+    ray.init("the user's")
+    ray.add("x", OWN=1.0)
+    cluster = BenchCluster("ray:auto", on_gpu=True)
+    node = cluster.hold("x", (OWN,), SETTINGS, 5.0)
+    cluster.close()
+    assert ray.is_initialized()
+    assert not cluster.alive
+    with pytest.raises(NodeLostError, match="it was given up"):
+        node.ask("pid", limit_s=5.0)
+
+
 def test_a_full_object_store_is_an_error_of_the_farm(
     ray: RayWithActors, monkeypatch: pytest.MonkeyPatch
 ) -> None:

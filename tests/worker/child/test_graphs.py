@@ -15,6 +15,7 @@ from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child import graphs
 from inductor_plugin.worker.child.graphs import built
 from inductor_plugin.worker.graph_job import (
+    FEWEST_TURNS,
     MKLDNN_CONVOLUTION,
     GraphCode,
     GraphJob,
@@ -180,7 +181,7 @@ class Rig:
     Attributes:
         calls: Which graph was called, in order.
         seen: The largest number of the input in each call.
-        call_s: Seconds of a call.
+        call_s: Returns the seconds of a call, by its number.
         late: The samples that other work prolongs, by number.
         now_s: The clock.
         held: The GPUs that were held, each with the longest wait.
@@ -189,7 +190,8 @@ class Rig:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, alone: bool = True) -> None:
         self.calls: list[int] = []
         self.seen: list[float] = []
-        self.call_s, self.now_s = 0.0, 50.0
+        self.call_s: Callable[[int], float] = lambda _: 0.0
+        self.now_s = 50.0
         self.late: Callable[[int], bool] = lambda _: False
         self.held: list[str] = []
         self.samples, self.disturbed, self._alone = 0, False, alone
@@ -209,9 +211,9 @@ class Rig:
         def call(inputs: list[Any]) -> object:
             (x,) = inputs
             inputs.clear()
+            self.now_s += self.call_s(len(self.calls))
             self.calls.append(number)
             self.seen.append(float(x.abs().max()))
-            self.now_s += self.call_s
             return (x.mul_(0.5),)
 
         return call
@@ -265,9 +267,17 @@ def test_no_turn_begins_after_the_limit_but_for_a_few(
 ) -> None:
     """Sixteen calls are the least; the first takes a second, those before the turns six more."""
     rig = Rig(monkeypatch)
-    rig.call_s = 1.0
+    rig.call_s = lambda _: 1.0
     times = rig.compare(limit_s)
     assert [len(row) for row in times.samples_ms] == ([turns, turns] if turns else [])
     assert ("16 calls of 1 s take longer than 15 s" in times.reason) is (turns == 0)
     assert times.run_s == (7.0 + 2 * turns if turns else 1.0)
     assert rig.held[-1] == "given back"
+
+
+def test_a_few_turns_are_taken_though_calls_take_longer_than_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(monkeypatch)
+    rig.call_s = lambda number: 3.0 if number else 1.0
+    assert [len(row) for row in rig.compare(16.0).samples_ms] == [FEWEST_TURNS] * 2

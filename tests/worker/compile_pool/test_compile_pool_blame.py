@@ -106,13 +106,14 @@ def test_a_job_that_is_ended_at_its_time_blames_nobody(monkeypatch: pytest.Monke
         clock.now += 10.0
         return JobFailed("hung", "5 s")
 
-    process = Process(late)
-    answers = compiled_by(process, batch("a", "b"), 105.0)
-    assert [(each.status, each.reason) for each in answers] == [("skipped", OUT_OF_TIME)] * 2
-    assert process.limits_s == [5.0]
-    assert len(process.jobs) == 1  # nor are they tried one by one
-    assert compiled_by(process, batch("c"), 105.0)[0].reason == OUT_OF_TIME
-    assert len(process.jobs) == 1
+    for keys in ("a", "bc"):
+        clock.now, process = 100.0, Process(late)
+        answers = compiled_by(process, batch(*keys), 105.0)
+        assert {(each.status, each.reason) for each in answers} == {("skipped", OUT_OF_TIME)}
+        assert len(answers) == len(keys)
+        assert process.limits_s == [5.0]
+        assert compiled_by(process, batch("d"), 105.0)[0].reason == OUT_OF_TIME
+        assert len(process.jobs) == 1  # neither those of a batch one by one nor the next
 
 
 def test_kernels_of_a_batch_that_breaks_its_worker_are_compiled_one_by_one_in_the_same_time() -> (
