@@ -156,8 +156,8 @@ def test_a_device_is_counted_started_and_waited_for_by_its_own_index(
     xpu = SimpleNamespace(
         is_available=lambda: True,
         device_count=lambda: 3,
-        set_device=lambda index: done.append(index),
-        synchronize=lambda device: done.append(device),
+        set_device=done.append,
+        synchronize=done.append,
     )
     monkeypatch.setattr(interface, "interface_of", lambda name: xpu)  # pyright: ignore
     interface.start("xpu:2")

@@ -25,7 +25,10 @@ class Actor:
     """What Ray returns for an actor: a method is called by ``remote``, and a reference is its name and arguments."""
 
     def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=lambda *arguments: (name, arguments))
+        def remote(*arguments: object) -> tuple[str, tuple[object, ...]]:
+            return name, arguments
+
+        return SimpleNamespace(remote=remote)
 
 
 class RayWithActors(FakeRay):
@@ -51,9 +54,12 @@ class RayWithActors(FakeRay):
         return self.known
 
     def remote(self, function: Callable[..., object]) -> Any:
+        def start(_settings: WorkerSettings) -> Actor:
+            return Actor()
+
         def options(**chosen: Any) -> Any:
             self.chosen.append(chosen)
-            return SimpleNamespace(remote=lambda _settings: Actor())
+            return SimpleNamespace(remote=start)
 
         return SimpleNamespace(options=options)
 

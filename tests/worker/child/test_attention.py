@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -19,13 +19,22 @@ from tests.support.attention.screening import CAUSAL, CHECK, QUICK, aten, candid
 FORWARD, BACKWARD = (facts_of(CAUSAL, "float32", backward=each) for each in (False, True))
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # of so few numbers they would wait for each other
+    yield
+    torch.set_num_threads(threads)
+
+
 class Kernel:
     """A forward kernel that reads its operands when it is called, and the verifier of its problem.
 
     Attributes:
         inputs: The operands.
         largest: The largest numbers of q and of v in each call.
-        spoil: What becomes of its outputs.
+        factor: What its outputs are multiplied by.
+        hides_nan: Whether it writes zeros for NaN.
     """
 
     def __init__(self) -> None:
@@ -33,13 +42,16 @@ class Kernel:
         self.inputs = [build(spec) for spec in self.candidate.inputs]
         self.verifier = AttentionVerifier(FORWARD, self.candidate.inputs, build)
         self.largest: list[tuple[float, float]] = []
-        self.spoil: Any = lambda tensor: tensor
+        self.factor, self.hides_nan = 1.0, False
 
     def outputs(self) -> dict[str, torch.Tensor]:
         q, k, v = self.inputs[:3]
         self.largest.append((float(q.abs().max()), float(v.abs().max())))
         results = reference.forward(q, k, v, mask=CAUSAL, scale=FORWARD.scale)
-        return {n: self.spoil(t.float()) for n, t in zip(("out", "lse"), results, strict=True)}
+        out, lse = (self.factor * each.float() for each in results)
+        return {
+            n: t.nan_to_num(0.0) if self.hides_nan else t for n, t in (("out", out), ("lse", lse))
+        }
 
     def rerun(self, *, library: bool = False) -> Rerun:
         kernel = aten(FORWARD) if library else self.candidate
@@ -117,14 +129,14 @@ def test_with_large_scores_a_kernel_is_compared_with_the_library_kernel_and_its_
     assert large_q > q
     assert small_v < v
     assert verifier.with_large_scores(kernel.rerun()) == ""
-    kernel.spoil = lambda tensor: tensor * 2.0
+    kernel.factor = 2.0
     assert verifier.with_large_scores(kernel.rerun()) != ""
     assert all(map(torch.equal, kernel.inputs, before))
 
 
 def test_what_the_library_kernel_hides_is_not_asked_of_others() -> None:
     kernel = Kernel()
-    kernel.spoil = lambda tensor: tensor.nan_to_num(0.0)
+    kernel.hides_nan = True
     assert kernel.verifier.poisoned(kernel.rerun()) != ""
     assert kernel.verifier.poisoned(kernel.rerun(library=True)) != ""
     assert kernel.verifier.poisoned(kernel.rerun()) == ""

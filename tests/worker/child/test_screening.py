@@ -144,7 +144,11 @@ def test_who_changed_an_operand_once_is_not_told_from_the_others(
 ) -> None:
     _, final = jobs(wrong_numbers.exact, "float32", "mm")
     changes = iter(["it changed its operand 0"])
-    monkeypatch.setattr(bench.ProblemState, "changed", lambda *_: next(changes, ""))
+
+    def changed(_state: object, _specs: object) -> str:
+        return next(changes, "")
+
+    monkeypatch.setattr(bench.ProblemState, "changed", changed)
     library, exact = bench.final(final, lambda _event: None)
     assert (library.status, exact.status) == ("ok", "skipped")
 
