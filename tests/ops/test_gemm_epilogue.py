@@ -184,6 +184,17 @@ def test_whole_products_of_int8_are_scaled() -> None:
     assert torch.equal(out, (a.int() @ b.int()) * 0.5)
 
 
+def test_sums_of_16_bit_operands_that_an_epilogue_reads_in_float32_are_not_rounded() -> None:
+    """257 is no bfloat16."""
+    a, b = torch.ones(4, 257).bfloat16(), torch.ones(257, 8).bfloat16()
+    steps = (PRODUCT, Step("constant", (), 0.5), Step("mul", (0, 1)), Step("store", (2,), 0))
+    text = encode(Epilogue((4, 8), "float32", steps, (), (FULL,)))
+    out, none = torch.empty(4, 8), list[torch.Tensor]()
+    with pytest.warns(RuntimeWarning, match="computed instead"):
+        cutlass_mm_epilogue(*(a, b, none, "k@0123", "tt", 1, 0, 1, text, none), out=out)
+    assert torch.equal(out, torch.full((4, 8), 128.5))
+
+
 def test_it_traces_without_a_device() -> None:
     operator: Any = torch.ops.inductor_plugin.cutlass_mm_epilogue.out
     with FakeTensorMode():
@@ -193,6 +204,9 @@ def test_it_traces_without_a_device() -> None:
         operator(a, b, arguments, "k@0123", "tt", 1, 0, 1, TEXT, [aux], out=out)
         with pytest.raises(RuntimeError, match="the output must be"):
             operator(a, b, arguments, "k@0123", "tt", 1, 0, 1, TEXT, [aux], out=aux[1:])
+        longer = [torch.empty(1, N + 1, device="cuda")]
+        with pytest.raises(RuntimeError, match="broadcast"):
+            operator(a, b, longer, "k@0123", "tt", 1, 0, 1, TEXT, [aux], out=out)
 
 
 def test_a_call_says_what_it_needs_from_operands_one_after_the_other(library: Path) -> None:

@@ -342,3 +342,38 @@ def test_the_current_stream_is_used_and_named_in_the_log(
     assert seen() == 0x5EED
     assert entered == [torch.device("cuda:3")]
     assert "stream_kernel on cuda:3, stream 0x5eed" in caplog.text
+
+
+def test_each_cache_is_opened_with_the_keys_that_were_stated_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that was withdrawn for one model loads nothing for it."""
+    opened: list[tuple[str, str, str]] = []
+    own, shared, default, second = (tmp_path / n for n in ("own", "shared", "default", "second"))
+    for folder in (own, shared, default, second):
+        folder.mkdir()
+
+    def open_store(folder: Path, *, trust: str) -> None:
+        opened.append(("own", folder.name, trust))
+
+    def open_second(folder: Path, trust: str) -> None:
+        opened.append(("read", folder.name, trust))
+
+    for name, value in (
+        ("open_store", open_store),
+        ("open_second", open_second),
+        ("trust_or_nobody", str.upper),
+        ("default_cache_dir", lambda: default),
+        ("default_cache_read", lambda: second),
+        ("default_trusted_keys", lambda: "all"),
+    ):
+        monkeypatch.setattr(launch, name, value)
+    launch.add_kernel_folder(shared, read_only=True, trusted_keys="theirs")
+    launch.add_kernel_folder(own, trusted_keys="mine")
+    assert list(launch.opened_caches()) == []
+    assert opened == [
+        ("own", "own", "MINE"),
+        ("read", "shared", "THEIRS"),
+        ("own", "default", "ALL"),
+        ("read", "second", "ALL"),
+    ]

@@ -130,3 +130,32 @@ def test_values_of_one_byte_and_opaque_ones_are_taken() -> None:
     with pytest.raises(OutputError, match=r"wrote nan at \[1\] of buf0"):
         check((("buf0", narrow),), {}, mode="nan", kernel="k", problem="p", key="e/d")
     check((("buf0", wide),), finite(wide=wide), mode="nan", kernel="k", problem="p", key="e/d")
+
+
+def test_complex_numbers_are_looked_at_and_whole_ones_are_not() -> None:
+    answers = finite(
+        z=torch.tensor([complex(0.0, torch.inf)]),
+        good=torch.ones(1).cfloat(),
+        n=torch.ones(1).int(),
+    )
+    assert {name: bool(answer) for name, answer in answers.items()} == {"z": False, "good": True}
+    check((("buf0", torch.ones(3).int()),), {}, mode="nan", kernel="k", problem="p", key="e/d")
+
+
+def test_inside_a_cuda_graph_nothing_is_looked_at_which_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look waits for the device, which ends the capture."""
+    nan = torch.full((2,), torch.nan)
+    output_check._warn_of_capture.cache_clear()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert finite(a=nan) == {}
+    for _ in range(2):
+        check((("buf0", nan),), {}, mode="nan", kernel="k", problem="p", key="e/d")
+    (warning,) = warnings(caplog)
+    assert "not checked inside a CUDA graph" in warning
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert list(finite(a=nan)) == ["a"]
+    with pytest.raises(OutputError, match=r"wrote nan at \[0\] of buf0"):
+        check((("buf0", nan),), {}, mode="nan", kernel="k", problem="p", key="e/d")

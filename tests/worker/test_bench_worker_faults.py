@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from inductor_plugin.worker import bench_worker
-from inductor_plugin.worker.bench_worker import BenchWorker
+from inductor_plugin.worker.bench_worker import SETUP_S, BenchWorker
 from inductor_plugin.worker.jobs import (
+    CallJob,
     Event,
     FinalJob,
     JobFailed,
@@ -103,3 +106,85 @@ def test_finalists_are_checked_once_more_where_another_broke_the_process_after_t
     assert (stop, first) == ("stop", FinalJob("problem", candidates, 1, SAMPLING))
     assert isinstance(again, FinalJob)
     assert (len(again.candidates), again.rounds) == (2, 1)
+
+
+def test_each_step_of_a_job_has_a_limit_of_its_own(scripted: tuple[BenchWorker, Scripted]) -> None:
+    worker, process = scripted
+    library = replace(bench_candidate("library"), timeout_s=7.0)
+    limits_s: dict[str, float | None] = {}
+
+    def answer(job: Any, on_event: Any) -> Any:
+        for event in (
+            Event("build", "library"),
+            Event("start", "library"),
+            Event("sample", "library", 1.0),
+            Event("start", "free"),
+        ):
+            limits_s[f"{event.what} {event.subject}"] = on_event(event)
+        return Outcome("free", "ok")
+
+    process.answer = answer
+    free = replace(bench_candidate("free"), timeout_s=0.0)
+    worker.screen(ScreenJob("problem", library, free, SAMPLING, None))
+    assert limits_s == {
+        "build library": SETUP_S,
+        "start library": 7.0,
+        "sample library": None,
+        "start free": math.inf,
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "stops"),
+    [("red_zone", True), ("sticky_error", True), ("wrong", False), ("raised", False)],
+)
+def test_a_process_whose_memory_is_not_sound_measures_nothing_more(
+    scripted: tuple[BenchWorker, Scripted], status: Any, *, stops: bool
+) -> None:
+    worker, process = scripted
+    stopped = ["stop"] if stops else []
+    process.answer = lambda job, _: Outcome(job.candidate.candidate_id, status)
+    assert worker.screen(screening("a")).status == status
+    assert process.log[1:] == stopped
+    process.log.clear()
+    process.answer = lambda job, _: tuple(
+        Outcome(each.candidate_id, status) for each in job.candidates
+    )
+    final = FinalJob("problem", (bench_candidate("a"),), 1, SAMPLING)
+    assert worker.final(final)[0].status == status
+    assert process.log[1:] == stopped
+    process.log.clear()
+    failure = JobFailed(status, "it failed")
+    process.answer = lambda job, _: failure
+    assert worker.call(CallJob("module", "function"), 1.0) is failure
+    assert process.log[1:] == stopped
+
+
+def test_finals_whose_process_breaks_before_any_of_them_starts_are_skipped_together(
+    scripted: tuple[BenchWorker, Scripted],
+) -> None:
+    worker, process = scripted
+    process.answer = lambda job, _: JobFailed("crashed", "SIGSEGV")
+    candidates = tuple(map(bench_candidate, ("a", "b")))
+    outcomes = worker.final(FinalJob("problem", candidates, 3, SAMPLING))
+    assert [(each.candidate_id, each.status) for each in outcomes] == [
+        ("a", "skipped"),
+        ("b", "skipped"),
+    ]
+    assert len(process.log) == 1
+
+
+def test_memory_that_a_process_does_not_give_back_ends_it(
+    scripted: tuple[BenchWorker, Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, process = scripted
+    worker.release()
+    assert process.log == []  # it does not run, and holds nothing
+    monkeypatch.setattr(Scripted, "pid", 7)
+    worker.release()
+    (job,) = process.log
+    assert isinstance(job, CallJob)
+    assert job.function == "release"
+    process.answer = lambda job, _: JobFailed("hung", "10 s")
+    worker.release()
+    assert process.log[2:] == ["stop"]

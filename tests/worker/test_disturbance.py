@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 
 from inductor_plugin.worker import cpu_timer, disturbance
 from inductor_plugin.worker.disturbance import (
@@ -17,6 +18,8 @@ from inductor_plugin.worker.disturbance import (
     Look,
     core_times,
     is_crowded,
+    is_disturbed,
+    was_idle,
     was_switched,
 )
 
@@ -132,3 +135,39 @@ def test_a_crowd_disturbs_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Crowd, "is_there", mock.Mock(return_value=True))
     timer.sample(lambda: None, 1, cold=False)
     assert timer.disturbed
+
+
+def test_a_thread_may_wait_for_a_small_share_of_a_sample() -> None:
+    before = {"1": 1_000_000, "2": 5}
+    for waited_ns, disturbed in ((70_000, False), (70_001, True)):
+        after = {"1": 1_000_000 + waited_ns, "2": 5}
+        assert is_disturbed(MS, before, after) is disturbed
+    assert is_disturbed(MS, before, {**before, "3": 70_001})  # a thread that was started
+    assert not is_disturbed(MS, before, {**before, "3": 40_000, "4": 40_000})  # each of them
+    assert not is_disturbed(MS, before, {})
+
+
+def test_a_process_that_computes_for_half_of_a_sample_is_not_idle() -> None:
+    assert was_idle(200 * MS, 99 * MS)
+    assert not was_idle(200 * MS, 100 * MS)
+    assert not was_idle(60 * MS, 10 * MS)  # 50 ms, as threads wait for each other
+    assert was_idle(60 * MS, 9 * MS)
+    assert not was_idle(100 * MS, 150 * MS)
+
+
+@pytest.mark.parametrize(("more", "asked"), [(1, 2), (0, 2), (-1, 0)])
+def test_threads_are_asked_how_long_they_waited_where_each_has_a_core(
+    monkeypatch: pytest.MonkeyPatch, more: int, asked: int
+) -> None:
+    """With fewer cores they wait for each other, whoever else is there."""
+    calls: list[int] = []
+
+    def waits_ns() -> dict[str, int]:
+        calls.append(1)
+        return {"1": 5}
+
+    cores = frozenset(range(torch.get_num_threads() + more))
+    monkeypatch.setattr(cpu_timer, "own_cores", lambda: cores)
+    monkeypatch.setattr(cpu_timer, "waits_ns", waits_ns)
+    cpu_timer.CpuTimer().sample(lambda: None, 1, cold=False)
+    assert len(calls) == asked

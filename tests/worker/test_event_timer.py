@@ -143,3 +143,28 @@ def test_unused_memory_is_given_back_where_the_module_of_a_device_can(
     monkeypatch.setattr(torch, "npu", module, raising=False)
     interface.give_back("npu:0")
     assert given == ["npu"]
+
+
+def test_a_device_is_counted_started_and_waited_for_by_its_own_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[object] = []
+
+    def uncounted() -> int:
+        raise NotImplementedError
+
+    xpu = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 3,
+        set_device=done.append,
+        synchronize=done.append,
+    )
+    monkeypatch.setattr(interface, "interface_of", lambda name: xpu)  # pyright: ignore
+    interface.start("xpu:2")
+    interface.start("xpu")
+    assert done == [2, "xpu:2", 0, "xpu"]
+    assert interface.count("xpu") == 3
+    xpu.device_count = uncounted
+    assert interface.count("xpu") == 1
+    xpu.is_available = lambda: False
+    assert interface.count("xpu") == 0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -365,3 +367,25 @@ def test_a_worker_without_a_thread_that_waits_for_it_is_not_left_behind(
     (process,) = started
     process.wait(10.0)  # raises where it goes on
     assert len(list(Path("/proc/self/fd").iterdir())) <= open_before
+
+
+def test_who_holds_a_gpus_memory_is_asked_before_the_jobs_own_is_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done, jobs, shortage = list[Any](), ["fails", "works"], SimpleNamespace
+    wire: Any = SimpleNamespace(poll=lambda _: jobs, recv=lambda: jobs.pop(0), send=done.append)  # pyright: ignore
+    wire.send_bytes = lambda data: done.append(pickle.loads(data))  # pyright: ignore
+
+    def execute(job: str, _emit: Any) -> str:
+        if job == "fails":
+            raise MemoryError("CUDA out of memory")
+        return job
+
+    monkeypatch.setattr(main, "execute", execute)
+    monkeypatch.setattr(main, "recover", lambda: done.append("freed"))
+    monkeypatch.setattr(main, "shortage_of", lambda _: shortage(reason="why", is_crowded=True))  # pyright: ignore
+    main.serve(wire, 1.0)
+    _, (failed,), freed, _, result = done
+    assert (failed.status, failed.crowded) == ("out_of_memory", True)
+    assert failed.reason.endswith("; why")
+    assert (freed, result) == ("freed", ("works",))

@@ -205,3 +205,24 @@ def test_a_reason_is_one_line_of_sensible_length():
     assert one_line("\n  first\nsecond") == "first"
     assert len(one_line("x" * 1000)) == 300
     assert one_line("") == ""
+
+
+def test_of_disturbed_samples_as_many_count_as_were_wanted_the_shortest_of_sixty() -> None:
+    """Other work only prolongs them; it may go on for hours."""
+    timer = FakeTimer(100.0, itertools.repeat(True))
+    how = sampling(max_total_s=60.0, retake_s=60.0, min_sample_ms=0.0)
+
+    def shorter() -> None:
+        timer.call_ms -= 1.0
+
+    samples = measure.take_samples(timer, shorter, how)
+    assert len(timer.samples) == 60
+    assert samples.used_ms == (38.0, 39.0, 40.0, 41.0)  # two calls to warm up, then sixty
+    assert samples.disturbed
+
+
+def test_a_call_is_made_before_its_first_sample_in_any_case() -> None:
+    timer, calls = FakeTimer(0.5), list[int]()
+    how = sampling(warmup=0, min_sample_ms=0.0)
+    assert measure.repeats_for(timer, lambda: calls.append(1), how) == 1
+    assert (len(calls), timer.samples) == (1, [])

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,3 +145,80 @@ def test_a_library_that_came_by_a_signature_is_loaded_only_if_its_key_is_trusted
     assert library.sites() is None
     assert ("cannot be used" if trusted else "not in the cache") in library.reason()
     assert (launch.library_path(entry.digest) is not None) is trusted
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return the files that are loaded from now on, as libraries."""
+    files: list[Path] = []
+
+    def load(path: Path) -> Any:
+        files.append(path)
+        return object()
+
+    monkeypatch.setattr(library, "load", load)
+    return files
+
+
+def a_file(folder: Path) -> Path:
+    path = folder / "any.so"
+    path.write_bytes(b"any")
+    return path
+
+
+def test_why_it_could_not_be_compiled_stays_the_reason() -> None:
+    library.fail("there is no C++ compiler")
+    assert library.sites() is None
+    assert library.reason() == "there is no C++ compiler"
+
+
+def test_a_library_that_another_process_has_compiled_is_found_when_it_is_searched_again(
+    tmp_path: Path, loads: list[Path]
+) -> None:
+    cache = tmp_path / "cache"
+    launch.add_kernel_folder(cache)
+    assert library.sites() is None
+    keep(cache, a_file(tmp_path))
+    assert library.sites() is None
+    library.search_again()
+    assert library.sites() is not None
+    library.search_again()
+    assert library.sites() is not None
+    assert len(loads) == 1  # it is there, and stays
+
+
+def test_threads_that_need_it_at_once_load_it_once(
+    tmp_path: Path, loads: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel is bound by the module that has its site."""
+    both, load = threading.Barrier(2), library.load
+
+    def slow(path: Path) -> Any:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.1)  # for the other thread: never, under the lock
+        return load(path)
+
+    monkeypatch.setattr(library, "load", slow)
+    keep(tmp_path / "cache", a_file(tmp_path))
+    launch.add_kernel_folder(tmp_path / "cache")
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(library.sites) for _ in range(2))
+    assert first.result() is second.result()
+    assert len(loads) == 1
+
+
+def test_a_fork_while_another_thread_searches_has_the_library_and_waits_for_nobody(
+    tmp_path: Path, loads: list[Path]
+) -> None:
+    keep(tmp_path / "cache", a_file(tmp_path))
+    launch.add_kernel_folder(tmp_path / "cache")
+    sites = library.sites()
+    library.expect(threading.Event())
+    with library._STATE.lock:
+        pid = os.fork()
+        if not pid:
+            state = library._STATE
+            is_free = state.lock.acquire(blocking=False)
+            os._exit(0 if is_free and state.sites is sites and state.expected is None else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(loads) == 1

@@ -25,6 +25,8 @@ class FakeNodes:
     def __init__(self, cpus: int) -> None:
         self.names = ["x"]
         self.without: list[set[str]] = []
+        self.memory: list[int] = []
+        self.limits_s: list[float] = []
         self._cpus, self.asked = cpus, 0
         self.running: dict[int, tuple[Parcel, Callable[[Delivery | str], None]]] = {}
         self.started: list[str] = []
@@ -64,6 +66,8 @@ class FakeNodes:
         if not self.has_other(without):
             raise WorkerError("every node of the farm has refused such a job")
         self.without.append(set(without))
+        self.memory.append(memory_bytes)
+        self.limits_s.append(limit_s)
         if self.error is not None:
             raise self.error
         self.started.append(name_of(parcel))

@@ -23,18 +23,22 @@ class FakeNode:
 
     Attributes:
         asked: Names of the methods that were called.
+        limits_s: The limit of the last call of each of them.
         kept: Digests of the contents that it was sent.
         ended: True once it was given up.
         lost: True if it does not answer.
         during: Called with the name of a method before it runs.
+        answers: What it answers in place of what runs there, by the name of the method.
     """
 
     def __init__(self, name: str, node: Any) -> None:
         self._name, self._node = name, node
         self.asked: list[str] = []
+        self.limits_s: dict[str, float] = {}
         self.kept: list[str] = []
         self.ended = self.lost = False
         self.during: Callable[[str], None] = lambda _: None
+        self.answers: dict[str, NodeAnswer] = {}
 
     @property
     def host(self) -> str:
@@ -43,9 +47,12 @@ class FakeNode:
     def ask(self, what: str, *arguments: Any, limit_s: float) -> Any:
         assert limit_s > 0
         self.asked.append(what)
+        self.limits_s[what] = limit_s
         self.during(what)
         if self.lost or self.ended:
             raise NodeLostError(f"{self._name} is gone")
+        if what in self.answers:
+            return self.answers[what]
         sent = pickle.loads(pickle.dumps(arguments))
         return pickle.loads(pickle.dumps(getattr(self._node, what)(*sent)))
 

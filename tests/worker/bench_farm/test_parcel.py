@@ -177,3 +177,19 @@ def test_a_generated_module_finds_tritons_folders_of_the_node(tmp_path: Path) ->
 def test_a_file_that_is_gone_is_an_error_before_anything_is_sent(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="gone"):
         Packer().pack(screen(CppKernel("gemm", str(tmp_path / "gone"))))
+
+
+def test_a_triton_kernel_that_has_left_the_cache_is_compiled_there(tmp_path: Path) -> None:
+    job = screen(RequestKernel(b"pickled", (), "", "digest"))
+    parcel = Packer().pack(job)
+    assert (parcel.files, parcel.kernels) == ({}, {})
+    assert addressed(parcel, tmp_path) == job
+
+
+def test_finals_take_the_files_of_their_library_kernel_along(library: str, tmp_path: Path) -> None:
+    other = candidate(CppKernel("gemm", library, (4,)))
+    job = FinalJob("problem", (candidate(ExternKernel("mm")),), 1, ONCE, library=other)
+    sent = addressed(Packer().pack(job), tmp_path / "node")
+    assert sent.library is not None
+    own = there(library, b"machine code", tmp_path / "node")
+    assert sent.library.kernel == CppKernel("gemm", own, (4,))

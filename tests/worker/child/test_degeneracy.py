@@ -35,6 +35,9 @@ ROWS, COLUMNS = torch.randn(1, 40).expand(256, 40), torch.randn(256, 1).expand(2
         (torch.ones(64, 32, dtype=torch.complex64), "has at most 2 different values"),
         (torch.ones(64, 32, dtype=torch.bool), "has at most 2 different values"),
         (torch.empty(0, 32), ""),
+        (1e-37 * SQUARE, "has subnormal numbers, which some threads take for zeros"),
+        (1e-30 * SQUARE, ""),
+        (1e-37 * SQUARE[:2, :4], "has subnormal numbers, which some threads take for zeros"),
     ],
 )
 def test_what_hides_faults(weight: torch.Tensor, reason: str) -> None:
@@ -55,3 +58,19 @@ def test_weights_are_looked_at_dense_and_nothing_else(tmp_path: Path) -> None:
         )
     assert degeneracy_of(reference, [random, ends], {ends: build(ends)}) == ""
     assert "nothing but zeros" in degeneracy_of(torch.zeros(8, 64), [random], {})
+
+
+@pytest.mark.parametrize(
+    ("reference", "hides"),
+    [
+        (torch.full((8, 4), torch.nan), True),
+        (torch.full((8, 4), torch.inf), True),
+        (torch.full((8, 4), 1e-40), True),  # rounding is as large as what it rounds
+        (torch.tensor([torch.nan, 0.0, -1e-37]), False),
+        (torch.zeros(8, 4, dtype=torch.int32), True),
+        (torch.tensor([0, -1]), False),
+        (torch.empty(0, 4), False),
+    ],
+)
+def test_an_output_without_a_number_hides_faults(reference: torch.Tensor, *, hides: bool) -> None:
+    assert bool(degeneracy_of(reference, [], {})) is hides

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child import graphs
 from inductor_plugin.worker.child.graphs import built
 from inductor_plugin.worker.graph_job import (
+    FEWEST_TURNS,
     MKLDNN_CONVOLUTION,
     GraphCode,
     GraphJob,
@@ -171,3 +173,111 @@ def test_graphs_whose_calls_take_too_long_are_not_run_again(
     times = graphs.compare(job)
     assert times.samples_ms == ()
     assert "16 calls of" in times.reason
+
+
+class Rig:
+    """Two graphs without Inductor, which halve their input, and the timer with which they are compared.
+
+    Attributes:
+        calls: Which graph was called, in order.
+        seen: The largest number of the input in each call.
+        call_s: Returns the seconds of a call, by its number.
+        late: The samples that other work prolongs, by number.
+        now_s: The clock.
+        held: The GPUs that were held, each with the longest wait.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, alone: bool = True) -> None:
+        self.calls: list[int] = []
+        self.seen: list[float] = []
+        self.call_s: Callable[[int], float] = lambda _: 0.0
+        self.now_s = 50.0
+        self.late: Callable[[int], bool] = lambda _: False
+        self.held: list[str] = []
+        self.samples, self.disturbed, self._alone = 0, False, alone
+        monkeypatch.setattr(graphs, "turn", self._turn)
+        monkeypatch.setattr(graphs, "loaded", lambda code, _: self._graph(int(code.source)))  # pyright: ignore
+        monkeypatch.setattr(graphs, "timer_for", lambda _: self)  # pyright: ignore
+        monkeypatch.setattr(graphs, "_apply", lambda _: nullcontext())  # pyright: ignore
+        monkeypatch.setattr(graphs.memory, "give_back", lambda drop: self.held.append("given back"))  # pyright: ignore
+        monkeypatch.setattr(graphs, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+
+    @contextmanager
+    def _turn(self, uuid: str, wait_s: float) -> Generator[bool]:
+        self.held.append(uuid)
+        yield self._alone
+
+    def _graph(self, number: int) -> Callable[[list[Any]], object]:
+        def call(inputs: list[Any]) -> object:
+            (x,) = inputs
+            inputs.clear()
+            self.now_s += self.call_s(len(self.calls))
+            self.calls.append(number)
+            self.seen.append(float(x.abs().max()))
+            return (x.mul_(0.5),)
+
+        return call
+
+    def synchronize(self) -> None:
+        """Nothing runs on a device."""
+
+    def sample(self, call: Callable[[], object], repeats: int, *, cold: bool) -> float:
+        call()
+        self.disturbed = self.late(self.samples)
+        self.samples += 1
+        return 10.0 + self.calls[-1]
+
+    def compare(self, limit_s: float = 1.0) -> Any:
+        codes = tuple(GraphCode(f"{number}") for number in range(2))
+        inputs = (GraphTensor(spec(4, seed=7)),)
+        return graphs.compare(GraphJob(codes, inputs, (0,), "cpu", LoadSettings(), limit_s))
+
+
+FIRST_CALLS, FIRST_SAMPLES = 7, 2
+"""Calls before the first turn: one, and of each graph two to warm up and a sample."""
+
+
+def test_graphs_take_turns_from_either_end_on_the_first_values_of_what_they_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(monkeypatch)
+    times = rig.compare()
+    assert times.samples_ms == ((10.0,) * 30, (11.0,) * 30)
+    assert (times.disturbed, times.reason) == (False, "")
+    assert rig.calls[FIRST_CALLS : FIRST_CALLS + 6] == [1, 0, 0, 1, 1, 0]
+    assert set(rig.seen[FIRST_CALLS:]) == {rig.seen[0]}
+    assert rig.held == ["", "given back"]
+
+
+def test_a_turn_counts_unless_other_work_prolongs_a_call_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(monkeypatch)
+    rig.late = lambda number: number in (FIRST_SAMPLES, FIRST_SAMPLES + 5)  # of turns 1 and 3
+    times = rig.compare()
+    assert [len(row) for row in times.samples_ms] == [28, 28]
+    assert not times.disturbed
+    beside = Rig(monkeypatch, alone=False).compare()
+    assert ([len(row) for row in beside.samples_ms], beside.disturbed) == ([30, 30], True)
+
+
+@pytest.mark.parametrize(("limit_s", "turns"), [(15.0, 0), (16.0, 5), (30.0, 12)])
+def test_no_turn_begins_after_the_limit_but_for_a_few(
+    monkeypatch: pytest.MonkeyPatch, limit_s: float, turns: int
+) -> None:
+    """Sixteen calls are the least; the first takes a second, those before the turns six more."""
+    rig = Rig(monkeypatch)
+    rig.call_s = lambda _: 1.0
+    times = rig.compare(limit_s)
+    assert [len(row) for row in times.samples_ms] == ([turns, turns] if turns else [])
+    assert ("16 calls of 1 s take longer than 15 s" in times.reason) is (turns == 0)
+    assert times.run_s == (7.0 + 2 * turns if turns else 1.0)
+    assert rig.held[-1] == "given back"
+
+
+def test_a_few_turns_are_taken_though_calls_take_longer_than_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(monkeypatch)
+    rig.call_s = lambda number: 3.0 if number else 1.0
+    assert [len(row) for row in rig.compare(16.0).samples_ms] == [FEWEST_TURNS] * 2

@@ -11,7 +11,7 @@ import torch
 
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child import operands
-from inductor_plugin.worker.child.operands import build
+from inductor_plugin.worker.child.operands import build, checksum
 from tests.support.fakes.devices import described
 
 
@@ -58,3 +58,24 @@ def test_numbers_are_drawn_on_the_cpu_for_a_device_that_draws_none(
         build(replace(random, device="meta"))
     assert asked == ["cpu", "cpu", "meta"]
     assert torch.equal(own, build(random))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(0, 2), (0, 4096), (2, 3), (8190, 8192), (8192, 8193)]
+)
+def test_numbers_that_change_places_are_a_change(first: int, second: int) -> None:
+    """In a row of the sum, in a column, in a word, and behind the last whole row."""
+    values = torch.arange(8194, dtype=torch.float32)
+    before = checksum(values)
+    values[[first, second]] = values[[second, first]]
+    assert checksum(values) != before
+    values[[first, second]] = values[[second, first]]
+    assert checksum(values) == before
+
+
+def test_what_lies_between_the_rows_of_an_operand_is_part_of_its_sum() -> None:
+    whole = torch.zeros(4, 8)
+    view, before = whole[:, :6], checksum(whole)
+    whole[2, 7] = 1.0
+    assert checksum(view) != before
+    assert checksum(torch.ones(4, 4).to_mkldnn()) == 0

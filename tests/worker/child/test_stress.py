@@ -12,7 +12,7 @@ import torch
 
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child.operands import build
-from inductor_plugin.worker.child.stress import Stress, borders, fill_gaps, flat, sites
+from inductor_plugin.worker.child.stress import Stress, borders, fill_gaps, flat, limited, sites
 
 TYPES = ["float32", "float16", "bfloat16", "float64", "complex64", "float8_e4m3fn", "float8_e5m2"]
 
@@ -133,3 +133,30 @@ def test_gaps_are_before_and_behind_an_operand_that_has_none_between_its_rows() 
     other = build(base)
     assert not fill_gaps([rows, base], {base: other})  # the whole is read, too
     assert not bool(other.isnan().any())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "exponent", "amplitude", "power"),
+    [
+        ("float32", 20, 1.0, 20),
+        ("float16", 20, 1.0, 12),
+        ("float16", 5, 1.0, 5),
+        ("float16", -20, 1.0, -8),
+        ("float16", 20, 2.0**-4, 16),  # smaller numbers may be multiplied by more
+        ("float16", -20, 2.0**-4, -4),
+        ("float8_e4m3fn", 20, 4.0, 3),
+    ],
+)
+def test_operands_stay_numbers_of_their_type(
+    dtype: str, exponent: int, amplitude: float, power: int
+) -> None:
+    assert limited(dtype, exponent, amplitude) == power
+
+
+def test_what_is_added_has_an_exponent_of_its_own() -> None:
+    a, c = spec("float32", 1), spec("float32", 2)
+    tensors = {each: build(each) for each in (a, c)}
+    before = {each: tensor.clone() for each, tensor in tensors.items()}
+    Stress(5, added=((2, -3),)).apply(tensors)
+    assert torch.equal(tensors[a], before[a] * 32)
+    assert torch.equal(tensors[c], before[c] / 8)

@@ -192,3 +192,22 @@ def test_a_job_is_answered_where_taking_a_spare_fails(monkeypatch: pytest.Monkey
     rig.serve(TRITON, TRITON)
     (own,) = (each for each in rig.made if each is not spare)
     assert own.jobs == [TRITON, TRITON]
+
+
+def test_a_worker_that_still_imports_is_not_replaced(monkeypatch: pytest.MonkeyPatch):
+    ready = threading.Event()
+
+    def imports(self: Recorded, job: object, timeout_s: float, on_event: object = None) -> object:
+        assert ready.wait(10.0)
+        self.jobs.append(job)
+        return []
+
+    monkeypatch.setattr(Recorded, "attempt", imports)
+    rig = Rig(monkeypatch, 1)
+    for _ in range(2):
+        rig.pool.prewarm(WARM, 8)
+    (spare,) = rig.made
+    assert not spare.is_closed
+    ready.set()
+    rig.serve(TRITON)
+    assert spare.jobs == [WARM, TRITON]

@@ -252,3 +252,34 @@ def test_a_job_waits_where_others_have_taken_the_memory_since(
     assert wait_idle(pool, 20.0)
     pool.close()
     assert (nvcc.most, nvcc.ended) == (1, 2)
+
+
+def test_memory_that_others_take_while_a_job_runs_is_none_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, gate, started = [64 << 30], threading.Event(), threading.Semaphore(0)
+
+    def compile_all(process: object, job: CompileJob, until: float) -> list[Compiled]:
+        started.release()
+        assert gate.wait(60.0)
+        return []
+
+    monkeypatch.setattr(compile_pool, "_MEMORY_POLL_S", 0.01)
+    monkeypatch.setattr(compile_pool, "compile_all", compile_all)
+    monkeypatch.setattr(compile_pool, "available_bytes", lambda: free[0])
+    give_cores(monkeypatch, 3)
+    pool = CompilePool(3, SETTINGS, NVCC_BYTES)
+    assert pool.idle == 3
+    job = CppCompileJob((source("a", 2),), GXX, str(tmp_path), 60.0)
+    pool.submit(job, lambda _: None)
+    assert started.acquire(timeout=10.0)
+    free[0] = 1 << 30
+    pool.submit(job, lambda _: None)
+    assert not started.acquire(timeout=0.1)
+    pool.submit(job, lambda _: None, 1 << 20)  # which needs little
+    assert started.acquire(timeout=10.0)
+    pool.submit(job, lambda _: None)
+    assert pool.idle == 0  # and not less
+    gate.set()
+    assert wait_idle(pool, 20.0)
+    pool.close()

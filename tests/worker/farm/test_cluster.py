@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -340,3 +341,46 @@ def test_a_node_that_joins_gets_as_many_jobs_for_each_cpu_as_others_have_in_prog
     assert cluster.has_other({"a"})
     assert not cluster.has_other({"a", "b"})
     cluster.close()
+
+
+def test_a_task_asks_for_what_its_nodes_have_and_its_end_is_answered_whatever_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray, asked, cancelled = FakeRay(), list[dict[str, Any]](), list[tuple[Any, bool]]()
+    sizes = {"a": 1 << 30, "b": 4 << 30}
+    nodes = [
+        {"NodeID": name, "Alive": True, "Resources": {"CPU": 2.0, "memory": float(size)}}
+        for name, size in sizes.items()
+    ]
+    remote = ray.remote
+
+    def noted(function: Any) -> Any:
+        task = remote(function)
+        return SimpleNamespace(
+            options=lambda **chosen: asked.append(chosen) or task.options(**chosen)  # pyright: ignore
+        )
+
+    def cancel(reference: Any, *, force: bool) -> None:
+        cancelled.append((reference, force))
+
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray, "remote", noted)
+    monkeypatch.setattr(ray, "cancel", cancel, raising=False)
+    monkeypatch.setattr(Connection, "only_on", lambda _, node: f"on {node}")  # pyright: ignore
+    cluster = Cluster("ray:auto", SETTINGS)
+    assert cluster.cpus == 4
+    wanted: list[tuple[int, set[str]]] = [(3 << 30, set()), (9 << 30, set()), (0, set())]
+    tasks = [cluster.start("p", 1.0, *each) for each in [*wanted, (9 << 30, {"b"})]]
+    assert [each["memory"] for each in asked] == [3 << 30, 4 << 30, None, 1 << 30]
+    assert [each.get("scheduling_strategy") for each in asked] == [None, None, None, "on a"]
+    assert {each["max_retries"] for each in asked} == {cluster_module.RETRIES}
+    answers: list[Any] = []
+    cluster.when_done(tasks[3], answers.append)
+    ray.futures[3].set_exception(RuntimeError("its node has died\nat last"))
+    assert answers == ["RuntimeError: its node has died"]
+    cluster.cancel(tasks[0])
+    assert [force for _, force in cancelled] == [True]  # a compiler does not listen
+    cluster.close()
+    cluster.cancel(tasks[1])
+    assert len(cancelled) == 1

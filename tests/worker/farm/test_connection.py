@@ -6,12 +6,14 @@ import os
 import sys
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.worker.farm import connection as connection_module
-from inductor_plugin.worker.farm.connection import Connection
+from inductor_plugin.worker.farm.connection import Connection, marked
 from tests.support.fakes.ray import FakeRay
 from tests.support.fakes.waiting import until
 
@@ -243,3 +245,31 @@ def test_nothing_is_asked_of_a_connection_that_has_ended(ray: FakeRay) -> None:
     with pytest.raises(WorkerError, match="has ended"):
         connection.within(10.0, lambda: asked.append(1))
     assert asked == []
+
+
+def test_a_job_is_marked_for_its_sender_as_long_as_it_runs(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table: dict[str, bytes] = {}
+    keys: Any = SimpleNamespace(
+        _internal_kv_put=table.__setitem__,
+        _internal_kv_del=table.pop,
+        _internal_kv_exists=table.__contains__,
+        _internal_kv_list=lambda start: [k.encode() for k in table if k.startswith(start)],  # pyright: ignore
+    )
+    monkeypatch.setattr(connection_module, "_keys", lambda: keys)
+    connection = Connection("ray:auto", "compile_farm")
+    with marked("s 1"), marked("t 2"):
+        assert [connection.is_marked(key) for key in ("s 1", "s", "s 2")] == [True, False, False]
+        assert connection.marks("s") == {"s 1"}
+        assert connection.marks("u") == set()
+    assert table == {}
+    with pytest.raises(ZeroDivisionError), marked("s 1"):
+        raise ZeroDivisionError
+    assert table == {}
+    with marked(""):  # nobody looks
+        assert table == {}
+    del keys._internal_kv_put
+    with marked("s 1"):  # the head does not answer: it is compiled all the same
+        assert not connection.is_marked("s 1")
+    connection.close()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from inductor_plugin.worker.farm import node as node_module
 from inductor_plugin.worker.farm.folder import NodeFolder
 from inductor_plugin.worker.farm.node import compile_parcel
 from inductor_plugin.worker.farm.parcel import parcel_of
-from inductor_plugin.worker.jobs import CppCompileJob, WorkerSettings
+from inductor_plugin.worker.jobs import Compiled, CompileJob, CppCompileJob, WorkerSettings
 from inductor_plugin.worker.process import WorkerProcess
 from tests.support.repository import REPOSITORY
 
@@ -81,3 +84,32 @@ def test_a_machine_on_which_no_worker_starts_refuses(
     delivery = compile_parcel(parcel_of(job(tmp_path)), SETTINGS, math.inf)
     assert "does not start: ended with exit code 1" in delivery.refusal
     assert delivery.passing  # as where its memory is in use
+
+
+def test_jobs_are_marked_and_have_what_is_left_of_their_limit_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks: list[str] = []
+    processes: list[WorkerProcess] = []
+    left_s: list[float] = []
+
+    def marked(key: str) -> nullcontext[None]:
+        marks.append(key)
+        return nullcontext()
+
+    def compile_all(process: WorkerProcess, job: CompileJob, until: float) -> list[Compiled]:
+        processes.append(process)
+        left_s.append(until - time.monotonic())
+        time.sleep(0.01)
+        return [Compiled("key", "crashed")]
+
+    monkeypatch.setattr(WorkerProcess, "start", lambda _: None)  # pyright: ignore
+    monkeypatch.setattr(node_module, "marked", marked)
+    monkeypatch.setattr(node_module, "compile_all", compile_all)
+    parcel = replace(parcel_of(job(tmp_path)), key="sender 1")
+    for limit_s in (math.inf, 30.0):
+        assert compile_parcel(parcel, SETTINGS, limit_s).elapsed_s >= 0.01
+    assert left_s[0] == math.inf
+    assert 0.0 < left_s[1] <= 30.0
+    assert marks == ["sender 1"] * 2
+    assert processes[0] is processes[1]  # which has imported torch

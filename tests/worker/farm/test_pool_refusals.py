@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
+from dataclasses import replace
+
 import pytest
 
 from inductor_plugin.kernels.unit import CppSource
@@ -9,8 +13,8 @@ from inductor_plugin.worker.farm import flight as flight_module
 from inductor_plugin.worker.farm import pool as pool_module
 from inductor_plugin.worker.farm import refusals as refusals_module
 from inductor_plugin.worker.jobs import CppCompileJob
-from tests.support.fakes.farm import Rig, a_rig, refused_by
-from tests.support.fakes.waiting import until
+from tests.support.fakes.farm import Rig, a_rig, delivery, refused_by
+from tests.support.fakes.waiting import FakeClock, until
 
 __all__ = ["a_rig"]  # the fixture
 
@@ -120,3 +124,64 @@ def test_a_job_whose_only_node_is_lost_is_started_on_another_once(rig: Rig) -> N
     rig.nodes.end(3, "TaskUnschedulableError: its node has died")
     until(lambda: rig.status().get("a", ("", ""))[0] == "ok")
     assert (len(rig.local.jobs), len(rig.nodes.started)) == (1, 3)
+
+
+def test_a_second_copy_that_is_lost_leaves_the_first(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_module, "_STRAGGLER_S", 0.05)
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    rig.submit("quick")
+    until(lambda: 1 in rig.nodes.running)
+    rig.nodes.end(1, replace(delivery(rig.nodes.running[1][0], "x"), elapsed_s=0.0))
+    rig.submit("slow")
+    until(lambda: rig.nodes.started[:3] == ["quick", "slow", "slow"])
+    rig.nodes.end(3, "WorkerCrashedError: it died four times")
+    until(lambda: len(rig.nodes.started) == 4)  # another copy
+    rig.nodes.end(2)
+    until(lambda: rig.status().get("slow", ("", ""))[0] == "ok")
+    assert rig.local.jobs == []
+
+
+def test_no_more_stragglers_are_started_again_than_there_are_idle_cpus(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_module, "_STRAGGLER_S", 0.02)
+    monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+    rig.submit("quick")
+    until(lambda: 1 in rig.nodes.running)
+    rig.nodes.end(1, replace(delivery(rig.nodes.running[1][0], "x"), elapsed_s=0.0))
+    for name in "abc":
+        rig.submit(name)
+    until(lambda: len(rig.nodes.started) == 4)  # one more than there are CPUs
+    time.sleep(0.1)
+    assert sorted(rig.nodes.started) == ["a", "b", "c", "quick"]
+
+
+def test_the_answer_of_a_job_whose_time_is_over_is_waited_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on its way, with the kernels that were in time."""
+    clock = FakeClock()
+    monkeypatch.setattr(pool_module, "time", clock)
+    rig.submit("a", ends=lambda: clock.now + 1.0)
+    until(lambda: rig.nodes.started == ["a"])
+    assert rig.nodes.limits_s == [1.0]
+    clock.now += 3.0
+    rig.submit("b")
+    until(lambda: rig.nodes.started == ["a", "b"])  # a turn later
+    assert rig.nodes.limits_s[1] == math.inf
+    rig.nodes.end(1)
+    until(lambda: rig.status() == {"a": ("ok", "")})
+
+
+def test_what_is_compiled_here_has_its_memory_its_rank_and_its_limit(rig: Rig) -> None:
+    rig.submit("a")
+    until(lambda: rig.nodes.memory == [1 << 30])  # the pool's default
+    rig.nodes.error = ConnectionError("the head is gone")
+    ends = time.monotonic() + 60.0
+    job = CppCompileJob((CppSource("c", "", "kernel"),), ("cc",), str(rig.folder), 1.0)
+    rig.pool.submit(job, rig.answers.extend, 5 << 20, 3.0, lambda: ends)
+    until(lambda: rig.status().get("c", ("", ""))[0] == "ok")
+    assert rig.nodes.memory == [1 << 30, 5 << 20]
+    assert (rig.local.memory, rig.local.ranks, rig.local.limits) == ([5 << 20], [3.0], [ends])

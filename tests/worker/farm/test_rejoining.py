@@ -48,3 +48,27 @@ def test_a_connection_that_comes_too_late_is_ended(monkeypatch: pytest.MonkeyPat
     assert done.wait(10)
     assert late.closed
     assert rejoining.taken() is None
+
+
+def test_a_connection_that_nobody_has_taken_is_ended_and_no_other_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, made, done = FakeNodes(1), list[int](), threading.Event()
+
+    def connect() -> FakeNodes:
+        made.append(1)
+        return there
+
+    monkeypatch.setattr(rejoining_module, "_AGAIN_S", -1.0)
+    rejoining = Rejoining(connect, done.set)
+    rejoining.start(None)
+    assert done.wait(10)
+    rejoining.close()
+    assert there.closed
+    done.clear()
+    rejoining.start(None)
+    assert not done.wait(0.05)
+    assert made == [1]
+    unable = Rejoining(None, done.set)  # where that is not tried again
+    unable.start(there)
+    assert not done.wait(0.05)

@@ -1,0 +1,126 @@
+"""A candidate that runs: what it returns, and what is done with its operands while it runs on copies of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
+from inductor_plugin.worker.child import running
+from inductor_plugin.worker.child.operands import build
+from inductor_plugin.worker.child.running import Running, bound, moved
+from inductor_plugin.worker.child.stress import Stress
+from inductor_plugin.worker.jobs import BenchCandidate, Event
+from tests.support.candidates.operands import tensor
+
+A, B = tensor(4, 6, seed=1), tensor(4, 6, seed=2)
+RETURNS = BenchCandidate("returns", ExternKernel("mm", has_out=False), (A, B), tensor(4, 6), 5.0)
+WRITES = replace(RETURNS, candidate_id="writes", kernel=OpKernel("aten::mm.out"))
+
+Seen = list[tuple[list[torch.Tensor], "torch.Tensor | None"]]
+
+
+def ignore(_event: Event) -> None:
+    """Take an event."""
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """Return the operands and the output of each kernel that is bound; it adds its operands."""
+    calls: Seen = []
+
+    def bind(
+        _: BenchCandidate, inputs: Sequence[torch.Tensor], out: torch.Tensor | None
+    ) -> Callable[[], object]:
+        calls.append((list(inputs), out))
+        return lambda: torch.add(*inputs, out=out)
+
+    monkeypatch.setattr(running, "bind", bind)
+    return calls
+
+
+def first_run(candidate: BenchCandidate = RETURNS) -> Running:
+    return bound(candidate, [build(spec) for spec in candidate.inputs], {}, ignore)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "returns returned NoneType, not a tensor"),
+        (torch.ones(4, 6).double(), "returns returned torch.float64"),
+    ],
+)
+def test_what_is_no_tensor_of_the_type_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, value: object, words: str
+) -> None:
+    monkeypatch.setattr(running, "bind", lambda *_: lambda: value)  # pyright: ignore
+    with pytest.raises(TypeError, match=words):
+        first_run()
+
+
+def test_operands_are_nan_while_a_kernel_runs_on_equal_copies_and_restored_whatever_it_does(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that reads an address of its first call shows by that."""
+    first = first_run()
+    before = [operand.clone() for operand in first.inputs]
+    while_it_ran: list[bool] = []
+    call = running.bind
+
+    def watched(*arguments: Any) -> Any:
+        while_it_ran.append(all(bool(operand.isnan().all()) for operand in first.inputs))
+        return call(*arguments)
+
+    monkeypatch.setattr(running, "bind", watched)
+    elsewhere = moved(first, Stress(), ignore)
+    assert torch.equal(elsewhere.result, first.result)
+    moved(first, Stress(exponent=2), ignore)
+    assert while_it_ran == [True, False]  # other numbers show it, too
+    assert all(map(torch.equal, first.inputs, before))
+
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("it fails")
+
+    monkeypatch.setattr(running, "bind", fails)
+    with pytest.raises(RuntimeError, match="it fails"):
+        moved(first, Stress(), ignore)
+    assert all(map(torch.equal, first.inputs, before))
+
+
+def test_copies_are_elsewhere_unaligned_and_the_same_memory_in_a_later_run(seen: Seen) -> None:
+    first, memory = first_run(WRITES), dict[TensorSpec, torch.Tensor]()
+    for exponent in (0, 2):
+        moved(first, Stress(exponent), ignore, memory)
+    (_, out), *runs = seen
+    assert out is not None
+    addresses = [[operand.data_ptr() for operand in operands] for operands, _ in runs]
+    assert addresses[0] == addresses[1]
+    assert not set(addresses[0]) & {operand.data_ptr() for operand in first.inputs}
+    assert {address % 64 for address in addresses[0]} == {4}  # of a float32
+    outputs = [output.data_ptr() for _, output in runs if output is not None]
+    assert len({*outputs, out.data_ptr()}) > 1
+    moved(first, Stress(), ignore)
+    assert seen[-1][0][0].data_ptr() not in addresses[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "own", "library", "reason"),
+    [
+        ((4, 6), (6, 1), (1, 4), ""),
+        ((4, 6), (1, 4), (1, 4), ""),  # as the library kernel's
+        ((4, 6), (1, 4), (6, 1), "it returns strides (1, 4), asked for are (6, 1)"),
+        ((1, 6), (9, 1), (6, 1), ""),  # of one row
+        ((4, 1), (1, 7), (1, 1), ""),
+    ],
+)
+def test_strides_are_those_asked_for_or_the_library_kernels(
+    size: tuple[int, int], own: tuple[int, int], library: tuple[int, int], reason: str
+) -> None:
+    output = tensor(*size)
+    result, theirs = (torch.empty(100).as_strided(size, stride) for stride in (own, library))
+    candidate = replace(RETURNS, output=output)
+    assert Running(candidate, print, [], result, None, {}).rearranged(theirs) == reason
