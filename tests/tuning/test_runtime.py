@@ -65,6 +65,8 @@ def test_other_options_are_another_site_on_the_same_store(
     assert other is not first
     assert other.store is first.store
     assert other.environment == first.environment
+    behind_another = config(cache_dir, cache_read=str(cache_dir.with_name("shared")))
+    assert runtime.store(behind_another) is not first.store
 
 
 @pytest.mark.parametrize(
@@ -359,6 +361,9 @@ def test_compile_workers_are_shared_by_sites_that_ask_for_the_same(
     assert pool(config(cache_dir, compile_workers=1, bench_timeout_s=3), "cpu") is first
     large = config(cache_dir, compile_workers=1, worker_memory_bytes="2GiB")
     assert pool(large, "cpu") is not first
+    build = config(cache_dir, compile_workers=1, policy="build")
+    assert pool(build, "cuda:0") is pool(build, "cpu")
+    assert pool(config(cache_dir, compile_workers=1), "cuda:0") is not pool(build, "cuda:0")
 
 
 def test_a_refused_cache_is_replaced_by_memory_with_one_warning(

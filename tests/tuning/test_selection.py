@@ -9,7 +9,7 @@ import pytest
 
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.task import TaskCandidate
-from inductor_plugin.worker.jobs import Outcome
+from inductor_plugin.worker.jobs import Outcome, Status
 from tests.support.fakes.selection import (
     CHECK,
     entries,
@@ -253,3 +253,33 @@ def test_without_library_kernels_numbers_are_not_compared_and_the_record_says_so
     again = rig(tmp_path).plan(offers("a", "b"))
     assert again.task is not None
     assert {e.candidate_id for e in again.task.entries} == {"library", "a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("backends", "times_ms", "winner"),
+    [
+        ("CPP", {"library": 1.0, "a": 3.0, "b": 2.0}, "b"),
+        ("CPP,TRITON", {"library": 1.0, "a": 2.0}, "a"),
+        ("CPP", {"library": 1.0}, "library"),  # there is nothing else
+        ("ATEN,CPP", {"library": 1.0, "a": 3.0, "b": 2.0}, "library"),
+        ("", {"library": 1.0, "a": 3.0, "b": 2.0}, "library"),
+    ],
+)
+def test_without_the_library_s_backend_its_kernel_runs_only_where_nothing_else_does(
+    tmp_path: Path, backends: str, times_ms: dict[str, float], winner: str
+) -> None:
+    bench = rig(tmp_path, gemm_backends=backends)
+    ticket = bench.plan(offers("a", "b"))
+    failed: dict[str, Status] = {name: "raised" for name in "ab" if name not in times_ms}
+    race(ticket, times_ms, failed)
+    assert bench.selection.decide(ticket).winner == winner
+
+
+def test_the_two_kernels_that_a_fused_one_replaces_count_whatever_the_backends(
+    tmp_path: Path,
+) -> None:
+    bench = rig(tmp_path, gemm_backends="CPP")
+    fused = replace(problem(), epilogue="relu")
+    ticket = bench.plan(offers("a"), product=fused)
+    race(ticket, {"library": 1.0, "a": 2.0})
+    assert bench.selection.decide(ticket).winner == "library"

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inductor_plugin.cache import KernelKey, open_store
+from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.budget import SHARE, Budget
 from inductor_plugin.tuning.builds import builder as builder_module
 from inductor_plugin.tuning.task import CppBuild
 from tests.support.fakes.builder import cpp_entries, rig, status
-from tests.support.fakes.tasks import budget, entry, problem, task, triton_job
-from tests.support.fakes.waiting import until
+from tests.support.fakes.tasks import budget, cpp_build, entry, problem, task, triton_job
+from tests.support.fakes.waiting import LIMIT_S, until
 
 
 def test_a_kernel_whose_other_builder_is_silent_is_built_here(
@@ -182,3 +186,133 @@ def test_builds_that_no_thread_runs_do_not_count(
     with pytest.raises(RuntimeError, match="start new thread"):
         bench.builder.add(task([k]), k, lambda: None)
     assert not bench.builder.busy()
+
+
+def test_a_kernel_is_locked_and_its_lock_touched_until_it_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
+    bench, other, digest = rig(tmp_path), open_store(tmp_path), cpp_build("k").key.digest
+    bench.pool.gate.clear()
+    (k,) = cpp_entries("k")
+    bench.builder.add(task([k]), k, lambda: None)
+    bench.builder.flush()
+    until(lambda: bool(bench.pool.jobs))
+    with pytest.raises(CacheError), other.lock_kernel(digest, timeout_s=0):
+        pass
+    lock = other.layout.lock(digest)
+    before_ns = lock.stat().st_atime_ns
+    until(lambda: lock.stat().st_atime_ns > before_ns)
+    bench.pool.gate.set()
+    until(lambda: not bench.builder.busy())
+    assert k.ready
+    with other.lock_kernel(digest, timeout_s=0):
+        pass
+
+
+@pytest.mark.parametrize("language", ["cpp", "triton"])
+def test_a_kernel_that_another_process_builds_is_waited_for_as_long_as_its_compile_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str
+) -> None:
+    monkeypatch.setattr(builder_module, "_SILENCE_S", 0.0)
+    bench, other = rig(tmp_path / "cache"), open_store(tmp_path / "cache")
+    build = cpp_build("k") if language == "cpp" else triton_job("k", tmp_path / "triton")
+    files = {"kernel.so": b"", "source.cpp": b""} if language == "cpp" else {"HASH--k.cubin": b""}
+    key = build.key if isinstance(build, CppBuild) else build.kernel
+    assert key is not None
+    k = entry("k", build=build)
+    with other.lock_kernel(key.digest):
+        bench.builder.add(task([k]), k, lambda: None)
+        bench.builder.flush()
+        time.sleep(0.05)
+        other.put_kernel(key, files)
+    until(lambda: not bench.builder.busy())
+    assert (status(k), bench.pool.jobs) == ("ready", [])
+
+
+def test_a_kernel_that_came_into_the_cache_before_its_build_began_is_not_built(
+    tmp_path: Path,
+) -> None:
+    bench = rig(tmp_path)
+    (k,) = cpp_entries("k")
+    bench.builder.add(task([k]), k, lambda: None)
+    theirs = {"kernel.so": b"theirs", "source.cpp": b""}
+    open_store(tmp_path).put_kernel(cpp_build("k").key, theirs)
+    bench.builder.flush()
+    until(lambda: not bench.builder.busy())
+    assert (status(k), bench.pool.jobs) == ("ready", [])
+
+
+def test_a_unit_is_compiled_as_long_as_somebody_waits_for_a_kernel_of_it(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    bench.pool.workers = 1
+    gone, waiting = (task(cpp_entries(name), digest=name) for name in "ab")
+    for each in (gone, waiting):
+        bench.builder.add(each, each.entries[0], lambda: None)
+    gone.done.set()
+    bench.builder.flush()
+    until(lambda: not bench.builder.busy())
+    assert bench.batches() == [2]
+    assert bench.pool.limits == [math.inf]
+    assert waiting.entries[0].ready
+
+
+def test_builds_that_are_being_distributed_do_not_look_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU measuring begins once nothing compiles."""
+    bench, busy, asking = rig(tmp_path), list[bool](), list[threading.Thread]()
+    distribute = builder_module.spread
+    bench.pool.gate.clear()
+
+    def look_meanwhile(*arguments: Any) -> Any:
+        asking.append(threading.Thread(target=lambda: busy.append(bench.builder.busy())))
+        asking[0].start()
+        asking[0].join(0.05)
+        return distribute(*arguments)
+
+    monkeypatch.setattr(builder_module, "spread", look_meanwhile)
+    (k,) = cpp_entries("k")
+    bench.builder.add(task([k]), k, lambda: None)
+    bench.builder.flush()
+    asking[0].join(LIMIT_S)
+    bench.pool.gate.set()
+    until(lambda: not bench.builder.busy())
+    assert busy == [True]
+
+
+def test_only_what_compiled_tells_a_budget_how_long_compiles_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error ends a compile early."""
+    bench, limit, noted_s = rig(tmp_path), Budget(100.0), list[float]()
+    monkeypatch.setattr(limit, "compiled", noted_s.append)
+    bench.pool.status = {"bad": "compile_failed"}
+    bench.build(cpp_entries("good", "bad"), limit)
+    assert bench.batches() == [1, 1]
+    assert noted_s == [0.0]
+
+
+def test_in_a_budget_too_short_for_units_each_kernel_is_compiled_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for unit_s, sizes in ((100.0, [3, 3]), (101.0, [1] * 6)):
+        monkeypatch.setattr(builder_module, "UNIT_S", unit_s)
+        bench = rig(tmp_path / str(unit_s))
+        bench.build(cpp_entries(*"abcdef"), Budget(100.0))
+        assert bench.batches() == sizes
+
+
+def test_with_a_budget_the_heaviest_cuda_kernels_are_compiled_first(tmp_path: Path) -> None:
+    bench, limit = rig(tmp_path), Budget(100.0)
+    for i in range(10):
+        k = entry(f"k{i}", build=replace(cpp_build(f"k{i}"), language="cuda"))
+        each = task([k], budget=limit, digest=str(i))
+        each.problem = problem(rows=1024 * (i + 1))
+        bench.builder.add(each, k, lambda: None)
+    bench.builder.flush()
+    until(lambda: not bench.builder.busy())
+    assert sorted(bench.batches()) == [2, 8]
+    lightest = min(range(2), key=lambda i: bench.pool.ranks[i])
+    text = str(bench.pool.jobs[lightest])
+    assert [name in text for name in ("// k0", "// k1", "// k2")] == [True, True, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,3 +84,38 @@ def test_an_environment_that_the_file_does_not_describe_is_looked_up() -> None:
     known = {"e": other(software={"torch": "2.13.0"})}
     ((_, reason),) = stale(file, {"here": HERE}, REGISTERED, known)
     assert "software.torch" in reason
+
+
+def test_only_where_all_that_differs_is_set_by_a_program_is_that_said() -> None:
+    assert "a program may set that" in why(other(numerics={"deterministic": True}))
+    both = why(other(device={"threads": 8}, software={"torch": "2.13.0"}))
+    assert "device.threads: 8 -> 2" in both
+    assert "a program may set that" not in both
+
+
+def test_of_several_devices_of_a_kind_the_nearest_is_named() -> None:
+    far = other(device={"name": "6502", "threads": 1}, software={"torch": "1.0"})
+    there = other(software={"torch": "2.13.0"})
+    file = pin_file([PIN], {"e": there}, [("rivals", "module.Rivals", "2")])
+    for order in (("far", "near"), ("near", "far")):
+        machines = {name: {"far": far, "near": HERE}[name] for name in order}
+        ((_, reason),) = stale(file, machines, REGISTERED, {})
+        assert reason.endswith("from there to here software.torch: '2.13.0' -> '2.14.1'")
+
+
+def test_a_file_that_says_nothing_of_a_template_takes_any_version_of_it() -> None:
+    assert stale(pin_file([PIN], {"e": HERE}), {"e": HERE}, REGISTERED, {}) == []
+    without = pin_file([replace(PIN, template="")], {"e": HERE})
+    assert stale(without, {"e": HERE}, {}, {}) == []
+
+
+def test_who_is_not_offered_any_more_is_asked_of_pins_of_this_machine_alone() -> None:
+    elsewhere = replace(PIN, environment="f", op="bmm")
+    first = replace(PIN, op="addmm")
+    file = pin_file([PIN, elsewhere, first], {"e": HERE, "f": other(device={"type": "cuda"})})
+    rows = stale(file, {"e": HERE}, REGISTERED, {}, lambda pin: f"not {pin.winner}")
+    assert rows == [
+        (first, "not x-1"),
+        (PIN, "not x-1"),
+        (elsewhere, "this machine has no cuda device"),
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings, strategies
@@ -86,3 +87,26 @@ def test_what_only_some_decide_is_a_difference_and_no_conflict():
     (row,) = compare({"one": file(same, pin("b", "x-1")), "two": file(pin("a", "x-1", samples=7))})
     assert not row.is_conflict
     assert row.pin.digest == "b"
+
+
+def test_templates_and_environments_of_all_files_are_kept() -> None:
+    other = PinFile({}, {"f": {"device": {"name": "6502"}}}, {"t": ("module.T 2",), "u": ("U",)})
+    for order in ((file(), other), (other, file())):
+        merged = merge(order)
+        assert merged.environments == {"e": CPU, "f": {"device": {"name": "6502"}}}
+        assert merged.templates == {"t": ("module.T", "module.T 2"), "u": ("U",)}
+
+
+def test_of_two_pins_with_as_many_samples_one_is_kept_whatever_the_order() -> None:
+    first, second = pin("a", "x-1", winner_ms=1.0), pin("a", "x-1", winner_ms=2.0)
+    one, other = (
+        merge(order).pins for order in ((file(first), file(second)), (file(second), file(first)))
+    )
+    assert one == other
+    assert len(one) == 1
+
+
+def test_disagreements_are_listed_by_operator_and_problem() -> None:
+    later, sooner = pin("a", "x-1"), replace(pin("b", "x-1"), op="bmm")
+    rows = compare({"one": file(later, sooner), "none": file()})
+    assert [row.pin for row in rows] == [sooner, later]

@@ -7,11 +7,13 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inductor_plugin.tuning.pins.recording import Recording
+from inductor_plugin.tuning.pins.recording import Recording, active, recording
+from tests.support.fakes.selection import offers, pinned_to, race, rig
 from tests.support.fakes.tasks import problem
 from tests.support.fakes.waiting import LIMIT_S
 
@@ -63,3 +65,48 @@ def test_a_file_has_the_environment_of_each_pin_though_another_thread_compiles()
         taken.result(LIMIT_S)
     assert [pin.winner for pin in file.pins.values()] == ["library"]
     assert file.environments == {"e": CPU}
+
+
+@pytest.mark.parametrize(("offered", "winner"), [(("a", "b"), "b"), (("a",), "library")])
+def test_what_ran_is_recorded_where_its_pin_did_not_decide(
+    tmp_path: Path, offered: tuple[str, ...], winner: str
+) -> None:
+    pins = pinned_to(rig(tmp_path).plan(offers("a", "b")), "b")
+    tuned = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
+    ticket, kept = tuned.plan(offers(*offered)), Recording()
+    tuned.selection.decide(ticket)
+    kept.take([ticket])
+    (pin,) = kept.file().pins.values()
+    assert pin.winner == winner
+
+
+def test_what_a_graph_gave_up_is_recorded_as_the_winner_of_the_problem(tmp_path: Path) -> None:
+    ticket, kept = rig(tmp_path).plan(offers("a")), Recording()
+    race(ticket, {"library": 2.0, "a": 1.0})
+    ticket.held = True
+    assert ticket.selection.decide(ticket).winner == "library"
+    kept.take([ticket])
+    (pin,) = kept.file().pins.values()
+    assert (pin.winner, pin.library, pin.winner_ms) == ("a", "library", 1.0)
+
+
+def test_only_two_decisions_that_differ_are_warned_of_and_the_later_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = Recording()
+    for winner in ("library", "library", "a"):
+        assert caplog.records == []
+        kept.take_refused(problem(), "e", CPU, winner, "a reason")
+    assert "decided twice, for library and for a" in caplog.text
+    assert [pin.winner for pin in kept.file().pins.values()] == ["a"]
+
+
+def test_a_recording_takes_decisions_inside_its_block_alone() -> None:
+    outer, inner = Recording(), Recording()
+    with recording(outer):
+        with recording(inner):
+            assert list(active()) == [outer, inner]
+        assert list(active()) == [outer]
+    with pytest.raises(ValueError, match="inside"), recording(outer):
+        raise ValueError("inside")
+    assert list(active()) == []

@@ -195,3 +195,21 @@ def test_a_task_that_cannot_be_queued_is_not_waited_for_by_the_thread(rig: Rig) 
         rig.pipeline.submit(task([entry("a", build=triton_job("a"))], digest="1"))
     assert rig.run(task([entry("x")], digest="2"))
     assert rig.locks.held == []
+
+
+def test_a_task_that_has_ended_stays_as_it_ended(rig: Rig) -> None:
+    decided, given_up = task([entry("x")], digest="1"), task([entry("y")], digest="2")
+    assert rig.run(decided)
+    rig.pipeline.end(decided, "too late")
+    assert decided.error == ""
+    rig.pipeline.end(given_up, "its graph failed")
+    rig.pipeline.end(given_up, "")
+    assert given_up.error == "its graph failed"
+
+
+def test_a_wait_ends_where_the_thread_that_measures_is_gone(rig: Rig) -> None:
+    pending = task([entry("library", library=True), entry("a", build=triton_job("a"))])
+    rig.pipeline.submit(pending)
+    rig.pipeline._thread = threading.Thread()  # pyright: ignore[reportPrivateUsage]
+    assert not rig.pipeline.wait(pending, 0.01)
+    assert pending.error == "the thread that measures is gone"

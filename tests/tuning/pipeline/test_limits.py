@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 
+from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Outcome
 from tests.support.fakes.pipeline import Rig
@@ -102,3 +105,21 @@ def test_a_budget_spent_elsewhere_does_not_wait_for_a_process_that_measures(rig:
     assert rig.run(pending)
     assert time.monotonic() - started < 2.0
     assert rig.bench.screened == []
+
+
+def test_a_budget_runs_once_it_is_waited_for(rig: Rig) -> None:
+    limit = Budget(LIMIT_S)
+    pending = task([entry("library", library=True)], budget=limit, exclusive=True)
+    rig.pipeline.submit(pending)
+    assert limit.ends == math.inf
+    assert rig.pipeline.wait(pending, LIMIT_S)
+    assert limit.ends < math.inf
+
+
+def test_a_process_that_measures_the_problem_is_progress(rig: Rig) -> None:
+    rig.locks.elsewhere.add("digest")
+    pending, tried = task([entry("library", library=True)]), rig.locks.tried
+    threading.Timer(0.3, rig.locks.elsewhere.clear).start()
+    assert rig.run(pending, limit_s=0.15)
+    assert rig.locks.tried > tried + 1
+    assert rig.bench.screened == ["library"]

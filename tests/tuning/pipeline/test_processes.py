@@ -135,3 +135,24 @@ def test_of_two_tasks_for_one_problem_the_second_waits_for_the_first(rig: Rig) -
     assert rig.pipeline.wait(second, LIMIT_S)
     assert rig.bench.screened == ["library", "a"]
     assert rig.locks.held == []
+
+
+def test_a_task_that_ends_while_its_lock_is_taken_gives_it_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refreshed, take = list[Task](), rig.locks.__call__
+
+    def slowly(pending: Task) -> Any:
+        release = take(pending)
+        rig.pipeline.end(pending, "its graph does not need it any more")
+        return release
+
+    def refresh(pending: Task) -> int:
+        refreshed.append(pending)
+        return 0
+
+    monkeypatch.setattr(rig.pipeline, "_locks", slowly)
+    pending = task([entry("library", library=True)], refresh=refresh)
+    assert not rig.run(pending)
+    until(lambda: rig.locks.held == [])
+    assert (rig.locks.tried, refreshed, rig.bench.screened) == (1, [], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,24 @@ def test_a_record_of_another_process_completed_it(store: Store) -> None:
 def test_an_empty_cache_is_named(store: Store) -> None:
     miss = why(store, problem={**NAMED, "op": "bmm"})
     assert miss.reason == f"no record of any bmm for this machine and software in {store.root}"
+
+
+def test_of_more_than_three_candidates_three_are_named(store: Store) -> None:
+    assert "lacks 3 of 4 candidates: b, c, d;" in why(store, offered=(*"abcd",)).reason
+    assert "lacks 4 of 5 candidates: b, c, d ...;" in why(store, offered=(*"abcde",)).reason
+
+
+def test_of_two_caches_the_nearest_record_is_named(tmp_path: Path) -> None:
+    """It may be in either of them."""
+    near, far = {**NAMED, "size": [2, 512]}, {**NAMED, "size": [9, 9], "strides": {"a": [9, 1]}}
+    for own, shared in ((near, far), (far, near)):
+        folder = tmp_path / str(own["size"])
+        for name, fields in (("shared", shared), ("own", own)):
+            known = record(measured("a"))
+            kept = open_store(folder / name)
+            kept.put_environment(ENVIRONMENT)
+            kept.put_record(replace(known, problem=fields, digest=digest_of(fields)))
+        both = open_store(folder / "own", second=str(folder / "shared"))
+        miss = why(both)
+        assert miss.near is not None
+        assert miss.near.digest == digest_of(near)

@@ -71,12 +71,12 @@ def test_a_candidate_that_the_cache_does_not_choose_any_more_is_said_to_be_old(
     assert (kernel.candidate, kernel.runs) == ("fast", False)
 
 
+def event(name: str, cat: str, ts: float, dur: float, tid: int = 1, **arguments: int) -> Any:
+    return {"pid": 1, "tid": tid, "name": name, "cat": cat, "ts": ts, "dur": dur, "args": arguments}
+
+
 def test_a_kernel_of_a_gpu_is_of_the_range_that_launched_it() -> None:
     known = product("fast", 7)
-
-    def event(name: str, cat: str, ts: float, dur: float, tid: int, **arguments: int) -> Any:
-        return {"ph": "X", "pid": 1, "tid": tid, "name": name, "cat": cat, "ts": ts, "dur": dur, "args": arguments}  # fmt: skip
-
     events = [
         event(label(known, "fast"), "cpu_op", 10.0, 5.0, 1),
         event("cuLaunchKernel", "cuda_driver", 12.0, 1.0, 1, correlation=5),
@@ -145,3 +145,33 @@ def test_what_is_no_trace_is_an_error_and_an_empty_one_says_what_to_do(
     file.write_text('{"traceEvents": []}', encoding="utf-8")
     assert main(words) == 0
     assert "it has no range of a chosen kernel" in capsys.readouterr().out
+
+
+def test_a_launch_is_of_the_call_of_its_thread_in_which_it_is() -> None:
+    first, second = product("fast", 7), product("fast", 8)
+    events = [
+        event("cudaLaunchKernel", "cuda_runtime", 5.0, 1.0, correlation=1),  # before all calls
+        event(label(second, "fast"), "cpu_op", 30.0, 5.0),
+        event(label(first, "fast"), "cpu_op", 10.0, 5.0),
+        event("cudaLaunchKernel", "cuda_runtime", 11.0, 1.0, correlation=2),
+        event("cudaLaunchKernel", "cuda_runtime", 13.0, 1.0, correlation=3),
+        event("cuLaunchKernel", "cuda_driver", 31.0, 1.0, correlation=4),
+        event("aten::mm", "cpu_op", 32.0, 1.0, correlation=5),
+        *(event("gemm", "kernel", 50.0, 1000.0, 9, correlation=number) for number in range(1, 6)),
+    ]
+    kernels = {k.problem: k for k in profiled({"traceEvents": events}, [first, second])}
+    assert kernels[first.describe].device_ms == {"gemm": 2.0}
+    assert kernels[second.describe].device_ms == {"gemm": 1.0}
+
+
+def test_the_kernels_that_took_the_longest_on_host_and_device_come_first() -> None:
+    short, long, on_device = (product("fast", rows) for rows in (7, 8, 9))
+    events = [
+        event(label(short, "fast"), "cpu_op", 0.0, 1.0),
+        event(label(long, "fast"), "cpu_op", 10.0, 3.0),
+        event(label(on_device, "fast"), "cpu_op", 20.0, 2.0),
+        event("cuLaunchKernel", "cuda_driver", 21.0, 1.0, correlation=1),
+        event("gemm", "kernel", 50.0, 5.0, 9, correlation=1),
+    ]
+    kernels = profiled({"traceEvents": events}, [])
+    assert [k.problem for k in kernels] == [each.describe for each in (on_device, long, short)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inductor_plugin.tuning.report.regret import (
+    Regret,
     interval,
     losses,
     regret,
@@ -172,3 +173,19 @@ def test_a_model_loses_what_its_problems_lose() -> None:
         {"name": "fast", "timed": 1, "total_ms": 1.0, "lost_ms": 0.0, "ratio": 1.0},
     ]
     assert "both: 2 problems, 2 of 4 ms lost" in text(rows, [], 0, models)
+
+
+def test_at_its_limit_a_choice_is_near_and_a_candidate_a_rival() -> None:
+    two_percent = Regret("winner", "rival", 1.0, 1.02, 1.01, 1.03, 2)
+    assert (two_percent.near, two_percent.unclear) == (True, False)
+    assert replace(two_percent, ratio=1.021, low=1.0).unclear
+    assert not replace(two_percent, ratio=1.021).unclear
+    decided = record(measured("winner", 1.0), measured("twice", 2.0), decision=decision("winner"))
+    assert rivals(decided) == ["twice"]
+
+
+def test_models_that_lose_the_same_are_listed_by_name() -> None:
+    decided = record(measured("winner"), decision=decision("winner"))
+    slow = regret("winner", {"winner": [3.0] * 10, "rival": [1.0] * 10})
+    models = losses([row(decided, slow)], {name: [decided.place] for name in "bca"})
+    assert [each["name"] for each in models] == ["a", "b", "c"]

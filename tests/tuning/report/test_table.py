@@ -102,3 +102,15 @@ def test_the_summary_counts_what_was_known_and_done() -> None:
         "inductor-plugin: 2 problems, 1 known; 3 kernels compiled, 4 candidates measured, "
         "1 failed; 1.50 s compiling, 0.25 s measuring, 2.00 s waited for"
     )
+
+
+def test_what_is_out_for_its_resources_is_in_no_quarantine() -> None:
+    line = summary([ticket(measured("wide", None, "pruned"), measured("fast", 0.25))], Stats())
+    assert "in quarantine" not in line
+    assert "not reached" not in line
+
+
+def test_without_a_winner_there_is_no_line_about_it() -> None:
+    submitted = ticket(measured("bad", None, "crashed"))
+    submitted.verdict = Verdict(None, None, "nothing was measured")
+    assert "->" not in table(submitted)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inductor_plugin.tuning.report import trace as trace_module
 from inductor_plugin.tuning.report.trace import SpanTrace
+from tests.support.fakes.waiting import LIMIT_S
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -98,3 +102,46 @@ def test_a_path_that_cannot_be_written_is_warned_about_once(
         trace.add("compile 1", "k", 0, 1)
         trace.write()
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
+
+
+def test_a_process_waits_for_another_that_writes_to_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    first = SpanTrace(str(path))
+    first.add("compile 1", "a", 0, 1)
+    first.write()
+    other = SpanTrace(str(path))
+    other._pid = -1  # pyright: ignore[reportPrivateUsage]
+    other.add("compile 1", "b", 0, 1)
+    writing = threading.Thread(target=other.write)
+    with path.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        text = file.read()
+        writing.start()
+        writing.join(0.05)
+        file.seek(0)
+        file.truncate()
+        file.write(text.replace(b'"a"', b'"c"'))
+    writing.join(LIMIT_S)
+    assert [e["name"] for e in events(path) if e["ph"] == "X"] == ["c", "b"]
+
+
+def test_a_file_that_another_process_keeps_for_long_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_module, "_LOCK_S", 0.02)
+    path = tmp_path / "t.json"
+    trace = SpanTrace(str(path))
+    trace.add("compile 1", "a", 0, 1)
+    with path.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        trace.write()
+    assert [e["name"] for e in events(path) if e["ph"] == "X"] == ["a"]
+
+
+def test_spans_that_overlap_have_tracks_of_their_own_and_later_ones_a_free_track() -> None:
+    trace = SpanTrace("t.json")
+    for start_ns, end_ns in ((0, 10), (5, 20), (10, 30), (15, 40)):
+        trace.add_parallel("compile", "k", start_ns, end_ns)
+    assert trace._tracks == {"compile 1": 1, "compile 2": 2, "compile 3": 3}  # pyright: ignore
+    tracks = [event["tid"] for event in trace._events]  # pyright: ignore
+    assert tracks == [1, 2, 1, 3]
