@@ -254,15 +254,14 @@ def test_a_job_is_marked_for_its_sender_as_long_as_it_runs(
     keys: Any = SimpleNamespace(
         _internal_kv_put=table.__setitem__,
         _internal_kv_del=table.pop,
-        _internal_kv_exists=table.__contains__,
         _internal_kv_list=lambda start: [k.encode() for k in table if k.startswith(start)],  # pyright: ignore
     )
     monkeypatch.setattr(connection_module, "_keys", lambda: keys)
+    monkeypatch.setattr(connection_module, "node_here", lambda: "n1")
     connection = Connection("ray:auto", "compile_farm")
     with marked("s 1"), marked("t 2"):
-        assert [connection.is_marked(key) for key in ("s 1", "s", "s 2")] == [True, False, False]
-        assert connection.marks("s") == {"s 1"}
-        assert connection.marks("u") == set()
+        assert connection.marks("s") == {"s 1": {"n1"}}
+        assert connection.marks("u") == {}
     assert table == {}
     with pytest.raises(ZeroDivisionError), marked("s 1"):
         raise ZeroDivisionError
@@ -271,5 +270,5 @@ def test_a_job_is_marked_for_its_sender_as_long_as_it_runs(
         assert table == {}
     del keys._internal_kv_put
     with marked("s 1"):  # the head does not answer: it is compiled all the same
-        assert not connection.is_marked("s 1")
+        assert connection.marks("s") == {}
     connection.close()
