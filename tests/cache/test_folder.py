@@ -200,3 +200,12 @@ def test_the_first_reason_stays_and_a_closed_directory_is_never_opened_again(
     ]
     Folder(Layout(tmp_path)).degrade(full)
     assert len(caplog.records) == 2
+
+
+def test_a_directory_that_is_only_looked_at_is_not_made(cache_dir: Path):
+    store = open_store(cache_dir, create=False)
+    assert "does not exist" in str(store.degraded)
+    put_record(store)
+    put_library(store)
+    assert store.kernels_like("gemm", "64x64", "x86_64") == list(store.iter_kernels())
+    assert not cache_dir.exists()

@@ -56,6 +56,9 @@ def test_the_factor_of_a_rejected_candidate_is_no_speedup():
     fields["decision"]["speedup"] = 2.21  # an earlier version wrote it there
     assert (read := from_fields(fields).decision) is not None
     assert (read.speedup, read.rejected_speedup) == (1.0, 2.21)
+    both = {**fields, "decision": {**fields["decision"], "rejected_speedup": 1.5}}
+    assert (read := from_fields(both).decision) is not None
+    assert (read.speedup, read.rejected_speedup) == (1.0, 1.5)
     fields["decision"]["library"] = "b"
     assert (read := from_fields(fields).decision) is not None
     assert (read.speedup, read.rejected_speedup) == (2.21, None)

@@ -203,7 +203,7 @@ def test_what_is_in_memory_only_is_measured_in_its_environment(cache_dir: Path):
     store = open_store(cache_dir, memory_only=True)
     store.put_record(record(measured("a", None, status="skipped")))
     assert not store.has_records(record().environment)
-    store.put_record(record(measured("a")))
+    store.put_record(record(measured("a"), measured("b", None, status="hung")))
     assert store.has_records(record().environment)
     assert not store.has_records("0" * 64)
 
@@ -276,3 +276,9 @@ def test_a_damaged_record_that_another_process_replaces_is_not_removed(
         assert path.exists()
     assert look_up(store) is None
     assert not path.exists()
+
+
+def test_to_pin_what_is_gone_changes_nothing(cache_dir: Path):
+    store = open_store(cache_dir)
+    store.pin_record(record(measured("a")))
+    assert list(store.record_paths()) == []

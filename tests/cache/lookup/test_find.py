@@ -46,3 +46,21 @@ def test_of_many_entries_five_are_named_and_the_others_counted(
     names = ", ".join([name] * min(count, 5))
     with pytest.raises(CacheError, match=f"is not unique: {names}{more}; write more of it"):
         find(store.layout, "ab")
+
+
+def test_each_part_of_a_key_is_a_start(cache_dir: Path):
+    store = open_store(cache_dir)
+    kept = store.put_record(record(measured("a"), digest="ab" * 32))
+    place = (kept.environment, kept.op, kept.digest)
+    for key in ("/".join(place), f"{place[0][:4]}/m/ab", f"{place[0][:4]}/ab", "ab/"):
+        assert find(store.layout, key).name == "/".join(place)
+    for odd in (
+        f"{place[0][:4]}x/mm/ab",
+        f"{place[0][:4]}/bmm/ab",
+        f"{place[0][:4]}/mm/ba",
+        f"{place[0][:4]}x/ab",
+        f"{place[0][:4]}/ba",
+        f"{place[0]}/mm/ab/ab",
+    ):
+        with pytest.raises(CacheError, match="nothing in"):
+            find(store.layout, odd)

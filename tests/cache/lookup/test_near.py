@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +113,37 @@ def test_of_other_machines_the_one_that_differs_in_the_fewest_fields_is_named(
     store = open_store(cache_dir)
     machines = [{"device": name, "torch": name, "cpp": "g++ 12"} for name in ("one", "two")]
     known = [store.put_environment(machine) for machine in machines]
-    for environment in known:
-        kept = store.put_record(record(measured("a"), environment=environment))
+    kept, _ = [store.put_record(record(measured("a"), environment=each)) for each in known]
     for environment, machine in zip(known, machines, strict=True):
         here = {**machine, "torch": "another"}
         nearest = near.elsewhere(store.layout, digest_of(here), "mm", kept.digest, here)
         assert nearest is not None
         assert (nearest.environment, len(nearest.differences)) == (environment, 1)
+
+
+def test_of_several_problems_the_one_that_differs_in_the_fewest_fields_is_near(
+    cache_dir: Path,
+) -> None:
+    store = open_store(cache_dir)
+    sought: dict[str, Any] = {"op": "mm", "size": [3, 512], "strides": {"a": [512, 1]}}
+    kept = store.put_record(record(measured("a"), problem=1))
+    for size, strides in (([3, 512], [1, 3]), ([9, 9], [9, 1])):  # one is as near, one is not
+        fields = {"op": "mm", "size": size, "strides": {"a": strides}}
+        known = replace(record(measured("a")), digest=digest_of(fields), problem=fields)
+        store.put_record(known)
+    closest = near.nearest(store.layout, HERE, "mm", digest_of(sought), sought)
+    assert closest is not None
+    assert len(closest.differences) == 1
+    itself = near.nearest(store.layout, HERE, "mm", kept.digest, kept.problem)
+    assert itself is not None
+    assert itself.digest != kept.digest  # another one, though the problem is there
+    alone = near.nearest(store.layout, HERE, "mm", "0" * 64, kept.problem)
+    assert alone is not None
+    assert (alone.digest, alone.describe, alone.differences) == (kept.digest, kept.describe, ())
+
+
+@pytest.mark.parametrize(("count", "more"), [(4, False), (5, True)])
+def test_up_to_four_differences_are_shown(count: int, more: bool) -> None:
+    changes = tuple(near.differences({}, {str(number): number for number in range(count)}))
+    assert ("more fields" in near.differences_text(changes)) is more
+    assert near.differences_text(changes).count("(absent)") == 4

@@ -50,7 +50,10 @@ def test_what_the_own_cache_lacks_is_read_in_the_second(cache_dir: Path, shared:
     assert store.kernels_like(key.template, key.config, key.target) == [kernel]
     assert store.environment(record().environment) == ENVIRONMENT
     assert store.has_records(record().environment)
-    assert list(store.iter_records()) == []  # what is listed, exported and pruned is its own
+    assert not store.has_records("0" * 64)
+    own = store.put_record(record(measured("a"), problem=2))
+    assert store.record(own.environment, own.op, own.digest) == own
+    assert list(store.iter_records()) == [own]  # what is listed, exported and pruned is its own
 
 
 def test_the_own_record_is_merged_with_the_second_ones(cache_dir: Path, shared: Path) -> None:

@@ -132,11 +132,14 @@ def test_what_a_machine_sees_fail_is_written_behind_any_number_of_samples() -> N
     assert chain.edition.record.candidates["a"].status == "wrong"
 
 
-def test_a_part_of_a_kernels_file_is_replaced_by_who_has_the_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"libr", b"library and what was there before"])
+def test_a_part_of_a_kernels_file_is_replaced_by_who_has_the_whole(
+    content: bytes, tmp_path: Path
+) -> None:
     files, store = MemoryFiles(), open_store(tmp_path / "here")
     entry = put_library(store)
     names = {file_name(PLACE.environment, sha256) for sha256 in entry.files.values()}
-    files.objects = dict.fromkeys(names, b"libr")  # the writer was killed
+    files.objects = dict.fromkeys(names, content)  # the writer was killed
     row = measured("a", kernel=entry.digest)
     kept = store.put_record(record(row, decision=decision("a")))
     Exchange(files, store, kernels=True).publish(kept, 1.0)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from inductor_plugin.cache.entry import MAX_SIGNATURES
 from inductor_plugin.cache.remote.descriptions import (
     MOST,
     MOST_OF_ONE,
@@ -121,3 +122,13 @@ def test_without_cryptography_signatures_travel_as_they_are(
     monkeypatch.setitem(__import__("sys").modules, "cryptography.exceptions", None)
     (whole,) = joined_descriptions(said, ())
     assert whole["signatures"].keys() == {FRIEND.public, STRANGER.public}
+
+
+def test_a_signature_that_counts_is_kept_among_more_than_there_is_room_for(build: Build) -> None:
+    every = [signer for number in range(MAX_SIGNATURES + 1) for signer in builders(number)]
+    said = [build(b"x", signer) for signer in every]
+    last = max(signer.public for signer in every)
+    for keys, kept in (({last}, True), (set[str](), False)):
+        (whole,) = joined_descriptions(said, keys)
+        assert len(whole["signatures"]) == MAX_SIGNATURES
+        assert (last in whole["signatures"]) is kept

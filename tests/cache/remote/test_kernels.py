@@ -15,13 +15,13 @@ import pytest
 from inductor_plugin.cache import KernelEntry, Record, Store, open_store
 from inductor_plugin.cache.remote import kernels, tier
 from inductor_plugin.cache.remote.answer import tell_of
-from inductor_plugin.cache.remote.edition import Edition
+from inductor_plugin.cache.remote.edition import Edition, edition_of
 from inductor_plugin.cache.remote.exchange import Exchange
 from inductor_plugin.cache.remote.kernels import KernelTraffic
-from inductor_plugin.cache.remote.name import Place
+from inductor_plugin.cache.remote.name import Place, environment_name
 from inductor_plugin.cache.remote.options import RemoteOptions
 from inductor_plugin.cache.remote.tier import RemoteTier
-from inductor_plugin.cache.trust.keys import new_key
+from inductor_plugin.cache.trust.keys import Signer, new_key
 from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.errors import CacheError
 from tests.support.cache.records import (
@@ -34,6 +34,7 @@ from tests.support.cache.records import (
 )
 from tests.support.remote.files import MemoryFiles
 from tests.support.remote.tiers import PLACE
+from tests.support.trust.payload import FRIEND, LIBRARY, STRANGER, Kernel
 
 
 def exchange(files: MemoryFiles, path: Path) -> tuple[Exchange, Store]:
@@ -261,3 +262,52 @@ def test_a_full_disk_of_this_machine_is_no_fault_of_the_remote(
     for _ in range(2):
         tell_of([answer], "memory://x")
     assert [each.getMessage() for each in caplog.records] == ["inductor-plugin: free some space"]
+
+
+def test_a_kernel_that_cannot_be_read_now_is_neither_expired_nor_damaged(tmp_path: Path) -> None:
+    @dataclass
+    class Failing(MemoryFiles):
+        def _read(self, name: str, limit: int) -> bytes | OSError:
+            return OSError(5, "500") if "/files/" in name else super()._read(name, limit)
+
+    files = MemoryFiles()
+    here, store = exchange(files, tmp_path / "here")
+    here.publish(won_by(put_library(store)), 1.0)
+    assert environment_name(PLACE.environment) in files.objects
+    there, store = exchange(Failing(files.objects), tmp_path / "there")
+    answer = there.fetch([PLACE], 1.0)[PLACE]
+    assert (answer.hit, answer.expired, answer.damage) == (True, False, ())
+    assert str(answer.error) == "[Errno 5] 500"
+    assert list(store.iter_kernels()) == []
+
+
+@pytest.mark.parametrize(
+    ("origin", "signed_by", "signer", "sent"),
+    [
+        ("built", None, FRIEND, True),  # nobody has signed what is there
+        ("built", STRANGER, FRIEND, True),
+        ("built", FRIEND, FRIEND, False),
+        ("built", STRANGER, None, False),
+        ("taken", None, FRIEND, True),
+        ("taken", STRANGER, FRIEND, False),  # nobody signs the code of others
+        ("gone", STRANGER, FRIEND, False),
+        ("gone", None, FRIEND, False),
+    ],
+)
+def test_a_kernel_that_is_there_is_sent_again_where_a_signature_is_new(
+    origin: str, signed_by: Signer | None, signer: Signer | None, sent: bool, tmp_path: Path
+) -> None:
+    kernel, store = Kernel(tmp_path / "files", {LIBRARY: b"x"}), open_store(tmp_path / "cache")
+    digest = kernel.entry.digest
+    if origin != "gone":
+        further = {"taken": {"by": "operator", "source": "x"}} if origin == "taken" else {}
+        store.put_kernel(kernel.entry.key, {LIBRARY: b"x"}, None, further)
+    fields = kernel.fields if signed_by is None else kernel.signed(signed_by).fields
+    won = won_by(kernel.entry)
+    traffic = KernelTraffic(
+        MemoryFiles(), store, store.add_counts, trusted=False, signer=signer, source="x"
+    )
+    entry = traffic.outgoing(won, edition_of(won, {digest: fields}))
+    assert (entry is not None) is sent
+    assert (traffic.outgoing(won, None) is not None) is (origin != "gone")
+    assert traffic.outgoing(record(measured("a")), None) is None  # it has no kernel

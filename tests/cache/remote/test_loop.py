@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import subprocess
 import sys
+import threading
 import time
 from typing import Any, cast
 
@@ -60,3 +61,16 @@ def test_a_client_has_a_loop_of_its_own() -> None:
     assert more._system.loop is files._system.loop  # few threads, however many remotes
     assert files._system.loop is not asyn.get_loop()
     assert isinstance(files._system.loop._default_executor, DaemonExecutor)
+
+
+def test_no_thread_of_a_client_keeps_the_process() -> None:
+    async def threads() -> list[threading.Thread]:
+        called = asyncio.get_running_loop().run_in_executor(None, threading.current_thread)
+        return [threading.current_thread(), await called]
+
+    of_client = asyncio.run_coroutine_threadsafe(threads(), client_loop()).result(10.0)
+    assert [thread.daemon for thread in of_client] == [True, True]
+    assert [thread.name for thread in of_client] == [
+        "inductor-plugin-remote-loop",
+        "inductor-plugin-remote-call",
+    ]

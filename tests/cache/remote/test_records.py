@@ -18,7 +18,7 @@ class PatientTier:
     def __init__(self, *, is_open: bool) -> None:
         self.is_open = is_open
         self.limits: list[float] = []
-        self.now = 0.0
+        self.now = 7.0
 
     def monotonic(self) -> float:
         return self.now

@@ -342,3 +342,19 @@ def test_ctrl_c_at_the_end_ends_the_waiting(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=30)
     assert time.monotonic() - started < 10
     assert b"Traceback" not in errors
+
+
+def test_a_child_has_nothing_open_and_closes_nothing_of_its_parents(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = MemoryFiles()
+    first, second = filled(files, 2)
+    tier, _ = opened(files)
+    assert not tier.is_open
+    assert ask(tier, first) is True
+    assert tier.is_open
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: 1)
+        assert not tier.is_open
+        tier.close()
+    assert ask(tier, second) is True
