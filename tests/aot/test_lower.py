@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,7 +19,11 @@ from inductor_plugin.aot import lower
 from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.aot.lower import Lowered, lower_model
 from inductor_plugin.config import Config
+from inductor_plugin.tuning.measurement import unmeasured
 from inductor_plugin.tuning.runtime import RUNTIME
+from inductor_plugin.tuning.ticket import TuningTicket
+from inductor_plugin.worker.jobs import Outcome
+from tests.support.fakes.tasks import cpp_build, entry, offer, problem, task, triton_job
 from tests.support.graphs import models
 
 UNTYPED: Any = lower
@@ -167,3 +171,68 @@ def test_attention_is_flash_where_its_kernels_take_the_call(
         out = module(q, q, q, mask)
     assert ("aten::_scaled_dot_product_flash_attention" in called.names) is flash
     assert (out.size(), out.dtype) == (q.size(), dtype)
+
+
+def test_what_was_built_and_what_was_not_is_told_apart() -> None:
+    built, pruned = (entry(name, build=cpp_build(name)) for name in ("built", "pruned"))
+    triton = entry("triton", build=triton_job("triton", Path("/")))
+    failed, late = (entry(name, build=cpp_build(name)) for name in ("failed", "late"))
+    plain = entry("plain")
+    built.ready = triton.ready = plain.ready = True
+    pruned.outcome = Outcome("pruned", "pruned", "it spills")
+    failed.outcome = Outcome("failed", "compile_failed", "an error")
+    entries = [entry("library", library=True), built, pruned, triton, failed, late, plain]
+    offers = [offer("library", library=True), *map(offer, ("failed", "barred", "unknown"))]
+    barred = unmeasured(offers[2], "crashed", "SIGKILL", {}, 0.0)
+    selection: Any = None
+    measured = {"barred": barred, "failed": barred}
+    ticket = TuningTicket(selection, problem(), "d", tuple(offers), measured, {"t": "too small"})
+    ticket.task = task(entries)
+    said: Lowered = UNTYPED._lowered(ticket)
+    triton_digest = triton_job("triton", Path("/")).kernel.digest  # type: ignore[union-attr]
+    digests = [cpp_build(name).key.digest for name in ("built", "pruned")]
+    assert said.kernels == tuple(sorted([*digests, triton_digest]))
+    assert said.failed == (("failed", "an error"), ("late", "not reached"), ("barred", "SIGKILL"))
+    assert said.offered == ("library", "failed", "barred", "unknown")
+    assert said.rejected == {"t": "too small"}
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(2, 2))
+        self.tied = nn.Linear(2, 2, bias=False)
+        self.tied.weight = cast("nn.Linear", self.inner[0]).weight
+        self.register_buffer("table", torch.ones(3))
+
+
+@pytest.mark.parametrize("how", ["converted", "placed"])
+def test_tied_weights_stay_tied_and_buffers_follow(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def twin(old: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(old, device="meta")
+
+    monkeypatch.setattr(lower, "_twin", twin)
+    model: Any = Tied()
+    UNTYPED._converted({})(model, twin) if how == "converted" else UNTYPED._place(model)
+    assert model.tied.weight is model.inner[0].weight
+    assert isinstance(model.tied.weight, nn.Parameter)
+    tensors = [*model.parameters(), *model.buffers()]
+    assert [tensor.device.type for tensor in tensors] == ["meta"] * 3
+    assert not any(tensor.requires_grad for tensor in tensors)
+
+
+def test_inputs_are_replaced_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pair(NamedTuple):
+        first: torch.Tensor
+        second: int
+
+    monkeypatch.setattr(lower, "_twin", lambda old: ("there", old))
+    x = torch.ones(1)
+    pair = Pair(x, 2)
+    moved = UNTYPED._on_device(({"a": [x, 3]}, (x,), pair, None))
+    assert moved == ({"a": [("there", x), 3]}, (("there", x),), pair, None)
+    assert moved[2] is pair  # its class may take other arguments

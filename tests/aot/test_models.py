@@ -101,3 +101,16 @@ def test_tensors_are_found_in_nested_answers_and_moved_in_nested_inputs():
     moved = models.moved({"a": (tensor, [other]), "b": 5}, "meta")
     assert moved["a"][0].device.type == moved["a"][1][0].device.type == "meta"
     assert moved["b"] == 5
+
+
+def test_only_a_module_that_is_named_or_its_package_is_the_users_to_install(here: Path):
+    (here / "broken_too.py").write_text("import broken\n", encoding="utf-8")
+    (here / "nameless.py").write_text("raise ModuleNotFoundError('no name')\n", encoding="utf-8")
+    with pytest.raises(ModuleNotFoundError, match="'broken'"):
+        models.load("broken_too:anything")
+    with pytest.raises(ModuleNotFoundError, match="no name"):
+        models.load("nameless:anything")
+    with pytest.raises(OptionError, match="no module 'nowhere' in "):
+        models.load("nowhere.inside:anything")
+    with pytest.raises(OptionError, match="write module:function"):
+        models.load(":anything")

@@ -17,8 +17,11 @@ from inductor_plugin.aot import tune as tune_module
 from inductor_plugin.aot.tune import TuneRequest, tune
 from inductor_plugin.cache import open_store
 from inductor_plugin.errors import CacheError, OptionError
+from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.pins.replay import read_pins
+from inductor_plugin.tuning.ticket import TuningTicket
 from tests.support.cache.records import measured, record
+from tests.support.fakes.tasks import problem
 
 
 class Attention(nn.Module):
@@ -157,3 +160,35 @@ def test_gradients_are_not_kept(
     tune(request("two_sets", cache_dir, training=True))
     assert len(compiles) == 1
     assert model.weight.grad is None
+
+
+def test_problems_are_listed_by_what_was_gained_and_undecided_ones_not_at_all() -> None:
+    def ticket(digest: str, speedup: float | None, winner: str | None = "a") -> TuningTicket:
+        selection: Any = None
+        submitted = TuningTicket(selection, problem(), digest, (), {}, {})
+        submitted.verdict = Verdict(winner, "library", "why", speedup)
+        return submitted
+
+    undecided = ticket("u", None)
+    undecided.verdict = None
+    tickets = [ticket("d", None), ticket("c", 1.5), undecided, ticket("b", 2.0), ticket("a", 1.0)]
+    problems: Any = tune_module._problems(tickets)  # pyright: ignore[reportPrivateUsage]
+    assert [each.key for each in problems] == ["b", "c", "a", "d"]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_gradients_are_there_in_training_alone(
+    monkeypatch: pytest.MonkeyPatch, cache_dir: Path, training: bool
+) -> None:
+    enabled: list[bool] = []
+
+    def compiled(model: nn.Module, **_how: Any) -> Any:
+        def call(*inputs: Tensor) -> Any:
+            enabled.append(torch.is_grad_enabled())
+            return model(*inputs)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    tune(request("two_sets", cache_dir, training=training))
+    assert enabled == [training] * 2

@@ -9,7 +9,7 @@ import pytest
 
 from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
-from inductor_plugin.cost.fusion_time import HOST_LAUNCH_US
+from inductor_plugin.cost.fusion_time import HOST_LAUNCH_US, recomputed_us, repeats
 from inductor_plugin.cost.limits import Limits, guard, guard_registers, limits_of
 from inductor_plugin.cost.prune import PREDICTED_SPILLS_BYTES, predict
 from inductor_plugin.cost.registers import Kernel, unfused_needs
@@ -293,3 +293,32 @@ def test_threads_and_sums_of_a_kernel_are_those_of_the_targets_warps() -> None:
     bare, wide = replace(TILE, registers=None), replace(H200, warp_size=64)
     assert unfused_needs(bare, wide).registers < unfused_needs(bare, H200).registers
     assert unfused_needs(TILE, wide).blocks < unfused_needs(TILE, H200).blocks
+
+
+def test_a_prologue_is_repeated_along_the_other_operand() -> None:
+    wide = replace(TILE, shape=(1024, 512, 256), tile=(64, 128, 32))
+    assert repeats(wide, epilogue("relu", size=(1024, 256))) == 4  # of A, by the tiles along n
+    assert repeats(wide, epilogue("relu", size=(256, 1024))) == 4
+    assert repeats(wide, epilogue("relu", size=(256, 512))) == 16  # of B, by those along m
+    assert repeats(wide, epilogue("relu", size=(512, 256))) == 16
+    flat = replace(wide, shape=(256, 1024, 128))
+    assert repeats(flat, epilogue("relu", size=(128, 1024))) == 4
+    square = replace(wide, shape=(1024, 1024, 256))
+    assert repeats(square, epilogue("relu", size=(1024, 256))) == 16  # of either
+    assert repeats(replace(wide, shape=()), epilogue("relu", size=(256, 512))) == 1
+
+
+def test_the_threads_of_a_compiled_kernel_count_if_they_are_known() -> None:
+    def blocks(threads: int | None) -> int:
+        compiled = Resources(registers=64, spills=0, shared_bytes=1024, threads=threads)
+        return predict(TILE, epilogue("relu"), H200, compiled=compiled).fused.blocks
+
+    assert (blocks(None), blocks(256), blocks(512)) == (4, 4, 2)
+
+
+def test_an_a100_computes_a_prologue_again_at_half_the_rate() -> None:
+    a100 = target("A100")
+    prologue = epilogue("exp", "exp", position="prologue", size=(M, K))
+    later = recomputed_us(TILE, prologue, replace(a100, capability=(8, 6)))
+    assert later > 0.0
+    assert recomputed_us(TILE, prologue, a100) == pytest.approx(2 * later)

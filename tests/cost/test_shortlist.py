@@ -16,10 +16,14 @@ from inductor_plugin.cost.shortlist import (
     FusionEstimate,
     Shortlist,
     kernel_of,
+    visitor_kernel,
 )
+from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.target import target
+from inductor_plugin.template import Candidate
 
 H200 = target("H200")
 M, N, K = 4096, 4096, 1024
@@ -114,3 +118,32 @@ def test_a_kernel_is_read_off_its_description(op: str, first: int) -> None:
     assert kernel.operands == ("float16", "bfloat16")
     assert (kernel.registers, kernel.spilled_bytes, kernel.shared_bytes) == (120, 8, 4096)
     assert kernel.persistent
+
+
+def test_a_fused_kernel_with_fewer_blocks_or_that_spills_loses() -> None:
+    prediction = estimate().prediction
+    assert prediction is not None
+    assert prediction.lossless
+    fewer = replace(prediction.fused, blocks=prediction.alone.blocks - 1)
+    spilling = replace(prediction.fused, spilled_bytes=SPILL_LIMIT_BYTES + 1)
+    for fused in (fewer, spilling):
+        assert not replace(prediction, fused=fused).lossless
+
+
+def test_what_need_not_be_compiled_takes_nobodys_place() -> None:
+    shortlist = Shortlist()
+    refused = reason(shortlist, "too many", estimate(limits=Limits(registers=64)))
+    assert "max_fusion_registers is 64" in str(refused)
+    assert shortlist.kept == {}
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm", "baddbmm"])
+def test_the_operands_of_a_cutlass_kernel_are_its_factors(op: str) -> None:
+    bias = [Operand((256,), (1,), "float32", "cuda")] if op != "mm" else []
+    a = Operand((64, 32), (32, 1), "bfloat16", "cuda")
+    b = Operand((32, 256), (256, 1), "float16", "cuda")
+    product = Problem(op, (*bias, a, b), Operand((64, 256), (256, 1), "bfloat16", "cuda"))
+    tile = {"tile": (64, 128, 32), "schedule": "pingpong"}
+    kernel = visitor_kernel(product, Candidate("cutlass", "x", tile, OpKernel("cutlass::x")))
+    assert (kernel.operands, kernel.shape) == (("bfloat16", "float16"), (64, 256, 32))
+    assert (kernel.tile, kernel.warps, kernel.kind) == ((64, 128, 32), 4, "cutlass")

@@ -247,3 +247,23 @@ def test_an_nvcc_of_another_cuda_than_torch_is_refused(
     # The wheels of the extra bring CUDA 13: no help here.
     assert cuda_toolkit.INSTALL_NVCC not in toolkit.reason
     assert "toolkit of CUDA 12" in toolkit.remedy
+
+
+def test_headers_of_the_standard_library_lie_beside_those_of_the_runtime_or_in_their_folder(
+    tmp_path: Path,
+) -> None:
+    place = ToolkitPlace("PATH", toolkit_at(tmp_path, cccl=False))
+    without = cuda_toolkit.assemble(place, "13.0.88", HEADERS, ())
+    assert isinstance(without, NoToolkit)
+    assert "no cuda/std headers" in without.what
+    (tmp_path / "include" / "cuda" / "std").mkdir(parents=True)
+    toolkit = cuda_toolkit.assemble(place, "13.0.88", HEADERS, ())
+    assert isinstance(toolkit, Toolkit)
+    assert toolkit.include_dirs == (*HEADERS[1], str(tmp_path / "include"))
+
+
+def test_a_package_that_is_not_installed_has_no_folders() -> None:
+    assert cuda_toolkit.package_folders("no_such_package_at_all") == ()
+    assert cuda_toolkit.package_folders("this") == ()  # a module is no package
+    (folder,) = cuda_toolkit.package_folders("pytest")
+    assert folder == Path(pytest.__file__).parent

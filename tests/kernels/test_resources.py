@@ -227,6 +227,18 @@ def test_a_file_without_kernels_gives_a_reason(tmp_path: Path):
     reason = triton_usage(tmp_path / "x.cubin", tool)
     assert isinstance(reason, str)
     assert "No such file" in reason
+    tool.write_text("#!/bin/sh\nexit 0\n")
+    assert usage(tmp_path / "x.cubin", tool=tool) == "x.cubin shows no kernels: no output"
+
+
+def test_what_a_tool_says_before_it_fails_does_not_count(tmp_path: Path):
+    tool, text = tmp_path / "cuobjdump", tmp_path / "text"
+    text.write_text(CUBIN)
+    for status in (0, 3):
+        tool.write_text(f"#!/bin/sh\ncat {text}\nexit {status}\n")
+        tool.chmod(0o755)
+        kernels = usage(tmp_path / "x.cubin", "sm_90", tool)
+        assert isinstance(kernels, str) is (status == 3)
 
 
 def test_cuobjdump_beside_nvcc_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from inductor_plugin.problem import Operand, Problem, SizeClass
-from inductor_plugin.problem.definition import PROBLEM_SCHEMA, size_class
+from inductor_plugin.problem.definition import PROBLEM_SCHEMA, problem_in, size_class
 
 A = Operand((100, 64), (64, 1), "float32", "cpu")
 B = Operand((64, 32), (32, 1), "float32", "cpu")
@@ -109,3 +109,13 @@ def test_the_description_is_that_of_the_autotune_table():
     assert STATIC.describe() == "mm(100x64, 64x32)"
     scalar = Operand((), (), "float32", "cpu")
     assert Problem("add", (scalar,), scalar).describe() == "add(scalar)"
+
+
+def test_a_problem_is_read_from_its_fields_unless_they_are_another_s():
+    scaled = dataclasses.replace(STATIC, arguments=(("alpha", "0.5"),), epilogue="relu-1")
+    fields = json.loads(json.dumps(scaled.fields()))
+    assert problem_in(fields) == scaled
+    assert problem_in({**fields, "schema": -1}) is None
+    assert problem_in({}) is None
+    assert problem_in({name: fields[name] for name in fields if name != "output"}) is None
+    assert problem_in(json.loads(json.dumps(dynamic(100).fields()))) is None

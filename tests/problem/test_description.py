@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,8 @@ PROBLEMS = [
     (attention(right="0"), f"{SHAPE} fp32 causal"),
     (attention(right="0", bottom_right="True"), f"{SHAPE} fp32 causal bottom-right"),
     (attention(left="8", right="0"), f"{SHAPE} fp32 window=8,0"),
+    (attention(left="0", right="0"), f"{SHAPE} fp32 window=0,0"),
+    (attention(right="5"), f"{SHAPE} fp32 window=-1,5"),
     (attention(softcap="30.0", scale="0.5"), f"{SHAPE} fp32 softcap=30.0 scale=0.5"),
     (
         Problem("mm", (operand(4, 8), operand(8, 16)), operand(4, 16)),
@@ -115,3 +118,21 @@ def test_a_depth_beyond_floating_point_leaves_the_record_s_own_text() -> None:
     fields = attention().fields()
     fields["inputs"][0]["size"][-1] = 10**400
     assert described(fields, SHAPE) == SHAPE
+
+
+def test_where_a_mask_ends_counts_only_if_there_is_one() -> None:
+    without = described(attention(bottom_right="True").fields(), "")
+    assert without == described(attention().fields(), "")
+
+
+@pytest.mark.parametrize(
+    ("stride", "text"),
+    [(["rank0", "1"], "4x8"), (["1", "rank0"], "4x8.T"), (["0", "1"], "4x8/0,1")],
+)
+def test_strides_of_a_version_that_kept_their_order_alone_are_told_apart(
+    stride: list[str], text: str
+) -> None:
+    problem = Problem("mm", (operand(4, 8), operand(8, 16)), operand(4, 16))
+    fields: Any = json.loads(json.dumps(problem.fields()))
+    fields["inputs"][0]["stride"] = stride
+    assert described(fields, "never") == f"mm({text}, 8x16) fp32"

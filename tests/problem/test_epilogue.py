@@ -222,3 +222,24 @@ def test_describe_ends_at_some_depth() -> None:
     text = replace(GATED, steps=tuple(steps)).describe()
     assert text.count("neg(") == 12
     assert "(...)" in text
+
+
+def test_what_is_computed_twice_is_computed_once_and_stored_as_often() -> None:
+    steps = (
+        Step("product"),
+        Step("to_dtype", (0,), "float32"),
+        Step("relu", (1,)),
+        Step("relu", (0,)),
+        Step("to_dtype", (2,), "int8"),
+        Step("add", (2, 3)),
+        Step("store", (5,), 0),
+        Step("store", (5,), 0),
+    )
+    assert Epilogue((4, 8), "float32", steps).merged.steps == (
+        Step("product"),
+        Step("relu", (0,)),
+        Step("to_dtype", (1,), "int8"),
+        Step("add", (1, 1)),
+        Step("store", (3,), 0),
+        Step("store", (3,), 0),
+    )

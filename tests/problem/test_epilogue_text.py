@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
-from inductor_plugin.problem.epilogue_text import dump, load
+from inductor_plugin.problem.epilogue_text import decode, dump, encode, load
 
 EPILOGUE = Epilogue(
     size=(4, 8),
@@ -85,3 +85,11 @@ def test_what_cannot_be_read_is_said() -> None:
         load(lines)
     with pytest.raises(ValueError, match="lacks 'product'"):
         load({"version": "1"})
+
+
+@pytest.mark.parametrize("value", [0.1, -2, True, math.inf, -math.inf])
+def test_constants_keep_their_value_in_json_without_its_extensions(value: float) -> None:
+    steps = (Step("product"), Step("constant", (), value), Step("to_dtype", (1,), "float32"))
+    text = encode(replace(EPILOGUE, steps=steps))
+    assert "Infinity" not in text
+    assert [step.value for step in decode(text).steps] == [None, value, "float32"]

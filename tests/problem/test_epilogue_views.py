@@ -88,3 +88,23 @@ def test_a_result_behind_the_first_element_is_refused() -> None:
     access = Access("full", "float32", 48, (8, 1), 8)
     with pytest.raises(NotReplayableError, match="no turned or split product"):
         plan(ParsedEpilogue(chain(writes=(access,)), ((6, 8),)), [])
+
+
+def test_an_operand_read_from_another_element_on_is_no_plain_one() -> None:
+    reads = (
+        Access("row", "float32", N, (0, 1), 3, "operand0"),
+        Access("row", "float32", N, (0, 1), 3, "operand1"),
+    )
+    operands = [
+        {"size": (N,), "stride": (1,), "offset": 0},
+        {"size": (N,), "stride": (1,), "offset": 3},
+    ]
+    views = plan(ParsedEpilogue(chain(reads=reads), ((M, N),)), operands)
+    assert views.reads == (OperandRead(0, ((-1, 0), (-1, 1)), 3), OperandRead(1, None, 0))
+
+
+def test_a_stride_that_no_dimension_of_the_operand_has_is_a_number() -> None:
+    reads = (Access("full", "float32", 48, (32, 2), 0, "operand0"),)
+    operands = [{"size": (M, 16), "stride": (16, 2), "offset": 0}]
+    views = plan(ParsedEpilogue(chain(reads=reads), ((M, N),)), operands)
+    assert views.reads == (OperandRead(0, ((-1, 32), (1, 2)), 0),)

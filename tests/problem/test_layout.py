@@ -136,6 +136,8 @@ CASES: dict[str, tuple[Contract, Operand, str, str]] = {
     "every other number of a bias": (BIAS, operand((128,), (2,)), "copy", "contiguous along n"),
     "a transposed bias": (BIAS, operand((64, 128), (1, 64)), "copy", "contiguous along n"),
     "a strided column": (BIAS, operand((64, 128), (3, 0)), "copy", "a column of bias"),
+    "a strided column of one number each": (BIAS, operand((64, 1), (3, 1)), "accept", ""),
+    "one row of a bias": (BIAS, operand((1, 128), (999, 1)), "accept", ""),
     "one number for all": (BIAS, operand((64, 128), (0, 0)), "copy", "one number for all"),
     "one number for one": (BIAS, operand((1, 1), (5, 7)), "accept", ""),
     "a bias whose rows overlap": (BIAS, operand((64, 128), (8, 1)), "copy", "overlap"),
@@ -332,6 +334,9 @@ def test_the_outputs_extents_are_those_of_its_factors() -> None:
     assert of("mm", (1, 1)) == {1}
     assert of("addmm", (1, 0), (2, 1), bias=True) == {0, 1}
     assert of("convolution", (0, 0)) == frozenset()
+    dynamic = (SizeClass(0, 0, 33, 64, 64), SizeClass(1, 1, 33, 64, 64))
+    changed = replace(product(a, b), dynamic=dynamic)
+    assert [run_time(changed, index) for index in range(3)] == [{0}, {1}, {0, 1}]
 
 
 def test_copies_that_take_longer_than_they_can_save_are_not_offered() -> None:

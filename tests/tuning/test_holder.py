@@ -194,3 +194,10 @@ def test_problems_that_make_progress_say_so_once_a_second(monkeypatch: pytest.Mo
     for now[0], waiting in ((100.0, True), (100.9, True), (101.0, True), (101.1, False)):
         holds.keep_or_give_back(waiting=waiting)
     assert locks.touched == ["a", "b", "a", "b", "b"]  # what is given back is given back at once
+
+
+def test_lines_of_the_table_that_are_cut_short_name_nobody(tmp_path: Path) -> None:
+    path, table = tmp_path / "k.lock", tmp_path / "locks"
+    path.write_bytes(b"")
+    table.write_text("\n1:\n1: FLOCK\n1: FLOCK  ADVISORY  WRITE 7\n")
+    assert holder_pid(path, table) is None

@@ -263,3 +263,25 @@ def test_what_one_graph_gives_up_is_the_winner_in_others(tmp_path: Path) -> None
     verdict = bench.selection.decide(ticket)
     assert (verdict.winner, verdict.given_up) == ("library", "a")
     assert ticket.verdict == verdict
+
+
+def test_what_was_measured_still_has_to_be_compiled_where_that_is_asked_for(tmp_path: Path) -> None:
+    race(rig(tmp_path).plan(offers("a")), {"library": 1.0, "a": 0.5})
+    ticket = rig(tmp_path, policy="build").plan(offers("a"))
+    assert entries(ticket) == ["library", "a"]
+    assert ticket.task is not None
+    assert not ticket.task.measured
+
+
+def test_what_was_not_used_here_is_taken_over_once_another_process_has_measured_it_again(
+    tmp_path: Path,
+) -> None:
+    race(rig(tmp_path, verify_numerics=False).plan(offers("a")), {"library": 1.0, "a": 0.5})
+    mine, theirs = (rig(tmp_path).plan(offers("a")) for _ in range(2))
+    assert mine.task is not None
+    assert set(mine.void) == {"a"}
+    assert mine.task.refresh(mine.task) == 0
+    race(theirs, {"library": 1.0, "a": 0.4})
+    mine.task.refresh(mine.task)
+    assert mine.measured["a"].median_ms == pytest.approx(0.4)
+    assert entries(mine) in ([], ["library"])

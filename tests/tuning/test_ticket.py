@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,18 @@ import pytest
 
 from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.decision import Verdict
-from inductor_plugin.tuning.ticket import TURNS, TuningTicket, decided, looked_up, turns_of
+from inductor_plugin.tuning.measurement import left_unmeasured, require_reference, unmeasured
+from inductor_plugin.tuning.ranks.agreed import library_for
+from inductor_plugin.tuning.ticket import (
+    TURNS,
+    TuningTicket,
+    decided,
+    launches_of,
+    looked_up,
+    turns_of,
+)
 from inductor_plugin.tuning.validity import UNPROVEN, attempts
-from inductor_plugin.worker.jobs import Outcome
+from inductor_plugin.worker.jobs import INCOMPARABLE, MAY_HAVE_CHANGED, OUT_OF_TIME, Outcome
 from tests.support.cache.records import measured
 from tests.support.fakes.selection import entries, offers, rig
 from tests.support.fakes.tasks import offer, problem
@@ -191,3 +201,67 @@ def test_a_large_gain_that_is_not_proven_is_measured_again_three_times(
     verdict = beside_noise(rig(tmp_path).plan(offers("a")))
     assert (verdict.winner, verdict.provisional) == ("library", False)
     assert rig(tmp_path).plan(offers("a")).hit
+
+
+def left(ticket: TuningTicket, **rows: tuple[str, str]) -> list[str]:
+    """Return who is left unmeasured where these statuses and reasons are known."""
+    ticket.measured = {n: unmeasured(offer(n), *row, {}, 0.0) for n, row in rows.items()}
+    return left_unmeasured(ticket)
+
+
+def test_what_no_race_came_to_is_left_to_a_later_compile(tmp_path: Path) -> None:
+    ticket = rig(tmp_path).plan(offers("a", "b", "c", "d"))
+    late = ("skipped", OUT_OF_TIME)
+    statuses = {"library": ("ok", ""), "a": late, "b": ("wrong", ""), "c": ("pruned", "")}
+    assert left(ticket, **statuses) == ["a", "d"]
+    assert left(ticket, **statuses, d=("skipped", f"x: {INCOMPARABLE}")) == ["a"]
+    assert left(ticket, **statuses, d=("skipped", MAY_HAVE_CHANGED)) == ["a"]
+    ticket.recorded = {"d": measured("d", None, status="crashed")}
+    assert left(ticket, **statuses) == ["a"]  # the quarantine says whether it is tried again
+    ticket.recorded = {"d": measured("d")}
+    assert left(ticket, **statuses) == ["a", "d"]
+    ticket.agreed = library_for("why", 0)
+    assert left(ticket, **statuses) == ["a"]
+
+
+def test_where_the_library_kernel_has_failed_no_later_race_compares_numbers(tmp_path: Path) -> None:
+    ticket = rig(tmp_path).plan(offers("a"))
+    assert ticket.task is not None
+    candidate = ticket.task.entry("a")
+    candidate.outcome = Outcome("a", "ok")
+    require_reference(ticket.task, candidate)
+    reason = candidate.outcome.reason
+    assert "not compared" in reason
+    assert left(ticket, library=("raised", ""), a=("skipped", reason)) == []
+    assert left(ticket, library=("raised", ""), a=("skipped", OUT_OF_TIME)) == ["a"]
+    assert left(ticket, library=("ok", ""), a=("skipped", reason)) == ["a"]
+    ticket.offers = ticket.offers[1:]
+    assert left(ticket, a=("skipped", reason)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "known"), [("tune", ["a"]), ("cached", ["a"]), ("build", list[str]())]
+)
+def test_a_later_compile_measures_where_it_decides_by_measurements(
+    tmp_path: Path, policy: str, known: list[str]
+) -> None:
+    ticket = rig(tmp_path, policy=policy).plan(offers("a"))
+    assert left(ticket, library=("ok", ""), a=("skipped", OUT_OF_TIME)) == known
+
+
+def test_of_two_library_kernels_the_one_that_was_measured_last_is_compared_with() -> None:
+    submitted = ticket()
+    submitted.offers = (offer("old", library=True), offer("new", library=True), offer("a"))
+    rows = [
+        measured(
+            "old", samples_ms=(1.0,) * 6, provenance={TURNS: "x", "host": "p", "host_ms": 1.0}
+        ),
+        measured(
+            "new", samples_ms=(2.0,) * 6, provenance={TURNS: "y", "host": "q", "host_ms": 2.0}
+        ),
+        measured("a", samples_ms=(3.0,) * 6, provenance={TURNS: "y", "host": "q", "host_ms": 3.0}),
+    ]
+    rows[1] = replace(rows[1], measured_at=2000.0)
+    submitted.measured = {row.candidate: row for row in rows}
+    assert turns_of(submitted).keys() == {"new", "a"}
+    assert launches_of(submitted) == {"new": 2.0, "a": 3.0}

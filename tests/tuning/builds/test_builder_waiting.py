@@ -316,3 +316,44 @@ def test_with_a_budget_the_heaviest_cuda_kernels_are_compiled_first(tmp_path: Pa
     lightest = min(range(2), key=lambda i: bench.pool.ranks[i])
     text = str(bench.pool.jobs[lightest])
     assert [name in text for name in ("// k0", "// k1", "// k2")] == [True, True, False]
+
+
+def test_of_a_unit_only_the_kernel_that_another_process_builds_is_left_out(tmp_path: Path) -> None:
+    bench, other = rig(tmp_path), open_store(tmp_path)
+    bench.pool.workers = 1
+    keys = sorted((cpp_build(name).key for name in "abc"), key=lambda key: key.digest)
+    entries = {cpp_build(name).key.digest: entry(name, build=cpp_build(name)) for name in "abc"}
+    theirs, *mine = (entries[key.digest] for key in keys)  # as a unit takes their locks
+    owner = task([theirs, *mine])
+    with other.lock_kernel(keys[0].digest):
+        for each in owner.entries:
+            bench.builder.add(owner, each, lambda: None)
+        bench.builder.flush()
+        until(lambda: all(each.ready for each in mine))
+        other.put_kernel(keys[0], {"kernel.so": b"theirs", "source.cpp": b""})
+    until(lambda: not bench.builder.busy())
+    assert (status(theirs), bench.batches()) == ("ready", [2])
+
+
+def test_without_a_limit_of_time_kernels_are_built(tmp_path: Path) -> None:
+    bench = rig(tmp_path, timeout_s=0.0)
+    entries = [*cpp_entries("k"), entry("t", build=triton_job("t"))]
+    owner = task(entries)
+    with bench.builder.quiet():
+        for each in entries:
+            bench.builder.add(owner, each, lambda: None)
+        bench.builder.flush()
+        time.sleep(0.02)
+        assert bench.pool.jobs == []
+    until(lambda: not bench.builder.busy())
+    assert [status(each) for each in entries] == ["ready", "ready"]
+
+
+def test_a_quiet_block_holds_a_compile_up_for_the_limit_of_one_at_most(tmp_path: Path) -> None:
+    bench = rig(tmp_path, timeout_s=0.02)
+    (k,) = cpp_entries("k")
+    with bench.builder.quiet() as quiet:
+        assert quiet
+        bench.builder.add(task([k]), k, lambda: None)
+        bench.builder.flush()
+        until(lambda: k.ready)

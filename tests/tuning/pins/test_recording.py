@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.pins.recording import Recording, active, recording
 from tests.support.fakes.selection import offers, pinned_to, race, rig
 from tests.support.fakes.tasks import problem
@@ -110,3 +111,11 @@ def test_a_recording_takes_decisions_inside_its_block_alone() -> None:
     with pytest.raises(ValueError, match="inside"), recording(outer):
         raise ValueError("inside")
     assert list(active()) == []
+
+
+def test_what_is_not_decided_is_not_recorded(tmp_path: Path) -> None:
+    undecided, kept = rig(tmp_path).plan(offers("a")), Recording()
+    nothing = rig(tmp_path).plan(offers("b"))
+    nothing.verdict = Verdict(None, None, "nothing was measured")
+    kept.take([undecided, nothing])
+    assert kept.file().pins == {}

@@ -268,3 +268,16 @@ def test_a_problem_of_two_graphs_is_tuned_for_the_other_when_one_ends() -> None:
     assert second.verdict is not None
     assert second.verdict.winner == "fast"
     assert first.verdict is None
+
+
+def test_a_graph_that_ends_gives_back_what_is_undecided_and_keeps_decisions() -> None:
+    ranks, _ = job_of(2)
+    decided = ranks[0].submit("decided")
+    drive(ranks[:1])
+    unknown, undecided = ranks[1].submit("of another rank"), ranks[0].submit("undecided")
+    ranks[0].step(100.0)
+    assert list(ranks[0].tuner.running) == ["undecided"]
+    ranks[0].share.release([unknown, decided, undecided])
+    ranks[0].step(101.0)
+    assert ranks[0].tuner.running == {}
+    assert ranks[0].submit("decided").verdict is not None

@@ -142,3 +142,7 @@ def test_a_policy_is_named_last() -> None:
     more = terms(policy="cached", max_candidates=2).said
     assert differing(more, other, 1, 0).startswith("option max_candidates")
     assert differing({}, other, 1, 0) == ""
+
+
+def test_who_has_said_nothing_does_not_differ() -> None:
+    assert differing(terms().said, {}, 1, 0) == ""

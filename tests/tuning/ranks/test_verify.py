@@ -286,3 +286,13 @@ def test_a_lost_store_is_an_error_of_the_job(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(verify_module, "joined", lambda _config: job)
     with pytest.raises(RankError, match=r"the job's store is lost \(no answer\)"):
         verify_ranks()
+
+
+def test_of_graphs_with_the_same_problems_the_one_with_other_code_is_named() -> None:
+    def change(rank: int, ledger: Ledger) -> None:
+        for text in ("the same", f"code {rank}"):
+            ledger.add_code(["second"], f"{CODE}\n{text}")
+
+    (report, _) = reports(2, change)
+    assert report.difference.startswith("graph 2 of rank 1 has other code than rank 0: ")
+    assert report.difference.endswith("'code 1' instead of 'code 0'")

@@ -20,7 +20,11 @@ from inductor_plugin.tuning.report.page.source import (
     PinSource,
     ProblemGroup,
 )
-from inductor_plugin.tuning.report.page.summary import Summary, summary_of_records
+from inductor_plugin.tuning.report.page.summary import (
+    Summary,
+    summary_of_pins,
+    summary_of_records,
+)
 from inductor_plugin.worker.jobs import Status
 from tests.support.cache.measured_gpu import H100, gpu_records
 from tests.support.cache.records import ENVIRONMENT, decision, measured, record
@@ -170,3 +174,20 @@ def test_what_a_comparison_leaves_out_is_counted() -> None:
     content = {f"figure {n}": n for n in range(MOST_ROWS + 3)}
     model = page_model([BenchSource("a", content), BenchSource("b", content)])
     assert (len(model["compared"]), model["compared_left_out"]) == (MOST_ROWS, 3)
+
+
+def test_gains_are_of_pins_and_records_whose_times_are_known() -> None:
+    timed = Pin("e", "mm", "1", "mm", "w", winner_ms=1.0, library="l", library_ms=2.0)
+    pins = [
+        timed,
+        replace(timed, digest="2", winner_ms=None),
+        replace(timed, digest="3", library_ms=None),
+        replace(timed, digest="4", winner="l", winner_ms=3.0),
+        replace(timed, digest="5", op="graph"),
+    ]
+    known = summary_of_pins(pins)
+    assert (known.problems, known.faster, known.stays) == (4, 3, 1)
+    assert (known.gain, known.library_ms, known.chosen_ms) == (pytest.approx(2.0), 5.0, 4.0)
+    for times in ((0.0, 1.0), (1.0, 0.0)):
+        rows = [measured(name, ms) for name, ms in zip(("fast", "lib"), times, strict=True)]
+        assert summary_of_records([record(*rows, **chosen("fast", "lib"))]).gain is None

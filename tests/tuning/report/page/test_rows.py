@@ -156,3 +156,31 @@ def test_a_record_with_extents_that_no_tensor_has_is_a_row(extent: int) -> None:
         row, _ = row_of(odd)
         json.dumps(row, allow_nan=False)
     assert row_of(replace(known, describe=f"mm({extent}x2, 2x2)"))[0]["flops"] == 0
+
+
+def test_a_pin_without_a_library_kernel_has_one_candidate_and_no_gain() -> None:
+    pin = Pin("e", "mm", "d" * 64, "mm(1x2)", "w", "template", 1.0, 24)
+    known = dict(zip(RECORD, pin_row(pin, 1, Tables.empty()), strict=True))
+    assert (known["winner"], known["library"], known["gain"]) == (0, -1, None)
+    assert (known["total"], len(known["candidates"])) == (1, 1)
+
+
+def test_a_graph_is_no_call() -> None:
+    row, tables = row_of(record(measured("given up"), op="graph"))
+    assert tables.texts.values[row["call"]] == ""
+
+
+def test_the_call_of_a_fused_product_has_the_operands_of_the_product_alone() -> None:
+    known = next(gpu_records(1))
+    inputs = [*known.problem["inputs"], known.problem["output"]]
+    fused = {**known.problem, "inputs": inputs, "epilogue": "add.relu-0123"}
+    rows, columns = (n for n in known.problem["output"]["size"])
+    describe = known.describe.replace(")", f", {rows}x{columns}) + add.relu", 1)
+    row, tables = row_of(replace(known, problem=fused, describe=describe))
+    texts = tables.texts.values
+    assert texts[row["call"]] == "torch.mm(a, b)  # then add.relu"
+    assert [line.split("\t")[0] for line in texts[row["operands"]].splitlines()] == [
+        "a",
+        "b",
+        "input 2",
+    ]

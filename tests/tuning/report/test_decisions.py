@@ -1,0 +1,36 @@
+"""The decisions of a graph as values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inductor_plugin.tuning.counters import Stats
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.report.decisions import decisions
+from inductor_plugin.tuning.ticket import TuningTicket
+from tests.support.cache.records import measured
+from tests.support.fakes.tasks import offer, problem
+
+
+def test_what_was_decided_measured_and_spent_is_named() -> None:
+    selection: Any = None
+    offers = (offer("library", library=True), offer("a"), offer("b"))
+    known = {"library": measured("library"), "a": measured("a", 0.5)}
+    decided = TuningTicket(selection, problem(), "d", offers, known, {"t": "too small"}, hit=True)
+    decided.verdict = Verdict("a", "library", "2x faster", 2.0, provisional=True)
+    open_ = TuningTicket(selection, problem(), "o", offers, {}, {})
+    said = decisions([decided, open_], Stats(compiled=2))
+    assert said["spent"] == {"compiled": 2}
+    first, second = said["problems"]
+    assert (first["winner"], first["library"], first["speedup"]) == ("a", "library", 2.0)
+    assert (first["known"], first["provisional"], first["reason"]) == (True, True, "2x faster")
+    assert first["not_measured"] == ["b"]
+    assert [each["candidate"] for each in first["candidates"]] == ["library", "a"]
+    assert first["candidates"][1]["samples"] == 2
+    assert first["rejected"] == {"t": "too small"}
+    assert (second["winner"], second["provisional"], second["reason"]) == (
+        None,
+        False,
+        "not decided",
+    )
+    assert second["not_measured"] == ["library", "a", "b"]
