@@ -165,6 +165,9 @@ class Bench:
     def prewarm(self, *job: Any) -> None:
         """Do nothing: there is no process to start."""
 
+    def release(self) -> None:
+        """Do nothing: there is no memory to give back."""
+
     def close(self) -> None:
         """Do nothing: there is no process to end."""
 

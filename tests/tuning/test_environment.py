@@ -257,3 +257,31 @@ def test_the_worker_of_a_gpu_searches_kernels_there(
     finally:
         torch.set_grad_enabled(True)
     assert added == [tmp_path]
+
+
+def loaded(path: Path, **options: Any) -> Config:
+    return Config.load({"cache_dir": str(path), **options}, environ={})
+
+
+def test_workers_share_the_settings_that_numbers_depend_on(cache_dir: Path) -> None:
+    precision = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        settings = worker_settings(loaded(cache_dir, worker_idle_s=5), "bench", "cuda:1")
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision(precision)
+    assert (settings.kind, settings.device, settings.idle_s) == ("bench", "cuda:1", 5)
+    assert settings.float32_precision == "high"
+    assert settings.allow_tf32
+    assert settings.deterministic
+    assert settings.deterministic_warn_only
+    assert settings.threads == torch.get_num_threads()
+
+
+def test_a_worker_without_a_given_limit_gets_one_on_a_cpu_only(cache_dir: Path) -> None:
+    assert worker_settings(loaded(cache_dir), "bench", "cpu").memory_bytes > 0
+    assert worker_settings(loaded(cache_dir), "bench", "cuda:0").memory_bytes == 0
+    limited = loaded(cache_dir, worker_memory_bytes="1GiB")
+    assert worker_settings(limited, "bench", "cuda:0").memory_bytes == 1 << 30

@@ -18,7 +18,6 @@ import torch
 
 from inductor_plugin.config import Config
 from inductor_plugin.tuning import runtime as runtime_module
-from inductor_plugin.tuning.environment import worker_settings
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.runtime import Runtime
 from inductor_plugin.worker.compile_pool import CompilePool
@@ -378,27 +377,3 @@ def test_a_refused_cache_is_replaced_by_memory_with_one_warning(
         logging.WARNING
     ]
     assert list(cache_dir.iterdir()) == []
-
-
-def test_workers_share_the_settings_that_numbers_depend_on(cache_dir: Path) -> None:
-    precision = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("high")
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        settings = worker_settings(config(cache_dir, worker_idle_s=5), "bench", "cuda:1")
-    finally:
-        torch.use_deterministic_algorithms(False)
-        torch.set_float32_matmul_precision(precision)
-    assert (settings.kind, settings.device, settings.idle_s) == ("bench", "cuda:1", 5)
-    assert settings.float32_precision == "high"
-    assert settings.allow_tf32
-    assert settings.deterministic
-    assert settings.deterministic_warn_only
-    assert settings.threads == torch.get_num_threads()
-
-
-def test_a_worker_without_a_given_limit_gets_one_on_a_cpu_only(cache_dir: Path) -> None:
-    assert worker_settings(config(cache_dir), "bench", "cpu").memory_bytes > 0
-    assert worker_settings(config(cache_dir), "bench", "cuda:0").memory_bytes == 0
-    limited = config(cache_dir, worker_memory_bytes="1GiB")
-    assert worker_settings(limited, "bench", "cuda:0").memory_bytes == 1 << 30

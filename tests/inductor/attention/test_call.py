@@ -112,8 +112,8 @@ def attention_call(traced: Any, results: Any, operands: Any) -> Any:
 
 def test_results_of_a_templates_gradient_are_in_the_order_of_the_operator() -> None:
     results = [torch.empty(operand.size) for operand in (Q, K, V)]
-    made = attention_call(gradient_of(), results, {"dq": "dq", "dv": "dv"})
-    assert made.returned("dk") == ("dq", "dk", "dv")
+    gradients = attention_call(gradient_of(), results, {"dq": "dq", "dv": "dv"})
+    assert gradients.returned("dk") == ("dq", "dk", "dv")
     biased = attention_call(gradient_of(), [*results, None], {"dq": "dq", "dv": "dv"})
     assert biased.returned("dk") == ("dq", "dk", "dv", None)
 
@@ -158,8 +158,8 @@ def test_what_a_template_does_not_compute_is_there_all_the_same() -> None:
 def test_a_measured_call_has_what_is_no_default(
     traced: Any, arguments: KernelArguments, more: dict[str, Any]
 ) -> None:
-    made = attention_call(traced, [], {"q": 1, "k": 2, "v": 3})
-    keywords = made._keywords(arguments)
+    gradients = attention_call(traced, [], {"q": 1, "k": 2, "v": 3})
+    keywords = gradients._keywords(arguments)
     plain = attention_call(traced_of(), [], {"q": 1, "k": 2, "v": 3})._keywords(PLAIN)
     assert keywords == {**plain, **more}
     assert keywords["operands"] == "q,k,v"

@@ -110,7 +110,7 @@ def test_keys_of_packed_sequences_are_all_their_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "found", "installed"),
+    ("package", "there", "installed"),
     [
         ("flash_attn_interface", ["flash_attn_interface"], True),
         ("flash_attn_interface", [], False),
@@ -120,10 +120,10 @@ def test_keys_of_packed_sequences_are_all_their_tokens() -> None:
     ],
 )
 def test_a_package_is_looked_for_without_its_import(
-    monkeypatch: pytest.MonkeyPatch, package: str, found: list[str], *, installed: bool
+    monkeypatch: pytest.MonkeyPatch, package: str, there: list[str], *, installed: bool
 ) -> None:
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: "a spec" if name in found else None
+        importlib.util, "find_spec", lambda name: "a spec" if name in there else None
     )
     assert choices._is_installed(package) is installed
 

@@ -51,7 +51,8 @@ def fusion_of(
     state: Any = None,
 ) -> Any:
     factors = [SimpleNamespace(get_name=lambda name=name: name) for name in ("a", "b")]
-    pending: Any = SimpleNamespace(call=SimpleNamespace(nodes=factors))
+    call = SimpleNamespace(nodes=factors, names=["a", "b"])
+    pending: Any = SimpleNamespace(call=call)
     state = state or SimpleNamespace(epilogues={}, settled={"mm": "a kernel"})
     untyped: Any = None
     result = Fusion(untyped, untyped, state, pending, NamedNode("mm"), first, second, prologue)

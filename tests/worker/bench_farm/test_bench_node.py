@@ -20,7 +20,7 @@ from inductor_plugin.worker.process import START_S
 from inductor_plugin.worker.turn import WAIT_S
 from tests.support.fakes.nodes import FakeBenchCluster, StubNode
 from tests.support.fakes.waiting import until
-from tests.worker.bench_farm.test_bench import SETTINGS, Rig, candidate, final, job, measured
+from tests.support.worker.bench_node import SETTINGS, Rig, candidate, final, job, measured
 
 TIMEOUT_S = candidate("any").timeout_s
 

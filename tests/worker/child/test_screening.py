@@ -13,7 +13,7 @@ import torch
 from inductor_plugin.worker.child import bench, verdict
 from inductor_plugin.worker.jobs import Event, Outcome
 from tests.support.candidates import wrong_numbers
-from tests.worker.child.test_numbers import K, M, N, jobs, screened, weighted, with_end
+from tests.support.worker.number_jobs import K, M, N, jobs, screened, weighted, with_end
 
 
 @pytest.fixture(autouse=True)

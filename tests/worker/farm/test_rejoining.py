@@ -53,10 +53,10 @@ def test_a_connection_that_comes_too_late_is_ended(monkeypatch: pytest.MonkeyPat
 def test_a_connection_that_nobody_has_taken_is_ended_and_no_other_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    there, made, done = FakeNodes(1), list[int](), threading.Event()
+    there, calls, done = FakeNodes(1), list[int](), threading.Event()
 
     def connect() -> FakeNodes:
-        made.append(1)
+        calls.append(1)
         return there
 
     monkeypatch.setattr(rejoining_module, "_AGAIN_S", -1.0)
@@ -68,7 +68,7 @@ def test_a_connection_that_nobody_has_taken_is_ended_and_no_other_is_made(
     done.clear()
     rejoining.start(None)
     assert not done.wait(0.05)
-    assert made == [1]
+    assert calls == [1]
     unable = Rejoining(None, done.set)  # where that is not tried again
     unable.start(there)
     assert not done.wait(0.05)
