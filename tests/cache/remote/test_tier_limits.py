@@ -15,7 +15,7 @@ from inductor_plugin.cache import Record, Store
 from tests.support.cache.records import measured, record
 from tests.support.fakes.waiting import until
 from tests.support.remote.files import FaultyFiles, MemoryFiles
-from tests.support.remote.tiers import Open, ask, filled, opened
+from tests.support.remote.tiers import PLACE, Open, ask, filled, opened
 
 __all__ = ["opened"]  # the fixture
 
@@ -147,6 +147,7 @@ def test_waiting_for_answers_is_counted(opened: Open) -> None:
     assert ask(tier) is False
     tier.close()
     until(lambda: store.counters().get("remote_waited_ms", 0) >= 20)
+    assert store.counters()["remote_waited_ms"] < 5000
 
 
 def test_what_is_sent_after_everything_was_written_is_waited_for_too(opened: Open) -> None:
@@ -190,3 +191,32 @@ def test_a_file_system_that_cannot_write_is_only_read_and_all_that_waits_is_coun
     assert caplog.text.count("is only read from now on") == 1
     tier.close()
     until(lambda: store.counters().get("remote_unsent") == 3)
+
+
+def test_failures_are_counted_and_an_answer_forgets_them(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.health.PAUSES_S", (0.0, 0.0))
+    files = MemoryFiles()
+    places, faulty = filled(files, 2), FaultyFiles(files)
+    tier, store = opened(faulty, timeout_s=5.0)
+    for place in places:
+        for _ in range(2):
+            faulty.failing = 1
+            assert ask(tier, place) is False
+        assert ask(tier, place) is True
+    assert "only the local cache" not in caplog.text
+    tier.close()
+    until(lambda: store.counters().get("remote_failures") == 4)
+
+
+def test_a_remote_that_is_closed_answers_what_it_was_asked(opened: Open) -> None:
+    held = threading.Event()
+    tier, _ = opened(FaultyFiles(MemoryFiles(), held=held))
+    question = tier.look_up(*PLACE)
+    assert question is not None
+    assert not question.done.is_set()
+    tier.close()
+    assert question.done.is_set()
+    assert not question.hit
+    held.set()
