@@ -230,7 +230,10 @@ def test_inputs_are_replaced_wherever_they_are(monkeypatch: pytest.MonkeyPatch) 
         first: torch.Tensor
         second: int
 
-    monkeypatch.setattr(lower, "_twin", lambda old: ("there", old))
+    def twin(old: torch.Tensor) -> Any:
+        return "there", old
+
+    monkeypatch.setattr(lower, "_twin", twin)
     x = torch.ones(1)
     pair = Pair(x, 2)
     moved = UNTYPED._on_device(({"a": [x, 3]}, (x,), pair, None))

@@ -171,7 +171,7 @@ def test_problems_are_listed_by_what_was_gained_and_undecided_ones_not_at_all() 
 
     undecided = ticket("u", None)
     undecided.verdict = None
-    tickets = [ticket("d", None), ticket("c", 1.5), undecided, ticket("b", 2.0), ticket("a", 1.0)]
+    tickets = [ticket("d", 1.0), ticket("c", 1.5), undecided, ticket("b", 2.0), ticket("a", None)]
     problems: Any = tune_module._problems(tickets)  # pyright: ignore[reportPrivateUsage]
     assert [each.key for each in problems] == ["b", "c", "a", "d"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -143,7 +144,7 @@ def test_the_operands_of_a_cutlass_kernel_are_its_factors(op: str) -> None:
     a = Operand((64, 32), (32, 1), "bfloat16", "cuda")
     b = Operand((32, 256), (256, 1), "float16", "cuda")
     product = Problem(op, (*bias, a, b), Operand((64, 256), (256, 1), "bfloat16", "cuda"))
-    tile = {"tile": (64, 128, 32), "schedule": "pingpong"}
+    tile: dict[str, Any] = {"tile": [64, 128, 32], "schedule": "pingpong"}
     kernel = visitor_kernel(product, Candidate("cutlass", "x", tile, OpKernel("cutlass::x")))
     assert (kernel.operands, kernel.shape) == (("bfloat16", "float16"), (64, 256, 32))
     assert (kernel.tile, kernel.warps, kernel.kind) == ((64, 128, 32), 4, "cutlass")

@@ -19,9 +19,11 @@ def test_what_was_decided_measured_and_spent_is_named() -> None:
     decided = TuningTicket(selection, problem(), "d", offers, known, {"t": "too small"}, hit=True)
     decided.verdict = Verdict("a", "library", "2x faster", 2.0, provisional=True)
     open_ = TuningTicket(selection, problem(), "o", offers, {}, {})
-    said = decisions([decided, open_], Stats(compiled=2))
+    firm = TuningTicket(selection, problem(), "f", offers, known, {})
+    firm.verdict = Verdict("a", "library", "2x faster", 2.0)
+    said = decisions([decided, open_, firm], Stats(compiled=2))
     assert said["spent"] == {"compiled": 2}
-    first, second = said["problems"]
+    first, second, third = said["problems"]
     assert (first["winner"], first["library"], first["speedup"]) == ("a", "library", 2.0)
     assert (first["known"], first["provisional"], first["reason"]) == (True, True, "2x faster")
     assert first["not_measured"] == ["b"]
@@ -34,3 +36,4 @@ def test_what_was_decided_measured_and_spent_is_named() -> None:
         "not decided",
     )
     assert second["not_measured"] == ["library", "a", "b"]
+    assert (third["known"], third["provisional"]) == (False, False)

@@ -177,9 +177,9 @@ def test_the_call_of_a_fused_product_has_the_operands_of_the_product_alone() -> 
     rows, columns = (n for n in known.problem["output"]["size"])
     describe = known.describe.replace(")", f", {rows}x{columns}) + add.relu", 1)
     row, tables = row_of(replace(known, problem=fused, describe=describe))
-    texts = tables.texts.values
-    assert texts[row["call"]] == "torch.mm(a, b)  # then add.relu"
-    assert [line.split("\t")[0] for line in texts[row["operands"]].splitlines()] == [
+    texts: list[str] = tables.texts.values
+    assert texts[int(row["call"])] == "torch.mm(a, b)  # then add.relu"
+    assert [line.split("\t")[0] for line in texts[int(row["operands"])].splitlines()] == [
         "a",
         "b",
         "input 2",
