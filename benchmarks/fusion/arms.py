@@ -143,9 +143,8 @@ class Bench:
     def submit(self, job: Any, done: Callable[[list[Compiled]], None], *_: int) -> None:
         """Report a kernel as compiled."""
         if isinstance(job, CppCompileJob):
-            done(
-                [Compiled(source.key, "compile_failed", "not built here") for source in job.sources]
-            )
+            failed = "compile_failed", "not built here"
+            done([Compiled(source.key, *failed) for source in job.sources])
             return
         work = self.works.get(job.source)
         if work is not None:
@@ -165,11 +164,10 @@ class Bench:
     def prewarm(self, *job: Any) -> None:
         """Do nothing: there is no process to start."""
 
-    def release(self) -> None:
-        """Do nothing: there is no memory to give back."""
-
     def close(self) -> None:
-        """Do nothing: there is no process to end."""
+        """Do nothing: there is no process to end, and no memory to give back."""
+
+    release = close
 
     def screen(self, job: ScreenJob) -> Outcome:
         """Return the modelled time of a candidate."""
