@@ -33,7 +33,7 @@ def not_offered(pin: Pin) -> str:
     try:
         candidates, refused = _offered(templates[pin.template], problem)
     except Exception as error:  # noqa: BLE001 - a template may raise anything for fields that no compile has written
-        return f"template {pin.template!r} cannot be asked, for its problem is none: {type(error).__name__}: {error}"
+        return f"template {pin.template!r} cannot be asked about the pin's problem: {type(error).__name__}: {error}"
     if any(_may_be(candidate, pin.winner) for candidate in candidates):
         return ""
     why = f": {refused[pin.template]}" if pin.template in refused else ""

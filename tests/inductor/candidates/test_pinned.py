@@ -1,4 +1,4 @@
-"""Pins whose problem is none: anybody can have written the file."""
+"""Pins with fields that describe no problem: anybody may have written the file."""
 
 from __future__ import annotations
 

@@ -20,6 +20,16 @@ from inductor_plugin.kernels.call import Zeros
 pytestmark = pytest.mark.compat
 
 
+def scheduler_of(users: dict[str, list[Any]]) -> Any:
+    """Return a scheduler that knows the readers of each buffer."""
+    return SimpleNamespace(
+        name_to_buf={
+            name: SimpleNamespace(users=[SimpleNamespace(node=node) for node in readers])
+            for name, readers in users.items()
+        }
+    )
+
+
 @pytest.mark.parametrize(
     ("mode", "each_call"),
     [
@@ -69,12 +79,7 @@ def test_a_prologue_is_that_of_the_buffer_which_the_product_reads(
     """The node before it writes another buffer last, which a third node reads, and a buffer for itself alone."""
     first, product, other = Node("first", "inner", "cast", "kept"), Node("mm", "out"), Node("other")
     users = {"inner": [first], "cast": [product], "kept": [other]}
-    scheduler = SimpleNamespace(
-        name_to_buf={
-            name: SimpleNamespace(users=[SimpleNamespace(node=node) for node in readers])
-            for name, readers in users.items()
-        }
-    )
+    scheduler = scheduler_of(users)
 
     def facts_of(base: str, bodies: list[str], is_written: Any, **facts: Any) -> Any:
         return base, bodies, [name for name in users if is_written(name)], facts
@@ -96,12 +101,7 @@ def test_an_epilogue_is_that_of_all_nodes_behind_the_product_but_its_own(
     group.get_nodes = lambda: [product, fused]
     product.is_template, fused.is_template = lambda: True, lambda: False  # pyright: ignore
     users = {"out": [fused, group, Node("other")], "mid": [added], "last": [Node("OUTPUT")]}
-    scheduler = SimpleNamespace(
-        name_to_buf={
-            name: SimpleNamespace(users=[SimpleNamespace(node=node) for node in readers])
-            for name, readers in users.items()
-        }
-    )
+    scheduler = scheduler_of(users)
 
     def facts_of(base: str, bodies: list[str], is_written: Any, **facts: Any) -> Any:
         return base, bodies, [name for name in users if is_written(name)], facts
