@@ -58,7 +58,7 @@ def operands(problem: Mapping[str, Any], describe: str) -> list[OperandText]:
         describe: The result of `Problem.describe`, with the measured sizes.
 
     Raises:
-        ValueError: The two do not belong together, or an extent, stride or offset is none.
+        ValueError: The two do not belong together, or an extent, stride or offset is 2^63 or more.
     """
     shapes = measured_shapes(describe)
     if len(shapes) != len(problem["inputs"]):
@@ -85,7 +85,7 @@ def measured_shapes(describe: str) -> list[tuple[int, ...]]:
     """Return the extents in ``mm(512x512, 512x2048)``; those of a packed operand are empty.
 
     Raises:
-        ValueError: One of them is none.
+        ValueError: An extent is 2^63 or more.
     """
     inside = describe.partition("(")[2].rpartition(")")[0]
     shapes = [
