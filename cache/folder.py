@@ -65,6 +65,7 @@ class Folder:
         """Use the directory of ``layout``."""
         self.layout = layout
         self.trust = trust or Trust()
+        self._read_only = False
         self.unwritten = 0
         self._reason: str | None = None
         self._retry_at = math.inf
@@ -93,6 +94,18 @@ class Folder:
         """Write nothing to disk for the life of this object, without a warning."""
         with self._guard:
             self._reason, self._retry_at, self._warned = reason, math.inf, True
+
+    def open_read_only(self) -> None:
+        """Change nothing on disk for the life of this object, neither write nor remove."""
+        self._read_only = True
+        self.close("it is only read")
+
+    def check_may_change(self) -> None:
+        """Raise CacheError if the directory is only read. Where writing failed, files may be removed: a full disk needs it."""
+        if self._read_only:
+            raise CacheError(
+                f"nothing is changed in {self.layout.root}: it was opened read-only; open it without read_only=True"
+            )
 
     def degrade(self, cause: str | Exception, *, quietly: bool = False) -> None:
         """Write nothing to disk from now on, and warn the first time: ``quietly``, not before `tell_of_memory`.

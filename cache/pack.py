@@ -116,10 +116,9 @@ class PackShelf:
         """Add a pack; return False if the cache has it already."""
         path = self._folder.layout.pack(pack.name)
         stored = _pack_of(path)
-        if pack.name in self._memory or isinstance(stored, Pack):
+        if isinstance(stored, Pack):
             return False
         self._folder.forget_damage(path)
-        self._memory[pack.name] = pack
         self._digests = None
         replaceable = stored is None or is_damage(stored)
         if self._folder.degraded is None and replaceable:
@@ -128,7 +127,11 @@ class PackShelf:
             except OSError as error:
                 self._folder.degrade(error)
             else:
+                self._memory.pop(pack.name, None)
                 return True
+        if pack.name in self._memory:
+            return False
+        self._memory[pack.name] = pack
         self._folder.count_unwritten()
         return True
 

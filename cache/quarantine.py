@@ -213,6 +213,7 @@ class QuarantineShelf:
 
     def release(self, environment: str, candidate: str) -> bool:
         """Let a candidate be tried again; return False if it was not in quarantine, or stays there."""
+        self._folder.check_may_change()
         removed = self._memory.pop((environment, candidate), None) is not None
         try:
             with self._lock(environment):  # a process that counts one more mishap has read the file

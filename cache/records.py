@@ -134,6 +134,7 @@ class RecordShelf:
 
     def pin(self, record: Record, *, pinned: bool) -> None:
         """Protect a record and its winner's kernel from eviction, or stop protecting them."""
+        self._folder.check_may_change()
         place = (record.environment, record.op, record.digest)
         path = self._folder.layout.record(*place)
         with self._folder.lock(f"records-{record.digest[:2]}", _LOCK_S):

@@ -59,7 +59,7 @@ def open_store(
         create: If False, neither the directory nor ``schema.json`` is created; the store of a missing directory is empty, and
             `Store.verify` reports a missing or damaged ``schema.json``.
         second: Another cache directory, which is read after this one and never changed; empty for none.
-        read_only: Change nothing on the disk, and count nothing; implies ``create=False``.
+        read_only: As without ``create``, change nothing and count nothing; to remove, pin or release raises CacheError.
         trust: Whose signed kernels may be taken over and loaded; nobody's by default.
 
     Raises:
@@ -69,7 +69,7 @@ def open_store(
     folder = Folder(Layout(root), trust)
     create = create and not read_only
     if read_only:
-        folder.close("it is only read")
+        folder.open_read_only()
     if memory_only:
         folder.layout = Layout(NOWHERE)
         folder.close("it is kept in memory only, as asked")
@@ -302,8 +302,9 @@ class Store:
         """Begin to count anew.
 
         Raises:
-            CacheError: The lock was not free within five seconds.
+            CacheError: The lock was not free within five seconds, or the cache is only read.
         """
+        self._folder.check_may_change()
         with self._folder.lock("counters", 5.0):
             self.layout.counters.unlink(missing_ok=True)
 
@@ -319,6 +320,7 @@ class Store:
         """Remove everything but the counters, pinned entries included; return how much, by kind."""
         removed = evict.clear(self._folder)
         self._records.forget()
+        self._kernels.forget_index()
         return removed
 
     def forget_unwritten(self) -> None:
@@ -331,6 +333,7 @@ class Store:
         Raises:
             CacheError: Nothing can be done here; the message says what can.
         """
+        self._folder.check_may_change()
         if damage.kind == "schema":
             mend_schema(self._folder, mend=True)
             return "written again"

@@ -136,6 +136,8 @@ def prune(
         grace_s: Spare entries used within this many seconds.
         dry_run: Remove nothing, and return what would be removed.
     """
+    if not dry_run:
+        folder.check_may_change()
     layout = folder.layout
     kernels, records = kernel_stamps(layout), record_stamps(layout)
     now = time.time()  # no entry was used later
@@ -184,6 +186,7 @@ def clear(folder: Folder) -> dict[str, int]:
 
     Entries whose lock is held stay, and are not counted.
     """
+    folder.check_may_change()
     layout = folder.layout
     packs = _unlinked(pack_files(layout.packs))
     graphs = _unlinked(graph_files(layout.graphs))
@@ -269,6 +272,7 @@ def sweep(paths: Iterable[Path]) -> int:
 
 def remove_kernel(folder: Folder, path: Path) -> bool:
     """Remove a kernel's folder; return False if it is gone already, or a process holds its lock."""
+    folder.check_may_change()
     try:
         with folder.lock(path.name, 0):
             return atomic.remove_folder(path, folder.layout.private)
@@ -279,6 +283,7 @@ def remove_kernel(folder: Folder, path: Path) -> bool:
 
 def remove_record(folder: Folder, path: Path, wait_s: float = 5.0) -> bool:
     """Remove a record's file; return False if it is gone already, or its lock is not free in time."""
+    folder.check_may_change()
     try:
         with folder.lock(f"records-{path.stem[:2]}", wait_s):
             path.unlink()

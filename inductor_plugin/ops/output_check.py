@@ -89,7 +89,7 @@ def _message(
     name: str, output: torch.Tensor, bad: torch.Tensor, kernel: str, problem: str, key: str
 ) -> str:
     index = [int(position) for position in bad.nonzero()[0]]
-    value = float(output[tuple(index)])
+    value = output[tuple(index)].item()
     extents = "x".join(map(str, output.size())) or "scalar"
     return (
         f"{kernel} wrote {value} at {index} of {name} ({output.dtype}, {extents}; {int(bad.sum())} of "

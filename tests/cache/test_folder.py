@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -209,3 +210,40 @@ def test_a_directory_that_is_only_looked_at_is_not_made(cache_dir: Path):
     put_library(store)
     assert store.kernels_like("gemm", "64x64", "x86_64") == list(store.iter_kernels())
     assert not cache_dir.exists()
+
+
+def test_a_cache_that_was_opened_to_be_read_is_not_changed(cache_dir: Path):
+    writable = open_store(cache_dir)
+    kernel = put_library(writable)
+    kept = writable.put_record(record(measured("a")))
+    writable.quarantine(kept.environment, "bad", {"candidate": "bad", "status": "hung"})
+    writable.add_counts(hits=3)
+    (cache_dir / "schema.json").write_text("damaged")
+    before = content_of(cache_dir)
+    store = open_store(cache_dir, read_only=True)
+    damage = next(each for each in store.verify() if each.kind == "schema")
+    refused: list[Callable[[], object]] = [
+        lambda: store.release(kept.environment, "bad"),
+        lambda: store.remove_record(kept.environment, kept.op, kept.digest),
+        lambda: store.remove_kernel(kernel.digest),
+        lambda: store.pin_record(kept),
+        lambda: store.repair(damage),
+        lambda: store.prune(older_than_s=0.0),
+        store.clear,
+        store.zero_counters,
+    ]
+    for change in refused:
+        with pytest.raises(
+            CacheError,
+            match=re.escape(f"nothing is changed in {cache_dir}: it was opened read-only"),
+        ):
+            change()
+        assert content_of(cache_dir) == before
+    pruned = store.prune(older_than_s=0.0, dry_run=True)
+    assert (pruned.kernels, pruned.records) == (1, 1)
+    assert content_of(cache_dir) == before
+    assert open_store(cache_dir).remove_kernel(kernel.digest)
+
+
+def content_of(cache_dir: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in cache_dir.rglob("*") if path.is_file()}

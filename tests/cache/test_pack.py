@@ -229,3 +229,16 @@ def test_a_pack_that_comes_later_is_seen(tmp_path: Path, in_memory: bool) -> Non
     assert store.packed() == frozenset()
     (store if in_memory else open_store(tmp_path / "cache")).put_pack(pack_of("a"))
     assert store.packed() == {"a"}
+
+
+def test_after_everything_is_removed_a_pack_is_added_anew(tmp_path: Path) -> None:
+    store, digests = two_in_one_library(tmp_path)
+    pack = pack_of(*digests)
+    assert store.put_pack(pack)
+    assert not store.put_pack(pack)
+    assert len(store.kernels_like("gemm", "64x64", "x86_64")) == 2
+    assert store.clear()["packs"] == 1
+    assert store.kernels_like("gemm", "64x64", "x86_64") == []
+    assert (store.packs(), store.packed()) == ([], frozenset())
+    assert store.put_pack(pack)
+    assert open_store(store.root).packs() == [pack]

@@ -140,6 +140,9 @@ def test_complex_numbers_are_looked_at_and_whole_ones_are_not() -> None:
     )
     assert {name: bool(answer) for name, answer in answers.items()} == {"z": False, "good": True}
     check((("buf0", torch.ones(3).int()),), {}, mode="nan", kernel="k", problem="p", key="e/d")
+    bad = torch.tensor([1.0, complex(2.0, torch.inf)])
+    with pytest.raises(OutputError, match=r"wrote \(2\+infj\) at \[1\] of buf0"):
+        check((("buf0", bad),), {}, mode="nonfinite", kernel="k", problem="p", key="e/d")
 
 
 def test_inside_a_cuda_graph_nothing_is_looked_at_which_is_said_once(
