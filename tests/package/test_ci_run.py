@@ -22,8 +22,12 @@ def _run(
     part_s: int = 1000,
     goal_s: int = 1200,
     browser: str = "chromium",
+    free_mb: int = 9000,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script with a `make` that is ``make`` and a browser of this name, in a folder without a history."""
+    """Run the script with a `make` that is ``make`` and a browser of this name, in a folder without a history.
+
+    Its disk has ``free_mb`` left.
+    """
     script = tmp_path / "checkout" / ".ci" / "run"
     script.parent.mkdir(parents=True)
     text = (repository / ".ci" / "run").read_text(encoding="utf-8")
@@ -38,9 +42,12 @@ def _run(
         text = text.replace(limit, f"{limit.partition('=')[0]}={value}")
     script.write_text(text, encoding="utf-8")
     stub = tmp_path / "bin" / "make"
-    stub.parent.mkdir()
+    stub.parent.mkdir(parents=True)
     stub.write_text(f'#!/bin/sh\necho "make $*"\n{make}\n', encoding="utf-8")
     stub.chmod(0o755)
+    disk = stub.parent / "df"
+    disk.write_text(f"#!/bin/sh\necho Avail\necho '  {free_mb}M'\n", encoding="utf-8")
+    disk.chmod(0o755)
     tools = {name: shutil.which(name) or "" for name in ("dirname", "git", "sleep", "timeout")}
     for name, path in (tools | ({browser: "/bin/true"} if browser else {})).items():
         (stub.parent / name).symlink_to(path)
@@ -52,6 +59,17 @@ def _run(
         timeout=60,
         check=False,
     )
+
+
+def test_a_disk_without_room_for_an_environment_is_named_before_anything_is_installed(
+    tmp_path: Path, repository: Path
+) -> None:
+    done = _run(tmp_path / "full", repository, "exit 0", free_mb=8999)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"the disk of {tmp_path}/full/checkout has 8999 MB left" in done.stderr
+    assert "need 9000: free some" in done.stderr
+    (tmp_path / "ready" / "checkout" / ".venv").mkdir(parents=True)
+    assert _run(tmp_path / "ready", repository, "exit 0", free_mb=8999).returncode == 0
 
 
 def test_all_steps_run_in_their_order(tmp_path: Path, repository: Path) -> None:
