@@ -288,7 +288,7 @@ def test_nothing_is_compiled_into_a_cache_that_cannot_keep_it(
         run(request_, quiet)
 
 
-def test_a_library_that_is_none_is_found_when_the_pack_is_read_back(tmp_path: Path) -> None:
+def test_a_library_that_is_none_is_found_when_the_pack_is_read_back_and_replaces_no_file(tmp_path: Path) -> None:
     store = open_store(tmp_path / "cache")
     files: dict[str, Path | bytes] = {"kernel.so": b"no library", "source.cu": b"int f();"}
     kernel = store.put_kernel(kernel_key(), files)
@@ -296,6 +296,12 @@ def test_a_library_that_is_none_is_found_when_the_pack_is_read_back(tmp_path: Pa
     export_archive(store, tmp_path / "x", pack=pack)
     with pytest.raises(PackError, match="cannot be loaded"):
         check(tmp_path / "x")
+    old = tmp_path / "old.pack"
+    old.write_bytes(b"the old one")
+    with pytest.raises(PackError, match="cannot be loaded"):
+        precompile._write_pack(store, pack, old, None)  # pyright: ignore[reportPrivateUsage]
+    assert old.read_bytes() == b"the old one"
+    assert {path.name for path in tmp_path.iterdir()} == {"cache", "x", "old.pack"}
 
 
 def test_this_machines_gpu_is_a_target(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,3 +204,15 @@ def test_the_reason_names_the_bound_and_the_waves():
     (row,) = ranked(H100, GemmShape(1, 4096, 4096), [TileConfig(16, 128, 64, split_k=4)])
     assert "bound by memory: 128 tiles in 1 wave, " in row.reason
     assert row.reason.endswith("us to reduce")
+
+
+def test_blocks_of_a_cluster_share_the_operand_that_they_have_in_common():
+    """Those along M share B, 256 wide; those along N share A, 128 high."""
+    tile = TileConfig(128, 256, 64, warps=8)
+    along_m, along_n = (predict(H100, SQUARE, replace(tile, cluster=c)) for c in ((2, 1), (1, 2)))
+    assert isinstance(along_m, TilePrediction)
+    assert isinstance(along_n, TilePrediction)
+    steps = 32 * 16 * 64
+    assert along_m.loaded == steps * 64 * 2 * (128 + 256 / 2)
+    assert along_n.loaded == steps * 64 * 2 * (128 / 2 + 256)
+    assert along_m.l2_s < along_n.l2_s

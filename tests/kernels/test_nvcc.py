@@ -267,3 +267,18 @@ def test_a_package_that_is_not_installed_has_no_folders() -> None:
     assert cuda_toolkit.package_folders("this") == ()  # a module is no package
     (folder,) = cuda_toolkit.package_folders("pytest")
     assert folder == Path(pytest.__file__).parent
+
+
+def test_where_none_can_be_used_the_reason_is_that_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_packages(name: str) -> tuple[Path, ...]:
+        return ()
+
+    monkeypatch.setattr(cuda_toolkit, "package_folders", no_packages)
+    home = says(toolkit_at(tmp_path / "home", major=11), "11.8.89")
+    on_path = says(toolkit_at(tmp_path / "path", major=11), "11.2.67")
+    environ = {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
+    refused = cuda_toolkit.find("", environ, headers=HEADERS)
+    assert isinstance(refused, NoToolkit)
+    assert refused.what == f"{home} is CUDA 11.8.89, CUTLASS needs 12.3"

@@ -284,3 +284,10 @@ def test_a_callback_observes_within_the_block_alone() -> None:
         (observer,) = session.OBSERVERS
     assert observer == seen.extend
     assert session.OBSERVERS == []
+
+
+def test_an_option_of_one_compile_wins_over_that_of_the_process() -> None:
+    wrapper: Any = torch._TorchCompileInductorWrapper  # pyright: ignore[reportPrivateUsage]
+    activation.enable(tune_budget_s=60, policy="cached")
+    config = carried(wrapper(None, {"tune_budget_s": 5}, None).config)
+    assert (config.tune_budget_s, config.policy) == (5.0, "cached")

@@ -47,3 +47,12 @@ def test_what_the_library_kernel_has_not_is_not_compared() -> None:
     assert wrong({"out": out, "lse": out[0]}, {"out": hidden}) == ""
     assert wrong({"out": 3 * out}, {"out": hidden}).startswith("out: off")
     assert wrong({"out": out}, {"out": torch.zeros(8, 8)}).startswith("out: off the library")
+
+
+def test_what_is_no_number_in_the_library_kernel_s_output_either_is_not_lost() -> None:
+    lse = torch.full((64,), 200.0)
+    lse[:16] = math.inf  # rows that see no key
+    assert wrong({"lse": lse.clone()}, {"lse": lse}) == ""
+    fewer = lse.clone()
+    fewer[16] = math.inf
+    assert wrong({"lse": fewer}, {"lse": lse}).startswith("lse: 1 of 48 numbers are NaN or infinite")

@@ -333,6 +333,8 @@ def test_a_file_of_keys_that_others_may_change_or_that_is_none_trusts_nobody(
     ("mode", "content", "why"),
     [
         (0o644, None, "may be read by others"),
+        (0o640, None, r"may be read by others \(mode 0640\)"),  # by its group
+        (0o604, None, r"may be read by others \(mode 0604\)"),
         (0o660, None, "may be written by its group"),
         (0o600, b"no key", "holds no private key"),
         (0o600, b"", "holds no private key"),

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -342,3 +343,16 @@ def test_operands_of_one_problem_are_kept_on_a_gpu(monkeypatch: pytest.MonkeyPat
         assert len(bench._kept) == count  # pyright: ignore[reportPrivateUsage]
     bench.release()
     assert not bench._kept  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_problem_beyond_those_that_a_device_keeps_takes_the_place_of_the_oldest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench, "_kept", OrderedDict[str, Any]())
+    for device, left in ((CPU, ["second", "third"]), (CUDA, ["third"])):
+        bench._kept.clear()  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(bench, "known", Mock(return_value=device))
+        for name in ("first", "second", "third"):
+            job = ScreenJob(name, None, LIBRARY, ONCE, None)
+            bench._prepared(job, LIBRARY, lambda event: None)  # pyright: ignore[reportPrivateUsage]
+        assert list(bench._kept) == left  # pyright: ignore[reportPrivateUsage]

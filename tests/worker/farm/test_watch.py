@@ -7,11 +7,16 @@ import time
 
 import pytest
 
+from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.farm import flight as flight_module
 from inductor_plugin.worker.farm import pool as pool_module
+from inductor_plugin.worker.farm import watch as watch_module
+from inductor_plugin.worker.farm.flight import Flight
+from inductor_plugin.worker.farm.watch import Watch
 from inductor_plugin.worker.farm.window import Load
-from tests.support.fakes.farm import Rig, a_rig
-from tests.support.fakes.waiting import unfinished, until
+from inductor_plugin.worker.jobs import CppCompileJob
+from tests.support.fakes.farm import FakeNodes, Rig, a_rig
+from tests.support.fakes.waiting import FakeClock, unfinished, until
 
 __all__ = ["a_rig"]  # the fixture
 
@@ -88,3 +93,20 @@ def test_a_pool_that_was_idle_for_long_sends_its_next_job_to_the_cluster(
     rig.submit("second")
     until(lambda: rig.nodes.started == ["first", "second"])
     assert rig.local.jobs == []
+
+
+def test_the_time_in_which_there_was_nothing_to_compile_is_none_without_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, nodes = FakeClock(), FakeNodes(2)
+    monkeypatch.setattr(watch_module, "time", clock)
+    nodes.does = Load(free=0, running=0)
+    watch = Watch()
+    clock.now += 100.0  # an idle pool does not look
+    watch.look(nodes, 2, [], 1.0)  # before it sends its next job
+    job = CppCompileJob((CppSource("a", "", "kernel"),), ("cc",), "", 60.0)
+    flight = Flight(job, lambda _: None, 0, 0.0, None, key=watch.new_key())
+    clock.now += 2.0
+    watch.look(nodes, 2, [flight], 1.0)
+    assert watch.unserved_s([flight]) == 2.0
+    assert watch.unserved_s([]) == 0.0
