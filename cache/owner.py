@@ -10,7 +10,7 @@ from pathlib import Path
 
 _NAME = re.compile(r"([0-9a-f]{12})-([1-9][0-9]*)-([1-9][0-9]*)-[0-9a-f]+")
 _OLD_NAME = re.compile(r"([1-9][0-9]*)-[0-9a-f]{16}")
-"""Names by versions up to 0.2.0, and by this one where there is no ``/proc``."""
+"""Names by earlier checkouts of 0.2.0 and before, and by this one where there is no ``/proc``."""
 
 _START = 19
 """Index of the start time among the fields after the command in ``/proc/PID/stat``: field 22 of the

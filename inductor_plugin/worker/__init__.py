@@ -1,1 +1,1 @@
-"""The process border: jobs, the handle of a process, pools of workers. This is the parent's side."""
+"""The process border: jobs, processes and pools of workers, and what both sides measure with: timers, turns on a GPU, disturbances."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,6 +104,21 @@ def test_the_notebook_runs_and_shows_every_candidate(
     assert len(rows) >= 2
     assert all("| ok |" in row for row in rows)
     assert "<html" in (tmp_path / "tuning.html").read_text(encoding="utf-8")
+
+
+def test_the_notebook_leaves_out_a_problem_that_was_not_decided(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (source,) = (
+        "".join(cell["source"])
+        for cell in cells(EXAMPLES / "notebook.ipynb")
+        if cell["id"] == "list"
+    )
+    problem = SimpleNamespace(describe=lambda: "mm")
+    verdict = SimpleNamespace(winner="a", reason="2x faster")
+    tickets = [SimpleNamespace(problem=problem, verdict=each) for each in (None, verdict)]
+    exec(source, {"decided": tickets})
+    assert capsys.readouterr().out.split() == ["mm", "->", "a", "2x", "faster"]
 
 
 def cells(notebook: Path) -> list[dict[str, Any]]:

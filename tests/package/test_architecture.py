@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md and the folders against the files there are."""
+"""ARCHITECTURE.md, docs/decisions.md and the folders against the files there are."""
 
 from __future__ import annotations
 
@@ -21,13 +21,19 @@ SHORT = {
     "evt_source.py": "templates/cutlass/evt_source.py",
 }
 """Names that the text shortens where it has just given the folder."""
+PAGES = ("ARCHITECTURE.md", "docs/decisions.md")
+
+
+def text_of(repository: Path) -> str:
+    """Return the pages that name files and what is in them, one after the other."""
+    return "".join((repository / page).read_text(encoding="utf-8") for page in PAGES)
 
 
 def exists(repository: Path, name: str) -> bool:
-    """Return whether a path of the text is a file or folder, in the repository or the package."""
+    """Return whether a path of the text is a file or folder, in the repository, the package or docs/."""
     first, _, rest = name.partition("/")
     names = (name, SHORT.get(name, name), f"{SHORT.get(first, first)}/{rest}")
-    roots = (repository, repository / "inductor_plugin")
+    roots = (repository, repository / "inductor_plugin", repository / "docs")
     return any(list(root.glob(key)) for root in roots for key in names)
 
 
@@ -37,7 +43,7 @@ def test_the_generated_parts_are_current(repository: Path):
 
 
 def test_every_file_of_the_text_exists(repository: Path):
-    text = (repository / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    text = text_of(repository)
     paths = set(re.findall(r"(?<![\w./<])((?:[\w*]+/)*[\w*]+\.(?:py|h|md|toml))\b", text))
     assert len(paths) > 40
     assert [path for path in sorted(paths) if not exists(repository, path)] == []
@@ -51,7 +57,7 @@ _NAMED = (
 
 
 def test_every_name_of_a_file_is_in_that_file(repository: Path):
-    text = (repository / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    text = text_of(repository)
     named = [(match["name"], match["file"]) for form in _NAMED for match in re.finditer(form, text)]
     assert len(named) >= 24
     roots = (repository, repository / "inductor_plugin")

@@ -10,7 +10,7 @@ FINDINGS = REPOSITORY / "tests/gpu/FINDINGS.md"
 FILE = re.compile(r"(?<![\w./])((?:[a-z]\w*/)+[\w.]*\w)(?:::(test_\w+))?")
 FOLDERS = ("inductor_plugin", "templates", "cache", "tests", "benchmarks")
 DEFINED = re.compile(r"(?<![\w./])((?:[a-z]\w*/)+\w+\.py) ((?:`\w+`(?:, )?)+)")
-QUOTED = re.compile(r'ARCHITECTURE "([^"]+)"')
+QUOTED = re.compile(r'(ARCHITECTURE|docs/decisions)(?:\.md)? "([^"]+)"')
 
 
 def rows() -> list[list[str]]:
@@ -63,9 +63,9 @@ def test_all_that_is_named_exists() -> None:
 
 def test_what_is_quoted_of_the_architecture_is_there() -> None:
     quoted = set(QUOTED.findall(FINDINGS.read_text()))
-    architecture = (REPOSITORY / "ARCHITECTURE.md").read_text()
+    texts = {page: (REPOSITORY / f"{page}.md").read_text() for page, _ in quoted}
     assert len(quoted) > 1
-    assert [text for text in sorted(quoted) if text not in architecture] == []
+    assert [text for page, text in sorted(quoted) if text not in texts[page]] == []
 
 
 def test_what_is_gone_is_named() -> None:

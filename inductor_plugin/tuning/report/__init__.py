@@ -1,1 +1,1 @@
-"""What a compile says of its tuning: progress bar, AUTOTUNE table, trace, log and counters."""
+"""What is said of tuning: progress bar, AUTOTUNE table, log, trace, reasons of misses; for verbs a profile's records, and regret."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from inductor_plugin.tuning.counters import Stats
@@ -10,6 +11,7 @@ from inductor_plugin.tuning.report.decisions import decisions
 from inductor_plugin.tuning.ticket import TuningTicket
 from tests.support.cache.records import measured
 from tests.support.fakes.tasks import offer, problem
+from tests.support.repository import REPOSITORY
 
 
 def test_what_was_decided_measured_and_spent_is_named() -> None:
@@ -37,3 +39,17 @@ def test_what_was_decided_measured_and_spent_is_named() -> None:
     )
     assert second["not_measured"] == ["library", "a", "b"]
     assert (third["known"], third["provisional"]) == (False, False)
+
+
+def test_the_page_on_tlparse_names_every_field() -> None:
+    selection: Any = None
+    offers = (offer("library", library=True),)
+    rows = {"library": measured("library")}
+    ticket = TuningTicket(selection, problem(), "d", offers, rows, {})
+    said = decisions([ticket], Stats(compiled=1))
+    (row,) = said["problems"]
+    text = (REPOSITORY / "docs" / "explain.md").read_text(encoding="utf-8")
+    section = text.partition("\n## In tlparse\n")[2].partition("\n## ")[0]
+    table = "".join(line for line in section.splitlines() if line.startswith("|"))
+    named = set(re.findall(r"\w+", " ".join(re.findall("`([^`]+)`", table))))
+    assert {*said, *row, *row["candidates"][0]} - named == set()
