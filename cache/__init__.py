@@ -7,25 +7,20 @@ the command line needs (`archive`, `report`: 27 ms of imports) are not imported 
 from __future__ import annotations
 
 from inductor_plugin.cache.entry import KernelEntry, Resources
-from inductor_plugin.cache.key import SCHEMA, Difference, KernelKey, differences, digest_of
+from inductor_plugin.cache.key import KernelKey, differences, digest_of
 from inductor_plugin.cache.lookup.second import SecondCache, open_second
 from inductor_plugin.cache.pack import Pack
 from inductor_plugin.cache.quarantine import Quarantined
 from inductor_plugin.cache.record import Decision, Measured, Record
 from inductor_plugin.cache.size.evict import Pruned
-from inductor_plugin.cache.size.usage import Usage
 from inductor_plugin.cache.store import Store, open_store
-from inductor_plugin.cache.verify import Damage
 
 # From the top of a checkout, `import cache` would load everything a second time.
 if __name__ != "inductor_plugin.cache":
     raise ImportError(f"import this package as inductor_plugin.cache, not as {__name__}")
 
 __all__ = [
-    "SCHEMA",
-    "Damage",
     "Decision",
-    "Difference",
     "KernelEntry",
     "KernelKey",
     "Measured",
@@ -36,7 +31,6 @@ __all__ = [
     "Resources",
     "SecondCache",
     "Store",
-    "Usage",
     "differences",
     "digest_of",
     "open_second",

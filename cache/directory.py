@@ -10,7 +10,7 @@ from pathlib import Path
 from inductor_plugin.cache import atomic
 from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.folder import Folder
-from inductor_plugin.cache.guard import MISSING, exists, is_folder, read, reason_to_refuse
+from inductor_plugin.cache.guard import MISSING, exists, is_folder, read, why_not_trusted
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.verify import check_schema
@@ -62,7 +62,7 @@ def _leave(folder: Folder, reason: str) -> None:
 
 
 def _refuse(root: Path) -> None:
-    reason = reason_to_refuse(root)
+    reason = why_not_trusted(root)
     if reason is not None:
         raise CacheRefusedError(f"the cache directory is refused: {reason}")
 

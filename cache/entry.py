@@ -63,8 +63,8 @@ class Taken:
     """Why a kernel that was built elsewhere is in this cache.
 
     Attributes:
-        by: ``signature`` of a key in ``trusted_keys``, checked again at each load; the ``operator``, who said ``--trust``;
-            ``artifacts``, which a process has loaded by ``torch.compiler.load_cache_artifacts``: nobody was asked; or another
+        by: ``signature`` of a key in ``trusted_keys``, checked again at each load; the ``operator``, by ``--trust``;
+            ``artifacts``, which a process has loaded by ``torch.compiler.load_cache_artifacts``, without asking; or another
             cache's ``directory``, which the operator has merged.
         source: The file, directory or URL it came from; the key of the artifact.
     """

@@ -1,4 +1,4 @@
-"""What may be read and loaded: files of a limited size, no pipes or devices, that nobody else may change.
+"""What may be read and loaded: files of a limited size, no pipes or devices, that no other user may change.
 
 The directory, the folders in it and those above it are checked when a cache is opened, a kernel's folders and files
 again when it is loaded. Of the folders above only those count in which everyone may rename what is there, mount points aside:
@@ -62,7 +62,7 @@ class Refusal:
         return f"{self.what}; {self.remedy}"
 
 
-def reason_to_refuse(path: Path, *, above: bool = True) -> Refusal | None:
+def why_not_trusted(path: Path, *, above: bool = True) -> Refusal | None:
     """Return why a directory, or one of a cache's folders in it, cannot be trusted.
 
     None if it can be, or if it is no directory and so can hold no kernels. Of one that does not exist only the folders above are
@@ -80,26 +80,26 @@ def reason_to_refuse(path: Path, *, above: bool = True) -> Refusal | None:
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        return _refusal_above(path, "kernels") if above else None
+        return _why_not_above(path, "kernels") if above else None
     if not stat.S_ISDIR(status.st_mode):
         return None
-    refusal = _refusal(path, status)
+    refusal = _why_not(path, status)
     if refusal is None and above:
-        refusal = _refusal_above(path, "kernels")
+        refusal = _why_not_above(path, "kernels")
     if refusal is not None:
         return refusal
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.name in OWN and entry.is_dir(follow_symlinks=True):
-                refusal = _refusal(Path(entry.path), entry.stat())
+                refusal = _why_not(Path(entry.path), entry.stat())
                 if refusal is None and above and entry.is_symlink():
-                    refusal = _refusal_above(Path(entry.path), "kernels")
+                    refusal = _why_not_above(Path(entry.path), "kernels")
                 if refusal is not None:
                     return refusal
     return None
 
 
-def kernel_refusal(root: Path, folder: Path, names: Iterable[str]) -> Refusal | None:
+def why_not_trusted_kernel(root: Path, folder: Path, names: Iterable[str]) -> Refusal | None:
     """Return why a kernel's folder, one between it and the cache directory, or one of its files cannot be trusted.
 
     In a folder that only its owner may enter, as a new cache is, the modes of what lies below do not
@@ -121,8 +121,8 @@ def kernel_refusal(root: Path, folder: Path, names: Iterable[str]) -> Refusal | 
         if stat.S_ISLNK(status.st_mode):
             status = path.stat()
             if not path.resolve().is_relative_to(root.resolve()):
-                is_open, refusal = True, _refusal_above(path, "kernels")
-        refusal = refusal or _refusal(path, status, is_open=is_open)
+                is_open, refusal = True, _why_not_above(path, "kernels")
+        refusal = refusal or _why_not(path, status, is_open=is_open)
         if refusal is not None:
             return refusal
         if stat.S_ISDIR(status.st_mode):
@@ -157,7 +157,7 @@ def read_keys(path: Path, limit_bytes: int) -> KeyFile:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
         raise ValueError(_LIMIT.format(limit_bytes))
-    refusal = _refusal(path, status, content="keys") or _refusal_above(path, "keys")
+    refusal = _why_not(path, status, content="keys") or _why_not_above(path, "keys")
     return KeyFile(content, stat.S_IMODE(status.st_mode), refusal)
 
 
@@ -231,7 +231,7 @@ def is_folder(path: Path | str) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises PermissionError
 
 
-def _refusal(
+def _why_not(
     path: Path, status: os.stat_result, *, is_open: bool = True, content: str = "kernels"
 ) -> Refusal | None:
     """Return why a file or folder cannot be trusted, which others may reach if ``is_open``: the one rule."""
@@ -256,7 +256,7 @@ def _refusal(
     return None
 
 
-def _refusal_above(path: Path, content: str) -> Refusal | None:
+def _why_not_above(path: Path, content: str) -> Refusal | None:
     """Return which folder on the way to a path, or to what its links lead to, lets everyone put something else there."""
     for folder in _folders_on_the_way(path):
         try:

@@ -27,10 +27,10 @@ from inductor_plugin.cache.entry import (
     read_entry,
 )
 from inductor_plugin.cache.folder import TOUCH_S, Folder, Signature, is_damage, signature
-from inductor_plugin.cache.guard import MISSING, exists, is_folder, kernel_refusal, read
+from inductor_plugin.cache.guard import MISSING, exists, is_folder, read, why_not_trusted_kernel
 from inductor_plugin.cache.key import KernelKey
 from inductor_plugin.cache.layout import part
-from inductor_plugin.cache.trust.policy import refusal_to_load
+from inductor_plugin.cache.trust.policy import why_not_loaded
 from inductor_plugin.cache.trust.signatures import countersigned
 from inductor_plugin.cache.trust.statement import statement
 from inductor_plugin.errors import CacheError
@@ -189,16 +189,16 @@ class KernelShelf:
 
     def _distrust(self, folder: Path, entry: KernelEntry) -> str | None:
         """Return why a kernel may not run in this process, with the way out; None if it may."""
-        refusal = kernel_refusal(self._folder.layout.root, folder, (ENTRY, *entry.files))
+        refusal = why_not_trusted_kernel(self._folder.layout.root, folder, (ENTRY, *entry.files))
         if refusal is not None:
             return str(refusal)
-        reason = refusal_to_load(entry, self._folder.trust)
+        reason = why_not_loaded(entry, self._folder.trust)
         way_out = "add the signer to trusted_keys, or import it again with --trust"
         return None if reason is None else f"{reason}; {way_out}"
 
     def _remember(self, entry: KernelEntry) -> None:
-        """Hand out a kernel from now on without reading it again, unless a merge brought it and nobody vouches for it."""
-        if refusal_to_load(entry, self._folder.trust) is not None:
+        """Hand out a kernel from now on without reading it again, unless a merge brought it and no trusted key vouches for it."""
+        if why_not_loaded(entry, self._folder.trust) is not None:
             return
         cached = _CachedKernel(_signatures(entry), entry, time.monotonic())
         with self._guard:
@@ -274,7 +274,7 @@ class KernelShelf:
         self._folder.count_unwritten()
         folder = Path(tempfile.mkdtemp(dir=self._private_scratch()))
         entry = _fill(folder, folder, built)
-        if refusal_to_load(entry, self._folder.trust) is not None:
+        if why_not_loaded(entry, self._folder.trust) is not None:
             return entry
         return self._memory.setdefault(digest, entry)
 

@@ -46,7 +46,7 @@ AHEAD_S = 300.0
 DISTURBED_FIELD = "disturbed"
 """Field of the provenance that is True if other work on the machine has prolonged all samples."""
 UNCHECKED, NO_REFERENCE = "unchecked", "no reference"
-"""Values of the provenance's field ``numbers`` where nobody has compared them: not asked to, or with nothing to compare them with."""
+"""Values of the provenance's field ``numbers`` where they were not compared: as the options say, or for want of a reference."""
 
 TEMPLATE_FIELD = "template"
 """Field of the provenance with the registered template of a candidate whose name does not begin with it (Triton kernels)."""

@@ -60,7 +60,7 @@ def open_store(
             `Store.verify` reports a missing or damaged ``schema.json``.
         second: Another cache directory, which is read after this one and never changed; empty for none.
         read_only: As without ``create``, change nothing and count nothing; to remove, pin or release raises CacheError.
-        trust: Whose signed kernels may be taken over and loaded; nobody's by default.
+        trust: Whose signed kernels may be taken over and loaded; no signer's by default.
 
     Raises:
         CacheRefusedError: Another user owns the directory or may write to it.

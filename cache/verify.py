@@ -14,7 +14,7 @@ from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.entry import ENTRY, content_damage, read_entry
 from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.graph import graph_files, parse_graph
-from inductor_plugin.cache.guard import MISSING, exists, kernel_refusal, read
+from inductor_plugin.cache.guard import MISSING, exists, read, why_not_trusted_kernel
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import Layout
@@ -167,7 +167,7 @@ def _kernel_reason(layout: Layout, folder: Path) -> str | None:
 
 def _untrusted(layout: Layout, folder: Path) -> str | None:
     try:
-        refusal = kernel_refusal(layout.root, folder, (ENTRY, *read_entry(folder).files))
+        refusal = why_not_trusted_kernel(layout.root, folder, (ENTRY, *read_entry(folder).files))
     except MISSING:
         return None
     return str(refusal) if refusal is not None else None

@@ -197,7 +197,7 @@ def _hooks() -> Any:
     except (ImportError, AttributeError) as error:  # a torch newer than tested moved something
         _step_aside(f"{type(error).__name__}: {error}")
         return None
-    reason = lowering.unsupported()
+    reason = lowering.why_not_supported()
     if reason is not None:
         _step_aside(reason)
         return None

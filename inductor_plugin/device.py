@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 GROUP = "inductor_plugin.devices"
 """Group of entry points: the name is torch's type of device, the value a `Device` or a function that returns one."""
 BUILT_IN = ("cpu", "cuda")
-"""Described here. An AMD GPU is of type ``cuda`` for torch; whoever describes it registers ``hip``."""
+"""Described here. An AMD GPU is of type ``cuda`` for torch; a package that describes it registers ``hip``."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _REFERENCE = re.compile(r"[\w.]+:[\w.]+")
 
@@ -262,7 +262,7 @@ class Devices:
             self._faults.pop(name, None)
 
     def get(self, name: str) -> Device | None:
-        """Return a device, None if nobody describes it, or wrongly."""
+        """Return a device, None if it is not described, or wrongly."""
         with self._lock:
             source = self._listed().get(name)
             if source is None or name in self._faults:
@@ -276,7 +276,7 @@ class Devices:
             return self._loaded[name]
 
     def target(self, name: str, device: str) -> Target | None:
-        """Return the figures of a device; None where it has none, or where nobody describes it, or wrongly.
+        """Return the figures of a device; None where it has none, is not described, or wrongly.
 
         Args:
             name: Under which it is registered.
@@ -340,8 +340,8 @@ class Devices:
             self._sources[source.name] = source
 
 
-def why_not(source: DeviceSource) -> str:
-    """Return why a name or reference is not valid, empty if they are."""
+def why_not(source: DeviceSource) -> str | None:
+    """Return why a name or reference is not valid, None if they are."""
     if source.name in BUILT_IN:
         return f"{source.name!r} is built in; an AMD GPU is registered as 'hip'"
     if _NAME.fullmatch(source.name) is None:
@@ -350,7 +350,7 @@ def why_not(source: DeviceSource) -> str:
         return f"{source.reference!r} is not of the form module:attribute"
     if source.reference.startswith("__main__:"):
         return "the benchmark worker cannot import __main__; move it to a module"
-    return ""
+    return None
 
 
 def entry_points() -> Iterable[DeviceSource]:
@@ -361,7 +361,7 @@ def entry_points() -> Iterable[DeviceSource]:
 @functools.lru_cache(maxsize=1)
 def _entry_points(path: tuple[str, ...]) -> Any:  # noqa: ARG001  the folders that are searched
     """Return the entry points of all packages: 7 ms, once for templates and devices, in a process's first compile."""
-    # 40 ms to import where nobody has: not when this module is.
+    # 40 ms to import if no other module has: not when this module is imported.
     from importlib.metadata import entry_points as listed  # noqa: PLC0415
 
     return listed()

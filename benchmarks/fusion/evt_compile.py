@@ -33,7 +33,7 @@ from inductor_plugin.ops import gemm_abi
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.templates.cutlass.config import Element, GemmConfig, full_alignment
 from inductor_plugin.templates.cutlass.evt import Evt, evt_of
-from inductor_plugin.templates.cutlass.limits import epilogue_bytes, unbuildable
+from inductor_plugin.templates.cutlass.limits import epilogue_bytes, why_not_buildable
 from inductor_plugin.templates.cutlass.source import source
 from inductor_plugin.worker.child import compile as compile_child
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob, Event
@@ -86,7 +86,7 @@ def pairs(names: Sequence[str], tiles: Sequence[GemmConfig]) -> Iterator[Pair]:
             raise TypeError(f"{case.name} does not fit: {evt}")
         for tile in tiles:
             config = configured(tile, evt)
-            if reason := unbuildable(config):
+            if reason := why_not_buildable(config):
                 print(f"{case.name} has no kernel of {tile.name}: {reason}", flush=True)
                 continue
             yield Pair(case.name, epilogue, config)

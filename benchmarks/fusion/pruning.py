@@ -138,9 +138,9 @@ class Case:
 
     def measured(self, way: str) -> list[Candidate]:
         """Return the compiled kernels that are measured, because their resources are accepted."""
-        return [candidate for candidate in self.compiled(way) if self.refusal(candidate) is None]
+        return [candidate for candidate in self.compiled(way) if self.why_not(candidate) is None]
 
-    def refusal(self, candidate: Candidate) -> str | None:
+    def why_not(self, candidate: Candidate) -> str | None:
         """Return why a kernel is not measured once it is compiled, None if it is."""
         return self.estimate(candidate).why_not_compiled(candidate.resources)
 
@@ -152,7 +152,7 @@ class Case:
 def row_of(case: Case) -> dict[str, Any]:
     """Return the result of each way for a case, and the verdicts on each of its pairs."""
     before = [case.estimate(candidate).why_not() for candidate in case.candidates]
-    after = [case.refusal(candidate) for candidate in case.candidates]
+    after = [case.why_not(candidate) for candidate in case.candidates]
     verdicts = list(zip(before, after, strict=True))
     ways: dict[str, Any] = {}
     for way in WAYS:

@@ -8,7 +8,7 @@ from typing import Any
 
 from inductor_plugin.cache.entry import KernelEntry
 from inductor_plugin.cache.folder import Folder
-from inductor_plugin.cache.guard import read, reason_to_refuse
+from inductor_plugin.cache.guard import read, why_not_trusted
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.merge import merge
@@ -79,25 +79,25 @@ def open_second(path: Path | str, trust: Trust | None = None) -> SecondCache | N
 
     Args:
         path: Its directory; empty for none.
-        trust: Whose kernels it may have taken from elsewhere; nobody's by default.
+        trust: Whose kernels it may have taken from elsewhere; no signer's by default.
     """
     if not str(path):
         return None
     root = Path(path).expanduser().absolute()
-    reason = reason_not_to_read(root)
+    reason = why_not_read(root)
     if reason is None:
         return SecondCache(root, trust)
     warn_once(logger, f"the second cache (option cache_read) is not used: {reason}")
     return None
 
 
-def reason_not_to_read(root: Path) -> str | None:
+def why_not_read(root: Path) -> str | None:
     """Return why a directory cannot be a second cache, with what to do; None if it can.
 
-    Root may own it, for root could change this process anyway; nobody else may write to it.
+    Root may own it, for root could change this process anyway; no other user may write to it.
     """
     try:
-        refusal = reason_to_refuse(root)
+        refusal = why_not_trusted(root)
         if refusal is not None:
             return str(refusal)
         check_schema(read(Layout(root).schema))

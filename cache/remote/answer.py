@@ -1,4 +1,4 @@
-"""What a remote said of one record."""
+"""What a remote has answered about one record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Answer:
-    """What a remote said of one record.
+    """What a remote has answered about one record.
 
     Attributes:
         chain: Its editions.
@@ -39,7 +39,7 @@ def tell_of(answers: Collection[Answer], url: str) -> None:
     """Warn once of each kind of what is wrong: damage, kernels that may not run here, kernels that could not be kept.
 
     Args:
-        answers: What the remote said.
+        answers: What the remote has answered.
         url: Its URL, for messages.
     """
     for damage in (text for answer in answers for text in answer.damage):

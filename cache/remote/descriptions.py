@@ -1,4 +1,4 @@
-"""What editions say of one kernel: builds and signatures of several machines, in an order that nobody else decides. Pure."""
+"""What editions say of one kernel: builds and signatures of several machines, in an order that depends on nothing else. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Description = Mapping[str, Any]
 MOST = 16
 """Descriptions of one kernel that an edition has: builds differ by machine, and somebody may write false ones."""
 MOST_OF_ONE = 4
-"""Those of one signer, and those that nobody has signed: whoever writes many takes no room of other signers."""
+"""Those of one signer, and those without a signature: a writer of many takes no room of other signers."""
 
 _NOBODY = frozenset({""})
 """In place of the signers of a description that has none."""

@@ -60,7 +60,7 @@ class Edition:
         return document.dump({**fields, "others": self.others} if self.others else fields)
 
     def descriptions(self, digest: str) -> tuple[Description, ...]:
-        """Return all that is said of a kernel; nothing if it does not travel with the record."""
+        """Return all descriptions of a kernel; none if it does not travel with the record."""
         first = self.kernels.get(digest)
         return () if first is None else (first, *self.others.get(digest, ()))
 

@@ -41,5 +41,5 @@ def _quietly(drain: weakref.WeakMethod[Drain]) -> None:
     try:
         if method is not None:
             method(time.monotonic() - _BEGUN[0])
-    except KeyboardInterrupt:  # whoever ends the process does not want to wait
+    except KeyboardInterrupt:  # a user who ends the process does not want to wait
         logger.debug("interrupted while records were written to the remote cache")

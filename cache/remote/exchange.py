@@ -55,7 +55,7 @@ class Exchange:
             files: The remote.
             store: The cache; its trust says whose signatures count.
             kernels: Whether winners' kernels travel.
-            trusted: Whether kernels that nobody has signed are fetched, too.
+            trusted: Whether unsigned kernels are fetched, too.
             signer: Signs kernels that were built in the cache.
             source: The remote's URL, kept with each kernel that comes from it.
         """
@@ -141,7 +141,7 @@ class Exchange:
             if not is_news(chain.edition, whole, chain.next):
                 return chain
             data = whole.dump()
-            if len(data) > MAX_BYTES:  # nobody would read it
+            if len(data) > MAX_BYTES:  # more than a reader takes
                 break
             name = edition_name(place, chain.next)
             if self._is_free(name, timeout_s) and self._created(name, data, timeout_s):

@@ -206,8 +206,8 @@ class LocalFiles:
     fsspec looks whether a file exists before it opens it for writing, so that two processes may write into one; here a
     file is written under a private name and linked to its own, which fails if that is taken.
 
-    Symbolic links below the root are not followed: whoever may write there could have this process write, as its user, into
-    any folder. So each folder of a name is opened in the one before.
+    Symbolic links below the root are not followed: any user who may write there could have this process write, as its user,
+    into any folder. So each folder of a name is opened in the one before.
     """
 
     def __init__(self, root: Path) -> None:

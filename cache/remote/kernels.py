@@ -51,7 +51,7 @@ class KernelTraffic:
             files: The remote.
             store: The cache; its trust says whose signatures count.
             count: Adds to `Amounts`, by the names of their fields.
-            trusted: Whether kernels that nobody has signed are fetched, too.
+            trusted: Whether unsigned kernels are fetched, too.
             signer: Signs kernels that were built in the cache.
             source: The remote's URL, kept with each kernel that comes from it.
         """
@@ -67,7 +67,7 @@ class KernelTraffic:
         """Fetch the winners' kernels that the cache lacks, in parts; of several builds the next where one has expired.
 
         Args:
-            answers: What the remote said of each record; completed here.
+            answers: What the remote has answered about each record; completed here.
             timeout_s: Limit of one request, beside the time for its bytes.
 
         Yields:
@@ -123,7 +123,7 @@ class KernelTraffic:
         """Write the files of a kernel that are not there yet: their names are their checksums.
 
         Other bytes under such a name are a part of the file, left by a writer that was killed where writing takes several
-        steps; nobody could use them, so that they are replaced.
+        steps; no reader could use them, so that they are replaced.
 
         Args:
             environment: The environment whose records name it.
@@ -213,7 +213,7 @@ class KernelTraffic:
                 what = (
                     f"{file_name(place.environment, sha256)}: its checksum does not match its name"
                 )
-                # As one that has expired: whoever builds it writes it again.
+                # As one that has expired: the next machine that builds it writes it again.
                 self._expired.add((place.environment, entry.digest))
                 return replace(answer, expired=True, damage=(*answer.damage, what))
             files[name] = content

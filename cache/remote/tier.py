@@ -347,7 +347,7 @@ class RemoteTier:
         self._count(Amounts())
 
     def _refused(self, place: Place, error: OSError) -> None:
-        """Note that a record could not be written; it is tried again behind others, unless nothing may be written."""
+        """Note that a record could not be written; it goes to the end of the queue, unless nothing may be written."""
         url = shown(self._options.url)
         if isinstance(error, PermissionError) or error.errno in _MAY_NOT_WRITE:
             with self._changed:

@@ -29,7 +29,7 @@ _MOST_FAILURES = 2 * _BATCH
 _FAULTS = (OSError, CacheError, ValueError, RecursionError)
 """What goes wrong with one record: the store, or a damaged entry of the cache."""
 LIMIT_S = 60.0
-"""Limit of one request; nobody's compile waits for it."""
+"""Limit of one request; no compile waits for it."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def pull(
         files: The remote.
         part: Which records are taken.
         limit_s: Limit of one request.
-        trusted: Take kernels that nobody has signed, too.
+        trusted: Take unsigned kernels, too.
         source: The remote's URL.
 
     Raises:

@@ -148,7 +148,7 @@ def import_archive(store: Store, file: Path, *, trusted: bool = False) -> Import
     Args:
         store: The cache; its trust says whose signatures count.
         file: The archive.
-        trusted: Take kernels that nobody has signed, too, since the operator would run the author's code; records stay protected.
+        trusted: Take unsigned kernels, too, since the operator would run the author's code; records stay protected.
 
     Raises:
         ArchiveError: The file is missing, damaged, of another format, or unsafe.
@@ -165,7 +165,7 @@ def import_archive(store: Store, file: Path, *, trusted: bool = False) -> Import
 
 
 def import_bytes(store: Store, data: bytes, name: str) -> Imported:
-    """Import an archive that is no file, as `import_archive` does, with the kernels that nobody has signed.
+    """Import an archive that is no file, as `import_archive` does, with unsigned kernels.
 
     It is among artifacts of ``torch.compiler``, from which torch itself runs code: pickles, Python, libraries. A cache that
     cannot be written to keeps the entries in memory: the process that passes them uses them.
@@ -203,7 +203,7 @@ def _imported(store: Store, file: Path, data: bytes | None, *, trusted: bool) ->
 
 
 def _staging(store: Store) -> Path:
-    """Return a new folder that is nobody else's, beside the cache's entries where that can be written."""
+    """Return a new folder of this process alone, beside the cache's entries where that can be written."""
     if store.degraded is not None:
         return Path(tempfile.mkdtemp(prefix="inductor-plugin-import-"))
     staging = atomic.private_path(store.layout.private)

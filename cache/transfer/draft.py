@@ -50,7 +50,7 @@ def draft_of(file: Path) -> Generator[Path]:
 def exclusive(file: Path, limit_s: float = _LIMIT_S) -> Generator[None]:
     """Keep other threads and processes from replacing ``file`` in the block: what is read there is still so when it is written.
 
-    A lock file lies beside it in the meantime. Where the file system has no locks, nobody is kept from it, after one warning.
+    A lock file lies beside it in the meantime. Where the file system has no locks, none is kept from it, after one warning.
 
     Args:
         file: The file, in an existing folder.

@@ -84,7 +84,7 @@ def installed_packs() -> Installed:
 def take_installed(store: Store) -> list[str]:
     """Import installed packs that the cache lacks, in whole or in part; return the problems.
 
-    pip asks nobody whom to trust: a pack that no trusted key has signed is taken only after `import --trust` with its file.
+    pip does not ask whom to trust: a pack that no trusted key has signed is taken only after `import --trust` with its file.
 
     A marker named by size and time of the file contains the names of its packs, so that the next
     process need not open the file. Damaged kernels are detected when they are loaded, and are removed.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from inductor_plugin.cache import KernelEntry, Store, document
 from inductor_plugin.cache.entry import ENTRY, Taken, Way, damage_of_folder, parse_entry
-from inductor_plugin.cache.guard import MISSING, kernel_refusal, read
+from inductor_plugin.cache.guard import MISSING, read, why_not_trusted_kernel
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.trust.keys import Signer
@@ -67,7 +67,7 @@ def sound_kernels(layout: Layout, digests: Collection[str] | None = None) -> Ite
             continue
         try:
             entry = parse_entry(read(folder / ENTRY), folder)
-            refusal = kernel_refusal(layout.root, folder, (ENTRY, *entry.files))
+            refusal = why_not_trusted_kernel(layout.root, folder, (ENTRY, *entry.files))
         except MISSING:  # it was evicted meanwhile
             continue
         if refusal is None:
@@ -86,8 +86,8 @@ def sound_kernels(layout: Layout, digests: Collection[str] | None = None) -> Ite
 def copied_from(root: Path, entries: Iterable[KernelEntry]) -> Iterator[KernelEntry]:
     """Yield kernels of another cache directory with the reason why they are taken over.
 
-    The operator has named the directory. What a signature has brought there needs that key here, too, and nobody vouches
-    here either for what came with artifacts.
+    The operator has named the directory. What a signature has brought there needs that key here, too, and what came
+    with artifacts is not vouched for here either.
     """
     taken = Taken("directory", _source(str(root)))
     for entry in entries:
@@ -111,7 +111,7 @@ def outgoing_fields(
 ) -> dict[str, object]:
     """Return the fields of an ``entry.json`` as they leave the cache.
 
-    Only kernels that were built here are signed: nobody vouches for the code of others by passing it on. False
+    Only kernels that were built here are signed: passing on the code of others does not vouch for it. False
     signatures stay here then, so that there is room for a true one.
     """
     sent = {name: value for name, value in fields.items() if name != "taken"}
@@ -131,13 +131,13 @@ def admitted(
 ) -> list[KernelEntry]:
     """Return kernels from outside with the reason why they are taken over, and their true signatures; all or none.
 
-    Where nobody vouches for one that is here already, its signatures stay outside, too.
+    Where no trusted key vouches for one that is here already, its signatures stay outside, too.
 
     Args:
-        store: The cache. A kernel that it has already, with the same files, needs nobody's word.
+        store: The cache. A kernel that it has already, with the same files, needs no signature.
         entries: The kernels, whose checksums match.
         source: The file they come from.
-        trusted: Whether kernels that nobody has signed are taken, too. A signature that a trusted key has not made is refused in
+        trusted: Whether unsigned kernels are taken, too. A signature that a trusted key has not made is refused in
             any case.
         unsigned: Why those are taken.
 

@@ -1,7 +1,7 @@
 """The provenance of a pack's wheel: an in-toto Statement v1 with SLSA's predicate. Pure.
 
-It says what the pack says of itself: when its kernels were compiled, by which versions, for which GPU and models. Whoever wrote the
-pack may have written anything; who vouches for its kernels is said by their signatures (docs/trust.md).
+It says what the pack says of itself: when its kernels were compiled, by which versions, for which GPU and models. The author of the
+pack may have written anything; the signatures of its kernels say who vouches for them (docs/trust.md).
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def packed(store: Store, pack: Pack, signer: Signer | None) -> dict[str, Path | 
     Args:
         store: The cache.
         pack: The pack.
-        signer: Signs the kernels that were built here; None for nobody.
+        signer: Signs the kernels that were built here; None to leave them unsigned.
 
     Raises:
         ArchiveError: A kernel is gone.

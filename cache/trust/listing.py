@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache.entry import ENTRY, KernelEntry
-from inductor_plugin.cache.guard import kernel_refusal
-from inductor_plugin.cache.trust.policy import Trust, refusal_to_load, vouched
+from inductor_plugin.cache.guard import why_not_trusted_kernel
+from inductor_plugin.cache.trust.policy import Trust, vouched, why_not_loaded
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RefusedKernel:
 
     Attributes:
         digest: The kernel.
-        reason: Why nobody vouches for it, or who else could have changed it.
+        reason: Why no trusted key vouches for it, or who else could have changed it.
     """
 
     digest: str
@@ -48,7 +48,7 @@ class Vouchers:
     Attributes:
         built: Kernels that were built in it, or by a version that kept no account.
         operator: Kernels that were taken with ``--trust``.
-        artifacts: Kernels that were among artifacts of ``torch.compiler`` which a process has loaded; nobody vouches for them.
+        artifacts: Kernels that were among artifacts of ``torch.compiler`` which a process has loaded; no key vouches for them.
         directory: Kernels that were merged with another cache's directory.
         signed: Kernels that were taken by a signature, by key.
         refused: Kernels that are not loaded.
@@ -85,7 +85,7 @@ def vouchers(root: Path, entries: Iterable[KernelEntry], trust: Trust) -> Vouche
     signed: Counter[str] = Counter()
     refused: list[RefusedKernel] = []
     for entry in entries:
-        reason = _changeable(root, entry) or refusal_to_load(entry, trust)
+        reason = _changeable(root, entry) or why_not_loaded(entry, trust)
         if reason is not None:
             refused.append(RefusedKernel(entry.digest, reason))
         elif entry.taken is not None and entry.taken.by == "signature":
@@ -104,9 +104,9 @@ def vouchers(root: Path, entries: Iterable[KernelEntry], trust: Trust) -> Vouche
 
 
 def _changeable(root: Path, entry: KernelEntry) -> str | None:
-    """Return who else could have changed a kernel; None if nobody could, or it is not whole."""
+    """Return who else could have changed a kernel; None if no other user could, or it is not whole."""
     try:
-        refusal = kernel_refusal(root, entry.folder, (ENTRY, *entry.files))
+        refusal = why_not_trusted_kernel(root, entry.folder, (ENTRY, *entry.files))
     except OSError:
         return None
     return None if refusal is None else str(refusal)

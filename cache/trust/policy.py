@@ -61,9 +61,9 @@ class TrustVerdict:
     """Whether a kernel may run here.
 
     Attributes:
-        voucher: Public key of the signer who vouches for it; None if nobody does.
-        reason: Why nobody does; empty if somebody does.
-        is_forged: Whether a trusted key is said to have signed it, and has signed something else.
+        voucher: Public key of the signer who vouches for it; None if none does.
+        reason: Why none does; empty if one does.
+        is_forged: Whether it has the name of a trusted key with a signature that is of something else.
     """
 
     voucher: str | None = None
@@ -102,11 +102,11 @@ def vouched(entry: KernelEntry, trust: Trust) -> TrustVerdict:
     )
 
 
-def refusal_to_load(entry: KernelEntry, trust: Trust) -> str | None:
+def why_not_loaded(entry: KernelEntry, trust: Trust) -> str | None:
     """Return why a kernel of a cache is not loaded, None if it may be.
 
     The cache directory is its owner's (`guard`): what was built in it, what the operator has taken over, and what came with
-    artifacts of ``torch.compiler``, from which torch itself runs code, needs nobody's word. What came in by a signature needs
+    artifacts of ``torch.compiler``, from which torch itself runs code, needs no signature. What came in by a signature needs
     it for as long as it is there, so that a key can be withdrawn.
     """
     if entry.taken is None or entry.taken.by != "signature":

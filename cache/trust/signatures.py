@@ -12,7 +12,7 @@ from inductor_plugin.cache.trust.statement import statement
 
 
 def true_signatures(entry: KernelEntry) -> dict[str, str]:
-    """Return the signatures of a kernel that their keys have made, whoever owns these; any text can be in their place.
+    """Return the signatures of a kernel that their keys have made, trusted or not; any text can be in their place.
 
     Without `cryptography` those are returned whose keys are keys.
     """
@@ -35,7 +35,7 @@ def countersigned(known: KernelEntry, other: KernelEntry, trust: Trust) -> dict[
     """Return the signatures of a kernel that is here with those that the same files have elsewhere.
 
     Those of here stay, but for one that a trusted key has made there: it takes the place of a false one, or of one whose
-    key nobody trusts here if there are too many.
+    key is not trusted here if there are too many.
     """
     voucher = vouched(other, trust).voucher
     first = {} if voucher is None else {voucher: other.signatures[voucher]}

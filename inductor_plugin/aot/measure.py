@@ -37,9 +37,9 @@ def node_of(gpu: Target, config: Config) -> NodeFacts:
         wanted, settings = environment(_DEVICE), worker_settings(config, "bench", _DEVICE)
     fitting: list[NodeFacts] = []
 
-    def why_not(node: NodeFacts) -> str:
+    def why_not(node: NodeFacts) -> str | None:
         reason = why_not_target(wanted, node, __version__)
-        fitting.extend([] if reason else [node])
+        fitting.extend([node] if reason is None else [])
         return reason
 
     finder = finder_of(config.bench_farm, settings, gpu.device_name, why_not)

@@ -28,7 +28,6 @@ from inductor_plugin.aot.lower import Lowered, ModelAndInputs, lower_model
 from inductor_plugin.aot.measure import as_node, node_of
 from inductor_plugin.aot.store import store_to_write
 from inductor_plugin.cache import KernelEntry, Pack, Store, open_store
-from inductor_plugin.cache.report import printable
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive
 from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.cache.trust.keys import Signer, open_signer
@@ -40,6 +39,7 @@ from inductor_plugin.errors import (
     OptionError,
     PackError,
     TargetError,
+    printable,
 )
 from inductor_plugin.inductor import native
 from inductor_plugin.inductor.facts.problem import target_of

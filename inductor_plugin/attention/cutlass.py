@@ -98,10 +98,10 @@ def cutlass_fmha(
     mask = Mask(*window)
     heads = {name: launch.view_of(x) for name, x in (("q", q), ("k", k), ("v", v), ("out", out))}
     rows = {} if lse is None else {"lse": launch.view_of(lse)}
-    refused = _refusal("cutlass_fmha", kernel, heads, rows)
+    refused = _why_not("cutlass_fmha", kernel, heads, rows)
 
     def make() -> FmhaCall:
-        if refused:
+        if refused is not None:
             raise CallRefusedError(refused)
         operands = (heads["q"], heads["k"], heads["v"], rows.get("lse"))
         return forward_of(*operands, scale, *window, out=heads["out"], **_on(out.device))
@@ -165,14 +165,14 @@ def cutlass_fmha_backward(
     large = {"d_out": d_out, "q": q, "k": k, "v": v, "dq": dq, "dv": dv, "dk": out}
     heads = {name: launch.view_of(tensor) for name, tensor in large.items()}
     rows = {"lse": launch.view_of(lse), "delta": launch.view_of(delta)}
-    refused = _refusal("cutlass_fmha_backward", kernel, heads, rows)
+    refused = _why_not("cutlass_fmha_backward", kernel, heads, rows)
 
     def make() -> FmhaCall:
         if torch.are_deterministic_algorithms_enabled():
             raise CallRefusedError(
                 f"{kernel.partition('@')[0]}: its dq depends on the order of sums"
             )
-        if refused:
+        if refused is not None:
             raise CallRefusedError(refused)
         d_q, d_k, d_v = (heads[name] for name in ("dq", "dk", "dv"))
         operands = (heads["d_out"], heads["q"], heads["k"], heads["v"], launch.view_of(o))
@@ -188,17 +188,17 @@ def cutlass_fmha_backward(
     launch.run_or_fallback(ATTENTION, kernel, make, library, workspace, out)
 
 
-def _refusal(
+def _why_not(
     name: str, kernel: str, heads: dict[str, TensorView], rows: dict[str, TensorView]
-) -> str:
-    """Return why the kernel does not take operands that fit each other; empty if it does.
+) -> str | None:
+    """Return why the kernel does not take operands that fit each other; None if it does.
 
     Raises:
         OperandError: They do not.
     """
     misfit = why_not(heads, rows, types_of(kernel))
     if misfit is None:
-        return ""
+        return None
     if misfit.wrong:
         raise OperandError(f"{name}: {misfit.reason}")
     return f"{name}: {misfit.reason}"

@@ -27,7 +27,7 @@ def widened(x: AttentionOperands) -> AttentionOperands:
     return replace(x, q=q, k=k, v=v)
 
 
-def flash_refusal(
+def why_not_flash(
     x: AttentionOperands, params: ScoreParams, capability: tuple[int, int]
 ) -> str | None:
     """Return why FlashAttention cannot compute a call, or None if it can.

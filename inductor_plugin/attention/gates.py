@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from inductor_plugin.config.backends import why_not_listed
 from inductor_plugin.problem.attention import Attention
 
 _HALF = ("float16", "bfloat16")
@@ -46,7 +47,7 @@ class DispatchContext:
 Gate = Callable[[Attention, DispatchContext], str | None]
 
 
-def refusal(backend: str, gate: Gate | None, a: Attention, s: DispatchContext) -> str | None:
+def why_not(backend: str, gate: Gate | None, a: Attention, s: DispatchContext) -> str | None:
     """Return why a library kernel cannot compute an attention, None if it can.
 
     Args:
@@ -55,13 +56,11 @@ def refusal(backend: str, gate: Gate | None, a: Attention, s: DispatchContext) -
         a: The attention.
         s: The other facts.
     """
-    return _first(_not_in_backends(backend, s), _shape(a), gate(a, s) if gate else None)
-
-
-def _not_in_backends(backend: str, s: DispatchContext) -> str | None:
-    if not s.backends or backend in s.backends:
-        return None
-    return f"attention_backends is {','.join(s.backends)}, without {backend}"
+    return _first(
+        why_not_listed("attention_backends", s.backends, backend),
+        _shape(a),
+        gate(a, s) if gate else None,
+    )
 
 
 def _shape(a: Attention) -> str | None:

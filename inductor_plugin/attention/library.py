@@ -75,9 +75,9 @@ class LibraryKernel:
         """Register its operators with torch."""
         _load(self.defined_by)
 
-    def refusal(self, attention: Attention, context: DispatchContext) -> str | None:
+    def why_not(self, attention: Attention, context: DispatchContext) -> str | None:
         """Return why the kernel cannot compute an attention, None if it can."""
-        return gates.refusal(self.backend, self.gate, attention, context)
+        return gates.why_not(self.backend, self.gate, attention, context)
 
     def run(
         self,

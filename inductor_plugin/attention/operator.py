@@ -38,7 +38,7 @@ from inductor_plugin.attention.blockwise import BlockwiseGradients, ScoreParams
 from inductor_plugin.attention.flash import (
     flash_backward,
     flash_forward,
-    flash_refusal,
+    why_not_flash,
     widened,
 )
 from inductor_plugin.attention.flops import backward_flops, forward_flops
@@ -327,7 +327,7 @@ def _flash_fits(x: AttentionOperands, params: ScoreParams) -> bool:
         return False
     if not x.q.size(0):  # FlashAttention: "batch size must be positive"
         return False
-    return flash_refusal(x, params, torch.cuda.get_device_capability(device)) is None
+    return why_not_flash(x, params, torch.cuda.get_device_capability(device)) is None
 
 
 def _restrided(result: Tensor, empty: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-from inductor_plugin.cache import report
 from inductor_plugin.cli import (
     cache,
     listing,
@@ -26,7 +25,7 @@ from inductor_plugin.cli.again import bench, repro
 from inductor_plugin.cli.output import completion, page, versions
 from inductor_plugin.cli.trust import key
 from inductor_plugin.cli.verb import Verb
-from inductor_plugin.errors import InductorPluginError, OptionError
+from inductor_plugin.errors import InductorPluginError, OptionError, printable
 
 VERBS: tuple[Verb, ...] = (
     *run.VERBS,
@@ -52,7 +51,7 @@ _UNREAD = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit status: 0 done, 1 something is wrong, 2 could not be done, 141 nobody read its result.
+    """Run one verb and return the exit status: 0 done, 1 something is wrong, 2 could not be done, 141 its output was not read.
 
     Args:
         argv: The arguments; this process's own by default.
@@ -72,11 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise OptionError("--cache-dir has no meaning here; name the directories or files")
         with _printable_warnings():
             status: int = arguments.run(arguments)
-        _is_read()  # a verb that has done its work keeps its status, whoever reads the rest
+        _is_read()  # a verb that has done its work keeps its status, whether the rest is read or not
     except (InductorPluginError, OSError, UnicodeError) as error:
         if isinstance(error, BrokenPipeError) and not _is_read():
             return _UNREAD
-        reason = report.printable(str(error))
+        reason = printable(str(error))
         print(f"inductor-plugin {arguments.verb}: {reason}", file=sys.stderr)
         return _REFUSED
     except KeyboardInterrupt:
@@ -112,7 +111,7 @@ class _Printable(logging.Formatter):
     """Warnings on one line: they quote what is in the cache, which may be someone else's."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
-        return report.printable(super().formatMessage(record))
+        return printable(super().formatMessage(record))
 
 
 @contextmanager

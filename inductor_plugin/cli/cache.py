@@ -21,7 +21,7 @@ from inductor_plugin.cache.trust.signatures import true_signatures
 from inductor_plugin.cli.explain import misses
 from inductor_plugin.cli.source import is_source, read_source, row_of, rows_text
 from inductor_plugin.cli.verb import Verb, find_record, open_cache, read_record, say, undamaged
-from inductor_plugin.errors import CacheError
+from inductor_plugin.errors import CacheError, printable
 from inductor_plugin.problem.description import described
 from inductor_plugin.tuning.pins.merge import compare
 
@@ -141,7 +141,7 @@ def _diff(arguments: Namespace) -> int:
         for difference in changed
     ]
     lines = [
-        f"{report.printable(difference.path)}: {difference.left!r} -> {difference.right!r}"
+        f"{printable(difference.path)}: {difference.left!r} -> {difference.right!r}"
         for difference in changed
     ]
     say(arguments, fields, "\n".join(lines) or "they do not differ")

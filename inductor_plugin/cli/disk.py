@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 from inductor_plugin.cache import SecondCache, open_store
-from inductor_plugin.cache.guard import exists, is_folder, reason_to_refuse
-from inductor_plugin.cache.lookup.second import reason_not_to_read
+from inductor_plugin.cache.guard import exists, is_folder, why_not_trusted
+from inductor_plugin.cache.lookup.second import why_not_read
 from inductor_plugin.cli.finding import Finding
 
 _LOW_SPACE_BYTES = 2**30
@@ -44,7 +44,7 @@ def cache(folder: Path) -> Finding:
 def _unused(folder: Path) -> tuple[str, str] | None:
     """Return why a directory is not used as a cache, or would not be if it were there, and what to do; None if it is used."""
     try:
-        refusal = reason_to_refuse(folder)
+        refusal = why_not_trusted(folder)
     except OSError as error:  # decisions are kept in memory, as `cache.directory.prepare` does
         return f"{folder} is not used: {error}", _ELSEWHERE
     if refusal is not None:
@@ -63,7 +63,7 @@ def second_cache(folder: Path | None) -> Finding:
     name = "cache_read"
     if folder is None:
         return Finding(name, "ok", "no second cache is named")
-    reason = reason_not_to_read(folder)
+    reason = why_not_read(folder)
     if reason is not None:
         what, _, remedy = reason.rpartition("; ")
         return Finding(name, "broken", what, remedy)

@@ -44,7 +44,7 @@ from inductor_plugin.inductor.graph.packs import host_of
 from inductor_plugin.kernels import nvcc as toolkits
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.ops.native.source import key as launch_library
-from inductor_plugin.templates.cutlass.source import generator_reason
+from inductor_plugin.templates.cutlass.source import why_not_generated
 from inductor_plugin.version import installed_version
 from inductor_plugin.worker.affinity import own_cores
 
@@ -98,7 +98,7 @@ def python(version: tuple[int, int, int]) -> Finding:
 
 def pytorch() -> Finding:
     """Check the version of torch."""
-    reason = compat.unsupported()
+    reason = compat.why_not_supported()
     oldest, newest = (".".join(map(str, version)) for version in (compat.OLDEST, compat.NEWEST))
     if reason is not None:
         return Finding("torch", "broken", reason, f"install a torch from {oldest} to {newest}")
@@ -250,7 +250,7 @@ def cutlass() -> Finding:
     if isinstance(headers, NoToolkit):
         state: State = "off" if headers.missing else "broken"
         return Finding("cutlass", state, f"no CUTLASS kernels: {headers.what}", headers.remedy)
-    reason = generator_reason()
+    reason = why_not_generated()
     if reason is not None:
         detail = f"no CUTLASS kernels: {reason}"
         return Finding("cutlass", "broken", detail, toolkits.INSTALL_CUTLASS)
@@ -267,12 +267,12 @@ def launches(folder: Path) -> Finding:
         kept = None
     if kept is not None:
         return Finding(name, "ok", "native, by the library in the cache")
-    obstacle = native.obstacle()
-    if obstacle is None:
+    reason = native.why_not_compiled()
+    if reason is None:
         return Finding(
             name, "ok", "native; the library is compiled beside the first CUTLASS kernel"
         )
-    detail = f"CUTLASS kernels are launched by Python, 50 us of host time a call: {obstacle}"
+    detail = f"CUTLASS kernels are launched by Python, 50 us of host time a call: {reason}"
     return Finding(name, "off", detail, "install g++ and Python's headers (python3-dev)")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from inductor_plugin.cache.report import printable
+from inductor_plugin.errors import printable
 
 State = Literal["ok", "off", "broken"]
 
@@ -33,7 +33,7 @@ class Finding:
 
 
 def render(findings: Sequence[Finding]) -> str:
-    """Return the findings as text, each detail on one line: it may quote a pack that nobody trusts."""
+    """Return the findings as text, each detail on one line: it may quote a pack that is not trusted."""
     width = max(len(finding.name) for finding in findings)
     lines: list[str] = []
     for finding in findings:

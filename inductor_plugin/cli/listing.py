@@ -32,7 +32,7 @@ from inductor_plugin.cli.verb import (
     say,
 )
 from inductor_plugin.config import Config, default_cache_read
-from inductor_plugin.errors import OptionError
+from inductor_plugin.errors import OptionError, printable
 from inductor_plugin.problem.description import described
 
 _LISTED = 50
@@ -267,7 +267,7 @@ def _row(path: Path) -> dict[str, Any] | None:
         fields = load(read(path))
         return table.record_row(fields, described(fields["problem"], str(fields["describe"])))
     except _UNREADABLE as error:
-        reason = report.printable(f"{path} is damaged ({error})")
+        reason = printable(f"{path} is damaged ({error})")
         print(f"inductor-plugin ls: {reason}; see `verify`", file=sys.stderr)
         return None
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import report
-from inductor_plugin.cache.report import printable
 from inductor_plugin.cli.verb import (
     Verb,
     announcement,
@@ -22,6 +21,7 @@ from inductor_plugin.cli.verb import (
     say,
 )
 from inductor_plugin.config import Config
+from inductor_plugin.errors import printable
 
 if TYPE_CHECKING:
     from inductor_plugin.aot.precompile import PackReport

@@ -21,7 +21,7 @@ from inductor_plugin.cli.verb import (
     output_file,
     say,
 )
-from inductor_plugin.errors import CacheError
+from inductor_plugin.errors import CacheError, printable
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.pins.check import stale
 from inductor_plugin.tuning.pins.document import dump
@@ -99,7 +99,7 @@ def _unpin(arguments: Namespace) -> int:
     if store.degraded is not None:
         raise CacheError(f"they stay pinned: {store.degraded}")
     fields = [{"key": record.digest, "describe": record.describe} for record in unpinned]
-    lines = [f"{row['key'][:12]} {report.printable(row['describe'])}" for row in fields]
+    lines = [f"{row['key'][:12]} {printable(row['describe'])}" for row in fields]
     lines.append(f"{len(unpinned)} records are not pinned any more; eviction may take them")
     say(arguments, {"unpinned": fields}, "\n".join(lines))
     return 0

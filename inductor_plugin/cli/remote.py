@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from inductor_plugin.cache.remote.files import Files, open_files, shown
 from inductor_plugin.cache.remote.transfer import TransferPart, Transferred, pull, push
-from inductor_plugin.cache.report import printable, size_text
+from inductor_plugin.cache.report import size_text
 from inductor_plugin.cli.verb import (
     Verb,
     announcement,
@@ -23,7 +23,7 @@ from inductor_plugin.cli.verb import (
     trust_argument,
 )
 from inductor_plugin.config import Config
-from inductor_plugin.errors import CacheError
+from inductor_plugin.errors import CacheError, printable
 
 
 def _arguments(parser: ArgumentParser) -> None:

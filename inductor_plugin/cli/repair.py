@@ -6,11 +6,10 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 
 from inductor_plugin.cache import Store
-from inductor_plugin.cache.report import printable
 from inductor_plugin.cache.trust.listing import vouchers
 from inductor_plugin.cache.verify import Damage
 from inductor_plugin.cli.verb import Verb, open_cache, open_to_write, say
-from inductor_plugin.errors import CacheError
+from inductor_plugin.errors import CacheError, printable
 
 
 def _verify_arguments(parser: ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from inductor_plugin.cli.verb import (
     output_file,
     say,
 )
-from inductor_plugin.errors import CacheError, WorkerError
+from inductor_plugin.errors import CacheError, WorkerError, printable
 
 if TYPE_CHECKING:
     from inductor_plugin.aot.tune import TunedProblem, TuneReport
@@ -87,7 +87,7 @@ def _tune(arguments: Namespace) -> int:
     pin_file = output_file(arguments.pins, force=arguments.force) if arguments.pins else None
     folder = cache_dir(arguments)
     if check_target(folder, named=bool(arguments.cache_dir)):
-        lines_to(arguments)(report.printable(announcement(folder)))
+        lines_to(arguments)(printable(announcement(folder)))
     options = {"max_autotune": True, "cache_dir": str(folder)}
     if arguments.json:
         options |= {"table": "off", "progress": "off"}

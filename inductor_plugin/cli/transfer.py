@@ -12,7 +12,6 @@ from typing import Any
 
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cache.entry import MAX_SIGNATURES
-from inductor_plugin.cache.report import printable
 from inductor_plugin.cache.transfer.archive import (
     Imported,
     export_archive,
@@ -42,7 +41,7 @@ from inductor_plugin.cli.verb import (
     trust_argument,
 )
 from inductor_plugin.config import default_trusted_keys
-from inductor_plugin.errors import CacheError
+from inductor_plugin.errors import CacheError, printable
 from inductor_plugin.tuning.pins.document import dump
 from inductor_plugin.tuning.pins.merge import compare, merge
 

@@ -275,7 +275,7 @@ def say(arguments: Namespace, fields: Any, text: str) -> None:
 
 
 def lines_to(arguments: Namespace) -> Callable[[str], None]:
-    """Return a function that prints progress lines; with ``--json``, or once nobody reads them, they are dropped."""
+    """Return a function that prints progress lines; with ``--json``, or once their reader has gone, they are dropped."""
 
     def print_line(text: str) -> None:
         if not arguments.json:

@@ -8,7 +8,6 @@ from inductor_plugin.config.names import (
 )
 from inductor_plugin.config.options import Config
 from inductor_plugin.config.variables import (
-    ENABLE_VARIABLE,
     PREFIX,
     default_cache_dir,
     default_cache_read,
@@ -21,7 +20,6 @@ from inductor_plugin.config.variables import (
 )
 
 __all__ = [
-    "ENABLE_VARIABLE",
     "PREFIX",
     "Config",
     "default_cache_dir",

@@ -106,7 +106,7 @@ def why_not(
         best_us: Time of the best kernel for the product alone.
     """
     return (
-        unable(kernel, epilogue)
+        why_not_fusible(kernel, epilogue)
         or _spilling(prediction)
         or _not_fitting(prediction)
         or _too_slow(prediction, best_us)
@@ -182,7 +182,7 @@ def _not_paid(epilogue: Epilogue, prediction: FusionPrediction) -> str | None:
     return None
 
 
-def unable(kernel: Kernel, epilogue: Epilogue) -> str | None:
+def why_not_fusible(kernel: Kernel, epilogue: Epilogue) -> str | None:
     """Return why a kernel cannot have an epilogue at all, or None."""
     rules: tuple[Callable[[Kernel, Epilogue], str | None], ...] = (
         _reduced,

@@ -305,9 +305,9 @@ def recorded() -> Generator[Recording]:
         yield kept
 
 
-def unsupported() -> str | None:
+def why_not_supported() -> str | None:
     """Return why this torch cannot be hooked into, or None if it can."""
-    return compat.unsupported()
+    return compat.why_not_supported()
 
 
 def _hook() -> None:

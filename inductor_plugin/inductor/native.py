@@ -47,7 +47,7 @@ def prepare(config: Config) -> None:
         _PREPARED.add(store.root)
     if store.kernel(source.key().digest) is not None:
         return
-    if why := obstacle():
+    if why := why_not_compiled():
         library.fail(why)
         return
     done = threading.Event()
@@ -65,7 +65,7 @@ def provided(config: Config) -> str | None:
     """
     store, digest = RUNTIME.store(config), source.key().digest
     if store.kernel(digest) is None:
-        if why := obstacle():
+        if why := why_not_compiled():
             library.fail(why)
             return None
         _provide(store, config, threading.Event())
@@ -89,9 +89,9 @@ def declare_site(wrapper: Any, name: str, kernel: OpKernel, reads: int = 0, aux:
     return f"launch_{name}"
 
 
-def obstacle() -> str | None:
+def why_not_compiled() -> str | None:
     """Return why the library cannot be compiled here and what to install, None if it can."""
-    return source.obstacle(get_cpp_compiler)
+    return source.why_not_compiled(get_cpp_compiler)
 
 
 def _provide(store: Store, config: Config, done: threading.Event) -> None:

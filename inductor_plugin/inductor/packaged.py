@@ -38,7 +38,7 @@ def wanted() -> bool:
     return bool(graph.aot_mode and graph.cpp_wrapper)
 
 
-def obstacle(op: str) -> str | None:
+def why_not_callable(op: str) -> str | None:
     """Return why a program of AOTInductor cannot call an operator, None if it can."""
     if not has_site(op):
         return f"AOTInductor's code runs without Python, which {op} needs"

@@ -13,7 +13,7 @@ from inductor_plugin.errors import DeviceError, InductorPluginError, warn_once
 from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.facts.toolchain import NO_COMPILER, compiler_version
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
-from inductor_plugin.worker.devices.lookup import give_up, why_unknown
+from inductor_plugin.worker.devices.lookup import give_up, why_not_tuned
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def warm_up(config: Config, graph: torch.fx.Graph) -> None:
         )
     if config.policy == "tune":
         for device in devices:
-            if not why_unknown(device_text(device)):
+            if why_not_tuned(device_text(device)) is None:
                 _start_worker(config, device)
 
 

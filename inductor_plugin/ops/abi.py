@@ -110,7 +110,7 @@ class Abi(Generic[CallStruct]):
     def can_implement(self, kernel: KernelFunction[CallStruct], call: CallStruct) -> str | None:
         """Return why a kernel refuses a call, or None if it takes it. Pointers may be missing."""
         status = kernel.entry(_CAN_IMPLEMENT, ctypes.byref(call), None, None)
-        return self._refusal(kernel, call, status)
+        return self._why_not(kernel, call, status)
 
     def workspace_bytes(self, kernel: KernelFunction[CallStruct], call: CallStruct) -> int:
         """Return how much device memory a call needs besides its operands.
@@ -121,7 +121,7 @@ class Abi(Generic[CallStruct]):
         """
         size = ctypes.c_uint64(0)
         status = kernel.entry(_WORKSPACE_BYTES, ctypes.byref(call), ctypes.byref(size), None)
-        if reason := self._refusal(kernel, call, status):
+        if reason := self._why_not(kernel, call, status):
             raise self._error(status, reason)
         return size.value
 
@@ -139,7 +139,7 @@ class Abi(Generic[CallStruct]):
             KernelError: The workspace does not fit, or the kernel did not start.
         """
         status = kernel.entry(_RUN, ctypes.byref(call), None, ctypes.c_void_p(stream))
-        if reason := self._refusal(kernel, call, status):
+        if reason := self._why_not(kernel, call, status):
             fields: Any = call
             if status == len(self.refusals) + 2:
                 raise KernelError(reason, getattr(fields, "cuda_error", 0))
@@ -152,7 +152,7 @@ class Abi(Generic[CallStruct]):
         refused = 0 < status <= len(self.refusals)
         return CallRefusedError(reason) if refused else KernelError(reason)
 
-    def _refusal(
+    def _why_not(
         self, kernel: KernelFunction[CallStruct], call: CallStruct, status: int
     ) -> str | None:
         if status == _OK:

@@ -25,6 +25,7 @@ from inductor_plugin.cache import Record, report
 from inductor_plugin.cache.document import inner
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.device import DEVICES
+from inductor_plugin.errors import printable
 from inductor_plugin.problem.epilogue_text import ParsedEpilogue, load
 from inductor_plugin.problem.epilogue_views import NotReplayableError, jumps, plan
 from inductor_plugin.problem.tolerance import tolerance
@@ -80,9 +81,9 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
         inputs = [] if record.op == GRAPH else operands(record.problem, record.describe)
         rebuilt = _rebuilt(record, inputs)
     except (NotReproducible, NotReplayableError) as reason:
-        refused = report.printable(str(reason))
+        refused = printable(str(reason))
     except ODD as error:
-        refused = report.printable(f"its fields are not those of {record.op}: {error}")
+        refused = printable(f"its fields are not those of {record.op}: {error}")
     if refused:
         known = [operand.fields(f"operand_{at}", at + 1) for at, operand in enumerate(inputs)]
         rebuilt = _assigned({"OPERANDS": known, "REASON": refused}) + BARE
@@ -121,7 +122,7 @@ def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
 
 def _prose(text: str) -> str:
     """Return a text for one line of a docstring, which it cannot end."""
-    return report.printable(text).replace("\\", "\\\\").replace('"""', "'''")
+    return printable(text).replace("\\", "\\\\").replace('"""', "'''")
 
 
 def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> str:
@@ -130,7 +131,7 @@ def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> st
     threads = inner(environment, "device").get("threads", 0)
     return _assigned(
         {
-            "DESCRIBE": report.printable(record.describe),
+            "DESCRIBE": printable(record.describe),
             "DIGEST": record.digest,
             "WINNER": decision.winner if decision else None,
             "CACHE_DIR": cache_dir,

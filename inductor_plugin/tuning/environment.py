@@ -26,7 +26,7 @@ def environment(device: str) -> dict[str, Any]:
         device: ``cpu``, ``cuda:0``, or a device that a package describes.
 
     Raises:
-        DeviceError: Nobody describes the device, or wrongly.
+        DeviceError: The device is not described, or wrongly.
     """
     return {
         "device": lookup.facts_of(device),

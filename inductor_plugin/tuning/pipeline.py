@@ -93,8 +93,8 @@ class Pipeline:
     def submit(self, task: Task) -> None:
         """Queue a problem; returns immediately. Its builds are collected until a thread waits, if none does."""
         task.steps_left = len(task.entries)
-        refusal = self._refusal()
-        if not refusal:
+        refusal = self._why_not_accepted()
+        if refusal is None:
             for candidate in task.entries:
                 if candidate.build is None:
                     candidate.candidate = candidate.bench("", "") if candidate.bench else None
@@ -102,12 +102,12 @@ class Pipeline:
                 else:
                     self._build.add(task, candidate, partial(self._notify, task))
         with self._wake:
-            refusal = refusal or self._refusal()  # after a renewal, too: nothing was built
-            if not refusal and not task.done.is_set():  # decided elsewhere meanwhile
+            refusal = refusal or self._why_not_accepted()  # after a renewal, too: nothing was built
+            if refusal is None and not task.done.is_set():  # decided elsewhere meanwhile
                 self._tasks.add(task)
                 self._wake.notify_all()
             is_awaited = bool(self._awaited)
-        if refusal:
+        if refusal is not None:
             self._end(task, refusal)
         elif is_awaited:  # of a rank, whose thread submits what another one waits for already
             self._build.flush()
@@ -126,7 +126,7 @@ class Pipeline:
             self._awaited.append(task)
             self._wake.notify_all()
         try:
-            self._build.flush()  # what came since, from a thread that saw nobody wait
+            self._build.flush()  # what came since, from a thread that saw no other wait
             started = time.monotonic()
             while not task.done.wait(timeout=min(1.0, max(0.0, limit_s))):
                 idle_s = time.monotonic() - max(started, self._progress_at)
@@ -134,7 +134,7 @@ class Pipeline:
                     self._end(task, "the thread that measures is gone")
                 elif idle_s > limit_s:
                     self._end(task, f"tuning made no progress within its limit of {limit_s:.0f} s")
-        except BaseException:  # Ctrl-C: nobody will wait for it again, and others may
+        except BaseException:  # Ctrl-C: this thread will not wait for it again, and others may
             self._end(task, "it was interrupted")
             raise
         finally:
@@ -169,7 +169,7 @@ class Pipeline:
             self._end(task, reason)
 
     def end(self, task: Task, error: str) -> None:
-        """End a task that is decided elsewhere, or that nobody needs; it need not have been submitted."""
+        """End a task that is decided elsewhere, or that is not needed; it need not have been submitted."""
         self._end(task, error)
 
     def progressed(self) -> None:
@@ -185,8 +185,8 @@ class Pipeline:
         for task in tasks:
             self._end(task, "the pipeline was closed")
 
-    def _refusal(self) -> str:
-        return self._absent or ("the pipeline is closed" if self._closed else "")
+    def _why_not_accepted(self) -> str | None:
+        return self._absent or ("the pipeline is closed" if self._closed else None)
 
     def _notify(self, task: Task | None = None) -> None:
         with self._wake:

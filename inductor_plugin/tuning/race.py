@@ -158,9 +158,9 @@ def contenders(
     """Return the candidates that can still win after some rounds; empty when none can catch up.
 
     A candidate is beaten when its lower quartile is above the leader's upper quartile. The library
-    kernel stays in the race, because the never-slower guard compares with it. Nobody is beaten while a
-    racer has too few calm turns, or fewer than `CALM_TURNS` samples: a turn of kernels of half a second fills a leg, and
-    quartiles of one sample are that sample. `MAX_LEGS` ends such a race, too. Other arguments are as in `leaders`.
+    kernel stays in the race, because the never-slower guard compares with it. No candidate is
+    beaten while a racer has too few calm turns, or fewer than `CALM_TURNS` samples: where kernels take half a second, a leg has
+    a single turn, and the quartiles of one sample are that sample. `MAX_LEGS` ends such a race, too. Other arguments are as in `leaders`.
 
     Args:
         sampled: Samples of each racer, in milliseconds.

@@ -18,6 +18,7 @@ from inductor_plugin.cache.remote.records import RemoteRecords
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
 from inductor_plugin.cache.trust.policy import trust_or_nobody
 from inductor_plugin.config import Config, local_ranks
+from inductor_plugin.config.backends import backends_of, why_not_listed
 from inductor_plugin.errors import CacheError
 from inductor_plugin.ops.launch import add_kernel_store
 from inductor_plugin.registry import default_registry
@@ -111,8 +112,9 @@ class DeviceContext:
         """
         self.bench().prewarm()
         config = self._config
-        triton = "TRITON" in (config.gemm_backends or "TRITON")
-        if on_host(self.device) or config.compile_farm or not triton:
+        backends = backends_of(config.gemm_backends)
+        excluded = why_not_listed("gemm_backends", backends, "TRITON") is not None
+        if on_host(self.device) or config.compile_farm or excluded:
             return
         with self._runtime.lock:
             pool = self._runtime.compile_pool(config, self.device)
@@ -157,9 +159,9 @@ class DeviceContext:
             return
         self._is_examined = True
         scarce = self._config.bench_farm or why_scarce(self.device)
-        obstacle = self.bench().obstacle() if scarce else ""
-        if obstacle:
-            self.pipeline.leave(f"{scarce}: {obstacle}")
+        reason = self.bench().why_not_available() if scarce else None
+        if reason is not None:
+            self.pipeline.leave(f"{scarce}: {reason}")
 
     def end(self, task: Task, error: str) -> None:
         """End a task, whether it was submitted or not."""
@@ -212,7 +214,7 @@ class DeviceContext:
         decision = {"decision": verdict.winner, "reason": verdict.reason} if verdict else {}
         self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended, problem=problem, **decision)
         Journal(COUNTERS, self.trace).count(task, wall_s=(ended - started) / 1e9)
-        if not in_time and task.error != self.pipeline.absence:  # which has been said once
+        if not in_time and task.error != self.pipeline.absence:  # which has been logged once
             logger.warning(
                 "inductor-plugin: %s was not tuned (%s); the library kernel is used",
                 problem,

@@ -126,7 +126,7 @@ class Selection:
         return ticket
 
     def settle(self, ticket: TuningTicket) -> None:
-        """Plan a ticket with what the remote has said, or without it where that takes too long.
+        """Plan a ticket with what the remote has answered, or without it where that takes too long.
 
         What comes later is used until the problem's finals begin.
         """

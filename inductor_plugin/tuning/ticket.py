@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from inductor_plugin.cache import Decision, Measured, Record, Store
 from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.config import Config
+from inductor_plugin.config.backends import backends_of, why_not_listed
 from inductor_plugin.cost.host import PYTHON_FIELD, host_ms
 from inductor_plugin.errors import warn_once
 from inductor_plugin.ops.native import source
@@ -114,8 +115,8 @@ def unwanted_libraries(problem: Problem, config: Config) -> bool:
     """Return True if the user chose backends for matrix products without the library's."""
     # For a product with its epilogue, the "library" is two kernels instead of one.
     exempt = problem.op in DIRECTIONS or problem.epilogue
-    backends = config.gemm_backends
-    return bool(backends) and "ATEN" not in backends.split(",") and not exempt
+    backends = backends_of(config.gemm_backends)
+    return not exempt and why_not_listed("gemm_backends", backends, "ATEN") is not None
 
 
 def looked_up(ticket: TuningTicket, unseen: Sequence[CandidateOffer], policy: str) -> str:

@@ -80,8 +80,8 @@ class BenchWorker:
         """Start the process in the background: importing torch there takes seconds."""
         threading.Thread(target=self._try_start, name="prewarm", daemon=True).start()
 
-    def obstacle(self) -> str:
-        """Return why no worker can be started on the device, twice in a row; empty if one runs."""
+    def why_not_available(self) -> str | None:
+        """Return why no worker can be started on the device, twice in a row; None if one runs."""
         return self._why_not_started() and self._why_not_started()
 
     def screen(self, job: ScreenJob) -> Outcome:
@@ -172,12 +172,12 @@ class BenchWorker:
         if reason := self._why_not_started():
             _LOG.debug("no head start: %s", reason)  # the first job tries again, and reports it
 
-    def _why_not_started(self) -> str:
+    def _why_not_started(self) -> str | None:
         try:
             self._process.start()
         except WorkerError as error:
             return one_line(str(error))
-        return ""
+        return None
 
     def _after(self, status: Status) -> None:
         """Replace a worker whose memory or device context can no longer be trusted."""

@@ -107,7 +107,7 @@ def _use_flash_implementation(name: str) -> None:
 
 
 def _workspace(library: str) -> tuple[Callable[[], object], Callable[[Any], object]]:
-    """Return what reads and what sets the bytes of a library's workspace; 0 for those it has where nobody has set them.
+    """Return what reads and what sets the bytes of a library's workspace; 0 for the default, which is used where none are set.
 
     Those depend on the GPU and on environment variables, which a worker has, too.
     """
@@ -117,7 +117,7 @@ def _workspace(library: str) -> tuple[Callable[[], object], Callable[[Any], obje
 
     @functools.cache
     def default() -> int:
-        """Return the bytes where nobody has set them: torch says so only after a reset, which is taken back, once a process."""
+        """Return the default: torch reports it only after a reset, which is taken back, once a process."""
         now = int(read())
         reset()
         try:

@@ -27,7 +27,7 @@ def timer_for(device: str) -> Timer:
     """Return the timer of a device, ``cpu`` or ``cuda:0`` ...; the same object for each call.
 
     Raises:
-        DeviceError: Nobody describes the device.
+        DeviceError: The device is not described.
     """
     if device not in _TIMERS:
         _TIMERS[device] = known(device).timer(device)

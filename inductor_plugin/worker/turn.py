@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from inductor_plugin.cache.guard import reason_to_refuse
+from inductor_plugin.cache.guard import why_not_trusted
 from inductor_plugin.cache.lock import HeldLock, LockTable
 from inductor_plugin.errors import CacheError
 
@@ -50,7 +50,7 @@ _taken_over_ns: dict[str, int] = {}
 
 @dataclass(frozen=True)
 class Turn:
-    """A GPU that this process holds, or was to hold; true while nobody else has measured there since it began.
+    """A GPU that this process holds, or was to hold; true while no other process has measured there since it began.
 
     Attributes:
         alone: False if another process holds the GPU.
@@ -181,7 +181,7 @@ def _acquired(
 
 
 def _is_own(alive: Path) -> bool:
-    """Return True if nobody has shown life there since this process did."""
+    """Return True if no other process has shown life there since this one did."""
     with suppress(OSError):
         return alive.stat().st_mtime_ns == _shown_ns.get(alive)
     return False
@@ -249,7 +249,7 @@ def folder_in(parent: Path) -> Path | None:
             return None
     status = folder.lstat()
     is_folder = stat.S_ISDIR(status.st_mode)
-    refusal = reason_to_refuse(folder, above=False) if is_folder else "it is no folder"
+    refusal = why_not_trusted(folder, above=False) if is_folder else "it is no folder"
     if refusal is not None:
         logger.warning(
             "inductor-plugin: GPUs are not locked while kernels are measured: %s", refusal

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass.config import BITS, Arch, GemmConfig, LaunchOptions, Schedule
-from inductor_plugin.templates.cutlass.limits import SM80_SHARED_BYTES, unbuildable
+from inductor_plugin.templates.cutlass.limits import SM80_SHARED_BYTES, why_not_buildable
 from inductor_plugin.templates.cutlass.problem import GemmFacts
 
 LIMIT = 16
@@ -121,10 +121,10 @@ def choices(facts: GemmFacts, arch: str, limit: int = LIMIT) -> tuple[Choice, ..
         offered = [
             choice for shape in _shapes(kernels) for choice in _variants(facts, kernels, shape)
         ]
-        fitting = [choice for choice in offered if unbuildable(choice.config) is None]
+        fitting = [choice for choice in offered if why_not_buildable(choice.config) is None]
         if fitting:
             return tuple(sorted(fitting, key=lambda choice: _cost(facts, choice))[:limit])
-        reasons.extend(filter(None, (unbuildable(choice.config) for choice in offered[:1])))
+        reasons.extend(filter(None, (why_not_buildable(choice.config) for choice in offered[:1])))
     return "; ".join(dict.fromkeys(reasons))
 
 

@@ -14,7 +14,7 @@ from inductor_plugin.problem.epilogue import Access, Epilogue, Step, pattern_of
 from inductor_plugin.templates.cutlass.choices import ALL, Choice, choices, family
 from inductor_plugin.templates.cutlass.config import BITS, Element, GemmConfig, full_alignment
 from inductor_plugin.templates.cutlass.evt import Evt, evt_of
-from inductor_plugin.templates.cutlass.limits import unbuildable
+from inductor_plugin.templates.cutlass.limits import why_not_buildable
 from inductor_plugin.templates.cutlass.order import order
 from inductor_plugin.templates.cutlass.problem import GemmFacts, facts_of
 
@@ -109,10 +109,10 @@ def fused(problem: Problem, epilogue: Epilogue) -> tuple[GemmFacts, tuple[Choice
     if isinstance(offered, str):
         return offered
     configured = list(_configured(offered, evt))
-    fitting = [choice for choice in configured if unbuildable(choice.config) is None]
+    fitting = [choice for choice in configured if why_not_buildable(choice.config) is None]
     if fitting:
         return facts, order(problem.target, facts, fitting, limit=LIMIT)
-    reasons = dict.fromkeys(unbuildable(choice.config) or "" for choice in configured)
+    reasons = dict.fromkeys(why_not_buildable(choice.config) or "" for choice in configured)
     return "; ".join(list(reasons)[:2]) or "no kernel of another schedule fuses"
 
 

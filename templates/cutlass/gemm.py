@@ -21,7 +21,7 @@ from inductor_plugin.templates.cutlass.groups import (
 )
 from inductor_plugin.templates.cutlass.order import order
 from inductor_plugin.templates.cutlass.problem import CONTRACT, OPS, GemmFacts, facts_of
-from inductor_plugin.templates.cutlass.source import generator_reason, interface, source
+from inductor_plugin.templates.cutlass.source import interface, source, why_not_generated
 
 RASTERS = ("heuristic", "along_m", "along_n")
 """Names by their numbers in ``source/call.h``."""
@@ -30,7 +30,7 @@ RASTERS = ("heuristic", "along_m", "along_n")
 class CutlassGemm:
     """CUTLASS kernels for plain, batched, int8, scaled and grouped matrix products.
 
-    If no kernel can be generated (`generator_reason`), candidates have no text: their names and targets
+    If no kernel can be generated (`why_not_generated`), candidates have no text: their names and targets
     still identify kernels built on another machine.
     """
 
@@ -135,4 +135,4 @@ def _device_arch(config: GemmConfig, problem: Problem) -> str:
 
 @lru_cache(maxsize=1024)
 def _text(config: GemmConfig) -> str:
-    return "" if generator_reason() else source(config)
+    return "" if why_not_generated() else source(config)

@@ -54,7 +54,7 @@ _SM80_NARROW_SPILLS = "272 to 364"
 """The same of an sm_80 tile of 128x128 with rows of 128 bytes of K in two stages, depending on the orders."""
 
 
-def unbuildable(config: GemmConfig) -> str | None:
+def why_not_buildable(config: GemmConfig) -> str | None:
     """Return why a configuration has no kernel, or None if it has one."""
     rules = (
         _schedule,

@@ -19,7 +19,7 @@ from inductor_plugin.kernels.nvcc import CUTLASS_MAJOR, INCLUDE, INSTALL_CUTLASS
 from inductor_plugin.templates.cutlass.config import BITS, GemmConfig
 from inductor_plugin.templates.cutlass.epilogue import ELEMENT_TYPES, CppEpilogue, epilogue
 from inductor_plugin.templates.cutlass.evt_source import checks, evt_epilogue
-from inductor_plugin.templates.cutlass.limits import SM80_WARPS, unbuildable
+from inductor_plugin.templates.cutlass.limits import SM80_WARPS, why_not_buildable
 from inductor_plugin.templates.cutlass.source_folder import KEPT, digest_of, filled
 from inductor_plugin.version import installed_version
 
@@ -76,7 +76,7 @@ class _EmittedFunctor:
 
 
 @functools.cache
-def generator_reason() -> str | None:
+def why_not_generated() -> str | None:
     """Return why no kernel can be generated here, or None if kernels can.
 
     The first call takes 40 ms to import cutlass_library; the result is cached.
@@ -102,10 +102,10 @@ def source(config: GemmConfig) -> str:
     """Return the translation unit of a kernel; its C function is called ``config.name``.
 
     Raises:
-        ValueError: The configuration has no kernel; see `unbuildable`.
+        ValueError: The configuration has no kernel; see `why_not_buildable`.
         ImportError: cutlass_library, part of the wheel nvidia-cutlass, is missing.
     """
-    if reason := unbuildable(config):
+    if reason := why_not_buildable(config):
         raise ValueError(f"{config.name} cannot be built: {reason}")
     old = config.arch == "sm_80"
     includes = _INCLUDES_2X if old else _INCLUDES_3X

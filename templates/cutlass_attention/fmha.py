@@ -15,8 +15,8 @@ from inductor_plugin.templates.cutlass_attention.problem import facts_of, kernel
 from inductor_plugin.templates.cutlass_attention.source import (
     installed,
     interface,
-    misfit_reason,
     source,
+    why_not_usable,
 )
 
 _ELEMENTS: dict[str, Element] = {"float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3"}
@@ -65,13 +65,13 @@ class CutlassFmha:
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
         attention = facts_of(problem)
-        return attention if isinstance(attention, str) else misfit_reason()
+        return attention if isinstance(attention, str) else why_not_usable()
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the kernels to try, the most promising first."""
         attention = facts_of(problem)
         target = problem.target
-        if isinstance(attention, str) or target is None or misfit_reason():
+        if isinstance(attention, str) or target is None or why_not_usable():
             return ()
         return [_candidate(attention, target, config) for config in configs(attention, target)]
 

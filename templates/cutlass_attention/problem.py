@@ -30,7 +30,7 @@ _MAX_STRIDE = 2**31 - 1
 _ELEMENTS = ("float16", "bfloat16")
 
 
-def reject(problem: Problem, attention: Attention) -> str | None:
+def why_not(problem: Problem, attention: Attention) -> str | None:
     """Return why no CUTLASS kernel can run an attention, or None if one can."""
     return (
         _unsupported(attention)
@@ -51,7 +51,7 @@ def facts_of(problem: Problem) -> Attention | str:
         attention = attention_of(problem)
     except ValueError as error:
         return str(error)
-    return reject(problem, attention) or attention
+    return why_not(problem, attention) or attention
 
 
 def kernel_dim(attention: Attention) -> int:

@@ -66,7 +66,7 @@ def interface() -> str:
 
 
 @functools.cache
-def misfit_reason() -> str | None:
+def why_not_usable() -> str | None:
     """Return why the installed wheel's example cannot be used; None if it can, or if no wheel is installed.
 
     Without the wheel, kernels of packs can still run.

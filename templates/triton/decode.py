@@ -27,7 +27,7 @@ class TritonDecode(ProductTemplate):
 
     name = "triton_decode"
 
-    def refusal(self, product: Product, problem: Problem) -> str | None:  # noqa: ARG002
+    def why_not(self, product: Product, problem: Problem) -> str | None:  # noqa: ARG002
         """Return why no kernel is offered for a product, or None."""
         if product.m > MAX_ROWS:
             return f"it is for at most {MAX_ROWS} rows, this has {product.m}"

@@ -94,7 +94,7 @@ class TritonFp8(TileTemplate[Scaled]):
         """Return the product of a problem, or why there is none for these kernels."""
         return scaled_of(problem)
 
-    def refusal(self, product: Scaled, problem: Problem) -> str | None:  # noqa: ARG002
+    def why_not(self, product: Scaled, problem: Problem) -> str | None:  # noqa: ARG002
         """Return why no kernel is offered for a product, or None."""
         return too_old(problem, TMA_CAPABILITY)
 

@@ -54,7 +54,7 @@ class TritonPersistentTma(ProductTemplate):
     name = "triton_persistent_tma"
     contracts = TMA_CONTRACT
 
-    def refusal(self, product: Product, problem: Problem) -> str | None:
+    def why_not(self, product: Product, problem: Problem) -> str | None:
         """Return why no kernel is offered for a product, or None."""
         if min(product.m, product.n) < SMALLEST or product.k < SHORTEST_K:
             shape = f"{product.m}x{product.n}x{product.k}"

@@ -28,7 +28,7 @@ class TritonSplitK(ProductTemplate):
 
     name = "triton_split_k"
 
-    def refusal(self, product: Product, problem: Problem) -> str | None:
+    def why_not(self, product: Product, problem: Problem) -> str | None:
         """Return why no kernel is offered for a product, or None."""
         if product.dynamic & {"b", "m", "n"}:
             return (

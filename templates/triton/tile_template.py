@@ -34,7 +34,7 @@ class TileTemplate(ABC, Generic[AnyProduct]):
     def read(self, problem: Problem) -> AnyProduct | str:
         """Return the product of a problem, or why there is none for these kernels."""
 
-    def refusal(self, product: AnyProduct, problem: Problem) -> str | None:  # noqa: ARG002
+    def why_not(self, product: AnyProduct, problem: Problem) -> str | None:  # noqa: ARG002
         """Return why no kernel is offered for a product, or None."""
         return None
 
@@ -49,7 +49,7 @@ class TileTemplate(ABC, Generic[AnyProduct]):
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
         product = self.read(problem)
-        return product if isinstance(product, str) else self.refusal(product, problem)
+        return product if isinstance(product, str) else self.why_not(product, problem)
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the kernels to try, the most promising first."""

@@ -266,7 +266,9 @@ def test_the_library_of_call_sites_comes_with_cutlass_kernels(
         monkeypatch.setattr(
             native, "_build", lambda store, _: store.put_kernel(sites.key(), {"kernel.so": b"so"})
         )
-    monkeypatch.setattr(native, "obstacle", lambda: None if compiler else "there is no compiler")
+    monkeypatch.setattr(
+        native, "why_not_compiled", lambda: None if compiler else "there is no compiler"
+    )
     finished = run(request_, quiet)
     assert (sites.key().digest in finished.pack.kernels) is compiler
     assert finished.count("sites") == compiler
@@ -288,7 +290,9 @@ def test_nothing_is_compiled_into_a_cache_that_cannot_keep_it(
         run(request_, quiet)
 
 
-def test_a_library_that_is_none_is_found_when_the_pack_is_read_back_and_replaces_no_file(tmp_path: Path) -> None:
+def test_a_library_that_is_none_is_found_when_the_pack_is_read_back_and_replaces_no_file(
+    tmp_path: Path,
+) -> None:
     store = open_store(tmp_path / "cache")
     files: dict[str, Path | bytes] = {"kernel.so": b"no library", "source.cu": b"int f();"}
     kernel = store.put_kernel(kernel_key(), files)

@@ -24,7 +24,7 @@ from inductor_plugin.attention.blockwise import ScoreParams
 from inductor_plugin.attention.flash import (
     flash_backward,
     flash_forward,
-    flash_refusal,
+    why_not_flash,
     widened,
 )
 from inductor_plugin.problem.attention import Mask
@@ -301,7 +301,7 @@ def test_flash_attention_is_refused_what_it_cannot_express():
         (square, top_left),
         (longer, bottom_right),
     ):
-        assert flash_refusal(name, rule, (9, 0)) is None
+        assert why_not_flash(name, rule, (9, 0)) is None
     refused = {
         "compute capability 8.0, this device has 7.5": (square, plain, (7, 5)),
         "not torch.float32": (
@@ -316,7 +316,7 @@ def test_flash_attention_is_refused_what_it_cannot_express():
         "top-left": (longer, top_left, (9, 0)),
     }
     for reason, (name, rule, capability) in refused.items():
-        assert reason in str(flash_refusal(name, rule, capability))
+        assert reason in str(why_not_flash(name, rule, capability))
 
 
 def test_flash_attention_reads_operands_of_8_bits_in_bfloat16():
@@ -331,7 +331,7 @@ def test_flash_attention_reads_operands_of_8_bits_in_bfloat16():
         assert widened(half) is half
     assert {tensor.dtype for tensor in (wide.q, wide.k, wide.v)} == {torch.bfloat16}
     assert wide.max_seqlen_q == 3
-    assert flash_refusal(wide, ScoreParams(Mask(), 1.0), (9, 0)) is None
+    assert why_not_flash(wide, ScoreParams(Mask(), 1.0), (9, 0)) is None
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
@@ -376,8 +376,8 @@ def test_flash_attention_gets_dense_cu_seqlens(monkeypatch: pytest.MonkeyPatch) 
         flash_forward(arguments, rule)
     with pytest.raises(Taken) as backward:
         flash_backward(q, arguments, q, lse, rule)
-    for given in (forward.value.args[3:5], backward.value.args[6:8]):
-        for ends in given:
+    for boundaries in (forward.value.args[3:5], backward.value.args[6:8]):
+        for ends in boundaries:
             assert ends.stride() == (1,)
             assert ends.tolist() == [0, 10, 32]
 

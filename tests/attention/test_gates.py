@@ -21,7 +21,7 @@ def refused(
     name: str, attention: Attention = PLAIN, context: DispatchContext = H100, **facts: Any
 ) -> str:
     """Return why a kernel cannot compute an attention with these facts, empty if it can."""
-    return KERNELS[name].refusal(replace(attention, **facts), context) or ""
+    return KERNELS[name].why_not(replace(attention, **facts), context) or ""
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def refused(
 def test_who_can_compute_what(
     name: str, attention: Attention, setting: DispatchContext, reason: str | None
 ) -> None:
-    refusal = KERNELS[name].refusal(attention, setting)
+    refusal = KERNELS[name].why_not(attention, setting)
     assert (refusal is None) if reason is None else (reason in str(refusal)), refusal
 
 

@@ -14,11 +14,11 @@ from inductor_plugin.cache.guard import (
     OWN,
     exists,
     is_folder,
-    kernel_refusal,
     open_regular,
     read,
     read_keys,
-    reason_to_refuse,
+    why_not_trusted,
+    why_not_trusted_kernel,
 )
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cli.disk import cache as examined
@@ -49,9 +49,9 @@ def test_a_cache_that_belongs_to_root_is_accepted(
 ) -> None:
     cache_dir.mkdir(mode=0o755)
     owned_by(monkeypatch, {cache_dir.name: 0})
-    assert reason_to_refuse(cache_dir) is None
+    assert why_not_trusted(cache_dir) is None
     owned_by(monkeypatch, {cache_dir.name: 65534})
-    assert "belongs to user 65534, not to user 1000" in str(reason_to_refuse(cache_dir))
+    assert "belongs to user 65534, not to user 1000" in str(why_not_trusted(cache_dir))
 
 
 def test_a_directory_that_another_user_makes_just_before_is_refused(
@@ -105,7 +105,7 @@ def test_a_kernel_of_another_user_is_not_loaded(
 
 @pytest.mark.parametrize("path", ["/", "/tmp", "/dev/null", "/dev"])
 def test_no_mode_of_the_systems_folders_is_to_be_changed(path: str) -> None:
-    refusal = reason_to_refuse(Path(path))
+    refusal = why_not_trusted(Path(path))
     assert "chmod" not in str(refusal)
     if path in ("/", "/tmp"):
         assert refusal is not None
@@ -137,7 +137,7 @@ def test_a_folder_above_in_which_everyone_may_rename_is_refused_and_nothing_is_m
     (tmp_path / "a b").chmod(mode)  # an existing one is refused, too
     with pytest.raises(CacheRefusedError, match="everyone may rename"):
         open_store(path, read_only=True)
-    assert reason_to_refuse(path, above=False) is None
+    assert why_not_trusted(path, above=False) is None
 
 
 @pytest.mark.parametrize("mode", [0o1777, 0o775, 0o2770, 0o755])
@@ -148,7 +148,7 @@ def test_usual_folders_above_are_accepted(
     path = below(tmp_path / "above", mode)
     assert open_store(path).degraded is None
     owned_by(monkeypatch, {"above": 65534})
-    assert reason_to_refuse(path) is None
+    assert why_not_trusted(path) is None
 
 
 def test_a_volume_of_a_container_is_accepted(
@@ -156,7 +156,7 @@ def test_a_volume_of_a_container_is_accepted(
 ) -> None:
     """Kubernetes mounts an emptyDir with mode 0777, of root: who is not root can change neither."""
     path = below(tmp_path / "volume", 0o777)
-    assert reason_to_refuse(path) is not None
+    assert why_not_trusted(path) is not None
 
     def is_mount(folder: Path) -> bool:
         return folder == tmp_path / "volume"
@@ -170,13 +170,13 @@ def test_the_advice_on_a_folder_of_others_is_for_its_owner(
 ) -> None:
     path = below(tmp_path / "above", 0o777)
     owned_by(monkeypatch, {"above": 0})
-    assert str(reason_to_refuse(path)).endswith("ask its owner for chmod +t")
+    assert str(why_not_trusted(path)).endswith("ask its owner for chmod +t")
 
 
 def test_the_folders_above_what_a_link_leads_to_count_too(tmp_path: Path) -> None:
     path = below(tmp_path / "open", 0o777)
     (tmp_path / "link").symlink_to(path.parent)
-    assert "everyone may rename" in str(reason_to_refuse(tmp_path / "link" / "cache"))
+    assert "everyone may rename" in str(why_not_trusted(tmp_path / "link" / "cache"))
 
 
 @pytest.mark.parametrize("is_relative", [True, False])
@@ -189,26 +189,26 @@ def test_the_folders_of_links_between_count_too(*, is_relative: bool, tmp_path: 
     (real / "keys").chmod(0o600)
     (between / "mid").symlink_to("../real" if is_relative else real)
     (tmp_path / "link").symlink_to("open/mid" if is_relative else between / "mid")
-    assert reason_to_refuse(tmp_path / "link") is None
+    assert why_not_trusted(tmp_path / "link") is None
     assert read_keys(tmp_path / "link" / "keys", 100).refusal is None
     between.chmod(0o777)
     for refusal in (
-        reason_to_refuse(tmp_path / "link"),
-        reason_to_refuse(tmp_path / "link" / "deeper" / "cache"),
+        why_not_trusted(tmp_path / "link"),
+        why_not_trusted(tmp_path / "link" / "deeper" / "cache"),
         read_keys(tmp_path / "link" / "keys", 100).refusal,
     ):
         assert f"everyone may rename what is in {between} " in str(refusal)
     for name in ("kernels", "records"):
         (tmp_path / "cache" / name).symlink_to(tmp_path / "link")
-        assert str(between) in str(reason_to_refuse(tmp_path / "cache"))
+        assert str(between) in str(why_not_trusted(tmp_path / "cache"))
         (tmp_path / "cache" / name).unlink()
-    assert reason_to_refuse(tmp_path / "cache") is None
+    assert why_not_trusted(tmp_path / "cache") is None
 
 
 def test_a_link_to_itself_is_no_way(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises((OSError, RuntimeError)):
-        reason_to_refuse(tmp_path / "loop")
+        why_not_trusted(tmp_path / "loop")
 
 
 @pytest.mark.parametrize("link", ["kernels", "kernels/ab", "kernels/ab/abcd", "kernels/ab/abcd/k"])
@@ -222,16 +222,16 @@ def test_modes_matter_of_what_lies_outside_a_cache_that_only_its_owner_enters(
     file.chmod(0o666)
     folder.chmod(0o777 if link != "kernels/ab/abcd/k" else 0o755)
     cache_dir.chmod(0o700)
-    assert kernel_refusal(cache_dir, folder, ["k"]) is None
+    assert why_not_trusted_kernel(cache_dir, folder, ["k"]) is None
     outside.parent.mkdir(mode=0o755)
     (cache_dir / link).rename(outside)
     (cache_dir / link).symlink_to(outside)
-    assert "may be written by everyone" in str(kernel_refusal(cache_dir, folder, ["k"]))
+    assert "may be written by everyone" in str(why_not_trusted_kernel(cache_dir, folder, ["k"]))
     for path in (folder, file):
         path.chmod(0o755)
-    assert kernel_refusal(cache_dir, folder, ["k"]) is None
+    assert why_not_trusted_kernel(cache_dir, folder, ["k"]) is None
     outside.parent.chmod(0o777)
-    assert "everyone may rename" in str(kernel_refusal(cache_dir, folder, ["k"]))
+    assert "everyone may rename" in str(why_not_trusted_kernel(cache_dir, folder, ["k"]))
 
 
 def test_modes_do_not_matter_of_what_a_link_leads_to_within_a_closed_cache(
@@ -243,7 +243,7 @@ def test_modes_do_not_matter_of_what_a_link_leads_to_within_a_closed_cache(
     folder.symlink_to(cache_dir / "moved")
     (cache_dir / "moved").chmod(0o777)
     cache_dir.chmod(0o700)
-    assert kernel_refusal(cache_dir, folder, []) is None
+    assert why_not_trusted_kernel(cache_dir, folder, []) is None
 
 
 def test_keys_are_those_of_the_file_that_was_read(
@@ -281,7 +281,7 @@ def test_folders_of_others_beside_the_caches_own_do_not_matter(cache_dir: Path) 
     open_store(cache_dir)
     (cache_dir / "shared").mkdir()
     (cache_dir / "shared").chmod(0o777)
-    assert reason_to_refuse(cache_dir) is None
+    assert why_not_trusted(cache_dir) is None
 
 
 def test_every_folder_of_a_cache_that_is_read_is_looked_at(cache_dir: Path) -> None:
@@ -296,14 +296,14 @@ def test_every_folder_of_a_cache_that_is_read_is_looked_at(cache_dir: Path) -> N
     assert of_layout - {"damaged"} == set(OWN)
     (cache_dir / "graphs").mkdir(exist_ok=True)
     (cache_dir / "graphs").chmod(0o777)
-    assert "graphs may be written by everyone" in str(reason_to_refuse(cache_dir))
+    assert "graphs may be written by everyone" in str(why_not_trusted(cache_dir))
 
 
 def test_a_path_with_blanks_is_quoted_in_the_advice(tmp_path: Path) -> None:
     folder = tmp_path / "a b; c"
     folder.mkdir()
     folder.chmod(0o777)
-    assert str(reason_to_refuse(folder)).endswith(f"run: chmod go-w '{folder}'")
+    assert str(why_not_trusted(folder)).endswith(f"run: chmod go-w '{folder}'")
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path):
@@ -373,7 +373,7 @@ def test_in_a_cache_that_only_its_owner_enters_modes_below_do_not_matter(
     for open_folder in (folder, folder.parent):
         open_folder.chmod(0o755)
     cache_dir.chmod(root_mode)
-    assert (kernel_refusal(cache_dir, folder, ["kernel.so"]) is None) is trusted
+    assert (why_not_trusted_kernel(cache_dir, folder, ["kernel.so"]) is None) is trusted
 
 
 def test_who_may_not_change_what_is_refused_is_advised_to_name_another(
@@ -383,13 +383,13 @@ def test_who_may_not_change_what_is_refused_is_advised_to_name_another(
     shared, file = tmp_path / "shared", tmp_path / "keys"
     shared.mkdir()
     shared.chmod(0o1777)
-    assert str(reason_to_refuse(shared)).endswith("; choose another cache directory")
+    assert str(why_not_trusted(shared)).endswith("; choose another cache directory")
     cache_dir.mkdir()
     file.write_text("")
     for path in (cache_dir, file):
         give_away(path, monkeypatch)
     for refusal, content, remedy in (
-        (reason_to_refuse(cache_dir), "kernels", "choose another cache directory"),
+        (why_not_trusted(cache_dir), "kernels", "choose another cache directory"),
         (read_keys(file, 100).refusal, "keys", "name another file"),
     ):
         assert refusal is not None

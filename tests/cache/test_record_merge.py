@@ -314,13 +314,13 @@ def test_the_first_and_the_last_writing_count_whatever_is_kept(op: str) -> None:
 @pytest.mark.parametrize("op", ["mm", GRAPH])
 def test_what_two_say_of_one_time_is_the_same_in_any_order(op: str) -> None:
     """Each machine has to keep the same, whichever it has met first."""
-    one = record(measured("a", 1.0), op=op, decision=decision("a"), extra={"x": 2, "y": 1})
-    two = record(measured("a", 2.0), op=op, decision=decision("b"), extra={"x": 1, "z": 1})
+    left = record(measured("a", 1.0), op=op, decision=decision("a"), extra={"x": 2, "y": 1})
+    right = record(measured("a", 2.0), op=op, decision=decision("b"), extra={"x": 1, "z": 1})
     for join in (merge, combine):
-        both = join(one, two)
-        assert both == join(two, one)
+        both = join(left, right)
+        assert both == join(right, left)
         assert both.extra == {"x": 2, "y": 1, "z": 1}
-        assert both.candidates["a"] in (one.candidates["a"], two.candidates["a"])
+        assert both.candidates["a"] in (left.candidates["a"], right.candidates["a"])
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_a_cutlass_that_cannot_be_used_is_broken(monkeypatch: pytest.MonkeyPatch
     def good_headers() -> tuple[str, tuple[str, ...]]:
         return "4.2.0", ("/include",)
 
-    monkeypatch.setattr(doctor, "generator_reason", reason)
+    monkeypatch.setattr(doctor, "why_not_generated", reason)
     monkeypatch.setattr("inductor_plugin.kernels.nvcc.cutlass_headers", headers)
     finding = doctor.cutlass()
     assert (finding.state, finding.remedy) == ("broken", "pip install it")
@@ -108,7 +108,7 @@ def test_a_cutlass_that_cannot_be_used_is_broken(monkeypatch: pytest.MonkeyPatch
     finding = doctor.cutlass()
     assert finding.state == "broken"
     assert "it cannot be imported" in finding.detail
-    monkeypatch.setattr(doctor, "generator_reason", lambda: None)
+    monkeypatch.setattr(doctor, "why_not_generated", lambda: None)
     assert (doctor.cutlass().state, doctor.cutlass().remedy) == ("ok", "")
 
 
@@ -125,8 +125,8 @@ def test_kernels_are_generated_without_numpy(repository: Path):
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
     script = (
         "import sys; sys.modules['numpy'] = None\n"
-        "from inductor_plugin.templates.cutlass.source import generator_reason\n"
-        "print(generator_reason())"
+        "from inductor_plugin.templates.cutlass.source import why_not_generated\n"
+        "print(why_not_generated())"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=repository, capture_output=True, text=True, check=True

@@ -126,10 +126,10 @@ def test_tiles_that_a_swizzle_adds_are_computed_and_loaded():
 def test_a_swizzle_that_adds_half_as_many_tiles_costs_their_time():
     tile = TileConfig(128, 128, 64, warps=8, cluster=(2, 1), scheduler="sm90")
     odd, even = GemmShape(17 * 128, 63 * 128, 4096), GemmShape(32 * 128, 64 * 128, 4096)
-    one, eight = replace(tile, group=1), replace(tile, group=8)
+    single, grouped = replace(tile, group=1), replace(tile, group=8)
     # 18 x 63 tiles in 9 waves against 32 x 64 in 16.
-    assert seconds(odd, eight) > 1.5 * seconds(odd, one)
-    assert seconds(even, eight) <= seconds(even, one)
+    assert seconds(odd, grouped) > 1.5 * seconds(odd, single)
+    assert seconds(even, grouped) <= seconds(even, single)
 
 
 def test_few_rows_of_many_columns_are_read_once_by_a_scheduler_that_chooses_the_direction():

@@ -198,8 +198,8 @@ def test_a_pack_writes_no_header_into_its_wheel(
         ("\x1b[2J", "x86_64", 2),
     ):
         pack = Pack(target, "sm_90a", 1.0, {"machine": machine}, ("m:f",), ("p",), (digest,))
-        note = {f"packs/{pack.name}.json": dump_pack(pack)}
-        file = archives.write(tmp_path / "x.pack", {**members, **note})
+        packs = {f"packs/{pack.name}.json": dump_pack(pack)}
+        file = archives.write(tmp_path / "x.pack", {**members, **packs})
         assert main(["wheel", str(file), "--out", str(tmp_path)]) == status, target
         assert "\x1b" not in capsys.readouterr().err
     (wheel,) = tmp_path.glob("*.whl")

@@ -130,7 +130,7 @@ def test_a_torch_without_the_hooks_is_left_to_stock_inductor_with_one_warning(
     from inductor_plugin.inductor.facts import compat
 
     activation._step_aside.cache_clear()
-    monkeypatch.setattr(compat, "unsupported", lambda: "torch 9.9 lacks everything")
+    monkeypatch.setattr(compat, "why_not_supported", lambda: "torch 9.9 lacks everything")
     a, b = torch.randn(19, 19), torch.randn(19, 19)
     spent = Spent()
     with offered("good"):

@@ -67,7 +67,7 @@ def test_no_worker_is_started_for_a_device_that_nobody_describes_rightly(
     with described(name="xpu", facts=facts):
         warmup.warm_up(config, product())
         warmup.warm_up(config, product())
-        assert lookup.why_unknown("xpu:0").startswith("device 'xpu' (registered as ")
+        assert str(lookup.why_not_tuned("xpu:0")).startswith("device 'xpu' (registered as ")
     assert asked == ["xpu:0"]
 
 

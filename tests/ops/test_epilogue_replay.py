@@ -39,11 +39,11 @@ def operand(shape: Shape) -> Facts:
 
 
 def function(
-    note: dict[str, str], operands: list[Facts], wide: torch.dtype | None = None
+    lines: dict[str, str], operands: list[Facts], wide: torch.dtype | None = None
 ) -> Callable[..., Any]:
     """Return a product with an epilogue, without what else reads the product."""
-    after = replay(note, operands)
-    written = len(load(note).epilogue.writes)
+    after = replay(lines, operands)
+    written = len(load(lines).epilogue.writes)
     return lambda a, b, *rest: after(torch.mm(a, b), *rest, wide=wide)[:written]
 
 
@@ -57,34 +57,34 @@ def noted(name: str, dtype: torch.dtype) -> tuple[dict[str, str], list[Facts], l
     # The operands of a problem are in the order in which the epilogue reads them.
     read = dict.fromkeys(access.buffer for access in epilogue.reads)
     order = [*shapes[:2], *(shapes[inputs.index(buffer)] for buffer in read)]
-    note = dump(epilogue, [(M, N)] * len(epilogue.writes))
-    return note, [operand(shape) for shape in order[2:]], order
+    lines = dump(epilogue, [(M, N)] * len(epilogue.writes))
+    return lines, [operand(shape) for shape in order[2:]], order
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ALL)
 def test_a_replayed_epilogue_becomes_the_same_epilogue_again(name: str, dtype: torch.dtype) -> None:
-    note, own, shapes = noted(name, dtype)
-    again, _ = lowered(function(note, own), shapes, ALL[name].readers)
-    recorded = load(note).epilogue
+    lines, own, shapes = noted(name, dtype)
+    again, _ = lowered(function(lines, own), shapes, ALL[name].readers)
+    recorded = load(lines).epilogue
     assert again.steps == recorded.steps
     assert again.signature == recorded.signature
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_it_computes_what_the_epilogue_does(name: str) -> None:
-    note, own, shapes = noted(name, torch.float32)
-    epilogue = load(note).epilogue
+    lines, own, shapes = noted(name, torch.float32)
+    epilogue = load(lines).epilogue
     torch.manual_seed(5)
     a, b = torch.randn(M, K) / 8, torch.randn(K, N)
     operands = [torch.randn(shape.size).abs() + 0.5 for shape in shapes[2:]]
     wanted = evaluate(epilogue, a @ b, operands)
-    results = function(note, own)(a, b, *operands)
+    results = function(lines, own)(a, b, *operands)
     assert [result.dtype for result in results] == [result.dtype for result in wanted]
     for result, expected in zip(results, wanted, strict=True):
         torch.testing.assert_close(result.float(), expected.float(), rtol=1e-5, atol=1e-6)
     wide = [tensor.double() for tensor in (a, b, *operands)]
-    for result, expected in zip(function(note, own, torch.float64)(*wide), wanted, strict=True):
+    for result, expected in zip(function(lines, own, torch.float64)(*wide), wanted, strict=True):
         assert result.dtype == torch.float64
         off = (result - expected.double()).abs()
         # What is rounded to whole numbers, or to a few bits, may fall on either side.
@@ -95,9 +95,9 @@ def test_it_computes_what_the_epilogue_does(name: str) -> None:
 
 
 def test_exact_results_are_not_rounded_on_the_way() -> None:
-    note, own, shapes = noted("gelu", torch.bfloat16)
+    lines, own, shapes = noted("gelu", torch.bfloat16)
     operands = [torch.randn(shape.size, dtype=torch.float64) for shape in shapes]
-    (exact,) = function(note, own, torch.float64)(*operands)
+    (exact,) = function(lines, own, torch.float64)(*operands)
     assert exact.dtype == torch.float64
     assert not torch.equal(exact, exact.bfloat16().double())
 
@@ -134,12 +134,12 @@ def test_numbers_stand_where_a_call_takes_none() -> None:
         ("lt", (1, 0)),
     ):
         epilogue = chain(Step("constant", (), 0.5), Step(op, values))
-        note = dump(epilogue, [(M, N)])
+        lines = dump(epilogue, [(M, N)])
         a, b = torch.randn(M, K), torch.randn(K, N)
-        (result,) = function(note, [])(a, b)
+        (result,) = function(lines, [])(a, b)
         (wanted,) = evaluate(epilogue, a @ b, [])
         torch.testing.assert_close(result, wanted)
-        again, _ = lowered(function(note, []), FACTORS)
+        again, _ = lowered(function(lines, []), FACTORS)
         done = [step for step in again.steps if step.op not in ("product", "constant", "store")]
         assert (done[0].op == op) or op in ("truediv", "lt")
 
@@ -165,10 +165,10 @@ def test_an_operand_is_read_where_the_epilogue_reads_it(
     reads = (Access("full", "float32", 48, read, offset, "operand0"),)
     write = Access("full", "float32", 48, (8, 1))
     steps = (Step("product"), Step("load", (), 0), Step("store", (1,), 0))
-    note = dump(Epilogue(PRODUCT, "float32", steps, reads, (write,)), [PRODUCT])
+    lines = dump(Epilogue(PRODUCT, "float32", steps, reads, (write,)), [PRODUCT])
     flat = torch.arange(200, dtype=torch.float32)
     own = torch.as_strided(flat, size, stride)
-    after = replay(note, [{"size": size, "stride": stride, "offset": 0}])
+    after = replay(lines, [{"size": size, "stride": stride, "offset": 0}])
     (result,) = after(torch.zeros(PRODUCT), own)
     wanted = torch.as_strided(flat, PRODUCT, read, offset)
     assert torch.equal(result.expand(PRODUCT), wanted)
@@ -185,9 +185,9 @@ def test_an_operand_is_read_where_the_epilogue_reads_it(
     ],
 )
 def test_a_result_is_stored_as_it_lies(along: tuple[int, ...], size: tuple[int, ...]) -> None:
-    note = dump(chain(size=PRODUCT, writes=(Access("full", "float32", 48, along),)), [size])
+    lines = dump(chain(size=PRODUCT, writes=(Access("full", "float32", 48, along),)), [size])
     product = torch.arange(48, dtype=torch.float32).view(PRODUCT)
-    (stored,) = replay(note, [])(product)
+    (stored,) = replay(lines, [])(product)
     assert tuple(stored.shape) == size
     # Where element [m, n] must be: at the strides along the product.
     assert torch.equal(torch.as_strided(stored, PRODUCT, along), product)
@@ -198,8 +198,8 @@ def test_a_split_result_has_the_rows_of_its_call() -> None:
     column = Access("full", "float32", 48, (1, 0), 0, "operand0")
     write = Access("full", "float32", 48, (8, 1))
     steps = (Step("product"), Step("load", (), 0), Step("add", (0, 1)), Step("store", (2,), 0))
-    note = dump(Epilogue(PRODUCT, "float32", steps, (column,), (write,)), [(2, 3, 8)])
-    after = replay(note, [{"size": (6, 1), "stride": (1, 1), "offset": 0}])
+    lines = dump(Epilogue(PRODUCT, "float32", steps, (column,), (write,)), [(2, 3, 8)])
+    after = replay(lines, [{"size": (6, 1), "stride": (1, 1), "offset": 0}])
     product, bias = torch.randn(9, 8), torch.randn(9, 1)
     (stored,) = after(product, bias)
     assert torch.equal(stored, (product + bias).view(3, 3, 8))

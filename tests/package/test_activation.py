@@ -149,7 +149,7 @@ def test_where_torch_lacks_the_hooks_inductors_options_come_back_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     activation._step_aside.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(compat, "unsupported", lambda: "torch 9.9 has no hooks")
+    monkeypatch.setattr(compat, "why_not_supported", lambda: "torch 9.9 has no hooks")
     with pytest.warns(RuntimeWarning, match="no hooks"):
         assert activation.options(tune_budget_s=1, freezing=True) == {"freezing": True}
     assert activation.options(freezing=True) == {"freezing": True}  # warned once
@@ -158,7 +158,7 @@ def test_where_torch_lacks_the_hooks_inductors_options_come_back_as_they_are(
 def test_a_bad_option_is_an_error_even_where_torch_lacks_the_hooks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(compat, "unsupported", lambda: "torch 9.9 has no hooks")
+    monkeypatch.setattr(compat, "why_not_supported", lambda: "torch 9.9 has no hooks")
     with pytest.raises(OptionError, match="policy"):
         activation.options(policy="guess")
 

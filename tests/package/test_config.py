@@ -20,6 +20,7 @@ from inductor_plugin.config import (
     set_environment,
     split,
 )
+from inductor_plugin.config.backends import backends_of, why_not_listed
 from inductor_plugin.config.value import limit_of
 from inductor_plugin.config.variables import default_variable
 from inductor_plugin.errors import OptionError
@@ -277,6 +278,14 @@ def test_a_list_of_backends_is_checked_word_by_word() -> None:
     assert Config.load({"gemm_backends": ""}).gemm_backends == ""
     with pytest.raises(OptionError, match="ATEN, TRITON, CPP"):
         Config.load({"gemm_backends": "ATEN,FOO"})
+
+
+def test_a_list_of_backends_excludes_those_that_it_does_not_name() -> None:
+    listed = backends_of(Config.load({"gemm_backends": "aten, triton"}).gemm_backends)
+    assert why_not_listed("gemm_backends", listed, "TRITON") is None
+    reason = "gemm_backends is ATEN,TRITON, without CPP"
+    assert why_not_listed("gemm_backends", listed, "CPP") == reason
+    assert why_not_listed("gemm_backends", backends_of(""), "CPP") is None
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,11 @@ MM = Problem("mm", (dense(4, 8), dense(8, 2)), dense(4, 2))
 
 
 def test_a_script_accepts_what_the_type_that_is_written_allows() -> None:
-    narrow, one = dense(32, 32, dtype="float8_e4m3fn"), dense()
+    narrow, scale = dense(32, 32, dtype="float8_e4m3fn"), dense()
     output = replace(narrow, dtype="bfloat16")
-    accepted = facts(known(Problem("scaled_mm", (narrow, narrow, one, one), output)))["TOLERANCE"]
+    accepted = facts(known(Problem("scaled_mm", (narrow, narrow, scale, scale), output)))[
+        "TOLERANCE"
+    ]
     assert 0.06 < accepted < 0.07  # 16 units of bfloat16
 
 

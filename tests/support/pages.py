@@ -40,7 +40,8 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 from inductor_plugin.cli import VERBS, main
-from inductor_plugin.config import ENABLE_VARIABLE, PREFIX, option_names
+from inductor_plugin.config import PREFIX, option_names
+from inductor_plugin.config.variables import ENABLE_VARIABLE
 from tests.support.repository import REPOSITORY
 
 DOCS = REPOSITORY / "docs"

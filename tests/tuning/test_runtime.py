@@ -224,9 +224,9 @@ class Unreachable(FakeBench):
         super().__init__()
         self.tried = 0
 
-    def obstacle(self) -> str:
+    def why_not_available(self) -> str | None:
         self.tried += 1
-        return self.reason
+        return self.reason or None
 
     def close(self) -> None: ...
 

@@ -65,14 +65,16 @@ def a_worker(request: pytest.FixtureRequest) -> Generator[Bench, None, None]:
     if request.param == "ray":
         address: str = request.getfixturevalue("measuring_cluster").address
         device = str(facts_of("cpu")["name"])
-        worker = FarmBench(SETTINGS, finder_of(f"ray:{address}", SETTINGS, device, lambda node: ""))
+        worker = FarmBench(
+            SETTINGS, finder_of(f"ray:{address}", SETTINGS, device, lambda node: None)
+        )
     worker.prewarm()
     yield worker
     worker.close()
 
 
 def test_library_kernels_and_candidates_are_measured(worker: Bench):
-    assert worker.obstacle() == ""
+    assert worker.why_not_available() is None
     outcome = worker.screen(job(LIBRARY))
     assert (outcome.status, len(outcome.samples_ms), outcome.error) == ("ok", 3, None)
     outcome = worker.screen(job(candidate("good")))
@@ -269,7 +271,7 @@ def test_a_worker_that_never_starts_is_an_error_after_two_attempts():
     with pytest.raises(WorkerError, match="does not start"):
         worker.screen(job(candidate("good")))
     assert worker._process.starts == 2  # pyright: ignore[reportPrivateUsage]
-    assert "does not start" in worker.obstacle()
+    assert "does not start" in str(worker.why_not_available())
     assert worker._process.starts == 4  # pyright: ignore[reportPrivateUsage]
     worker.close()
 

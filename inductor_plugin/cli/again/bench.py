@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import Record, Store, report
+from inductor_plugin.cache import Record, Store
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.cli.source import environments_here
 from inductor_plugin.cli.verb import Verb, check_op, find_record, open_cache, say, seconds
 from inductor_plugin.config import process_environment
-from inductor_plugin.errors import CacheError
+from inductor_plugin.errors import CacheError, printable
 from inductor_plugin.repro.script import script
 from inductor_plugin.tuning.pins.document import dump
 from inductor_plugin.tuning.pins.pin import pin_file, pin_of
@@ -71,7 +71,7 @@ def _bench(arguments: Namespace) -> int:
     fields |= {"key": record.digest, "recorded": record.decision and record.decision.speedup}
     slower = fields["high"] < 1.0
     text = (
-        f"{report.printable(record.describe)}\n"
+        f"{printable(record.describe)}\n"
         f"winner {fields['winner_ms']:.4g} ms, library kernel {fields['library_ms']:.4g} ms a call, with what "
         f"the compiled graph does around it\n"
         f"{fields['speedup']:.3f}x, with 95 % between {fields['low']:.3f}x and {fields['high']:.3f}x "
@@ -96,7 +96,7 @@ def _bench_regret(arguments: Namespace, store: Store) -> int:
     rows: list[dict[str, Any]] = []
     left_out: list[tuple[str, str]] = []
     for number, (record, names) in enumerate(several, 1):
-        describe = report.printable(record.describe)
+        describe = printable(record.describe)
         print(
             f"[{number}/{len(several)}] {describe}: {len(names) + 1} candidates",
             file=sys.stderr,

@@ -6,7 +6,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from inductor_plugin.cache import report
 from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.cli.verb import (
     Verb,
@@ -16,6 +15,7 @@ from inductor_plugin.cli.verb import (
     output_file,
     say,
 )
+from inductor_plugin.errors import printable
 from inductor_plugin.repro.script import script
 
 
@@ -47,14 +47,14 @@ def _repro(arguments: Namespace) -> int:
         "script": rendered.text,
     }
     text = rendered.text.rstrip("\n")
-    describe = report.printable(record.describe)
+    describe = printable(record.describe)
     if path is not None:
         with draft_of(path) as draft:
             draft.write_text(rendered.text, encoding="utf-8")
         fields |= {"file": str(path), "script": None}
         text = f"{describe}: python {path}"
     if rendered.refused:
-        reason = report.printable(rendered.refused)
+        reason = printable(rendered.refused)
         print(f"inductor-plugin repro: metadata only: {reason}", file=sys.stderr)
     say(arguments, fields, text)
     return 0

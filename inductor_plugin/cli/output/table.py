@@ -9,6 +9,7 @@ from typing import Any
 from inductor_plugin.cache import report
 from inductor_plugin.cache.entry import KernelEntry
 from inductor_plugin.cache.record import is_noisy
+from inductor_plugin.errors import printable
 
 
 def record_row(fields: Mapping[str, Any], problem: str = "") -> dict[str, Any]:
@@ -98,7 +99,7 @@ def _narrow(rows: Sequence[Mapping[str, Any]], width: int) -> str:
             report.number_text(row["median_ms"]),
             report.number_text(row["speedup"], "x"),
             "library" if row["library_stays"] else str(row["kind"] or "-")[:8],
-            report.printable(f"{row['problem']}{_marks(row)}"),
+            printable(f"{row['problem']}{_marks(row)}"),
         )
         for row in rows
     ]

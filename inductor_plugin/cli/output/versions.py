@@ -9,8 +9,8 @@ import shutil
 import subprocess
 from contextlib import suppress
 
-from inductor_plugin.cache.report import printable
 from inductor_plugin.config import process_environment
+from inductor_plugin.errors import printable
 from inductor_plugin.version import __version__, installed_version
 
 _PACKAGES = {

@@ -97,7 +97,7 @@ class AttentionCall:
             if kernel.name in same:
                 continue
             function = library.extern_name(kernel.name, gradient=traced.gradient)
-            adjusted = kernel.refusal(attention, context) or adapted(kernel, traced, self.results)
+            adjusted = kernel.why_not(attention, context) or adapted(kernel, traced, self.results)
             if isinstance(adjusted, str):
                 rejected[function] = adjusted
             else:

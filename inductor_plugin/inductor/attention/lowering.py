@@ -25,6 +25,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 
 from inductor_plugin.config import Config
+from inductor_plugin.config.backends import backends_of
 from inductor_plugin.errors import OptionError
 from inductor_plugin.inductor.attention import blocks
 from inductor_plugin.inductor.attention.call import AttentionCall, plain_call, tuned_call
@@ -33,7 +34,7 @@ from inductor_plugin.inductor.attention.nodes import GraphSavepoint
 from inductor_plugin.inductor.attention.operators import Traced, operators, read, unread
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.scope import active_config
-from inductor_plugin.inductor.graph.selector import reason_to_step_aside
+from inductor_plugin.inductor.graph.selector import why_not_taken
 from inductor_plugin.inductor.graph.session import session_of
 
 logger = logging.getLogger(__name__)
@@ -86,8 +87,8 @@ def _tuned_or_none(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], conf
 
 def _tuned(traced: Traced, config: Config) -> Any:
     """Return the traced operator's results from the kernel that wins; None to leave it to Inductor."""
-    reason = reason_to_step_aside(traced.device)
-    if reason:
+    reason = why_not_taken(traced.device)
+    if reason is not None:
         # Without max_autotune no other kernel was requested.
         if inductor_config.max_autotune or inductor_config.max_autotune_gemm:
             _record_reason(traced.op, traced.args, traced.kwargs, config, reason)
@@ -95,8 +96,7 @@ def _tuned(traced: Traced, config: Config) -> Any:
     call = tuned_call(traced)
     stock = call.stock()
     problem = session_of(V.graph, config).call(call.op, [stock], call.nodes, call.layout).problem
-    backends = tuple(filter(None, config.attention_backends.split(",")))
-    others, stock.rejected = call.others(problem, backends)
+    others, stock.rejected = call.others(problem, backends_of(config.attention_backends))
     choices = [stock, *others]
     node, winner = compat.select(call.op, choices, call.nodes, call.layout, _generated(call))
     return node if isinstance(winner, AttentionChoice) else call.returned(node)

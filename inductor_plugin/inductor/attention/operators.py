@@ -294,13 +294,13 @@ def _reasons(
         yield "not all of dq, dk and dv are wanted"
     if values.get("bias_grad") or (grad_mask[3] and "bias" in tensors):
         yield "the gradient of the bias is wanted"
-    yield from _why_not(name, tensors)
+    yield from _operand_reasons(name, tensors)
     if name == "varlen":
         yield _cudnn_varlen(values, tensors)
     yield _elsewhere(tensors["q"])
 
 
-def _why_not(name: str, tensors: Mapping[str, Any]) -> Iterator[str | None]:
+def _operand_reasons(name: str, tensors: Mapping[str, Any]) -> Iterator[str | None]:
     """Yield reasons why only the operator itself accepts the operands."""
     needed = {"q", "k", "v"} | ({"cu_q", "cu_k"} if name == "varlen" else set[str]())
     if not needed <= set(tensors):

@@ -16,6 +16,7 @@ import torch
 
 from inductor_plugin.cache import KernelKey, Store
 from inductor_plugin.config import Config, process_environment
+from inductor_plugin.config.backends import backends_of
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.kernels.nvcc import (
     INSTALL_CUTLASS,
@@ -28,7 +29,7 @@ from inductor_plugin.kernels.nvcc import (
 from inductor_plugin.kernels.unit import CppSource, unique_symbol
 from inductor_plugin.ops import imports_of
 from inductor_plugin.template import CudaSource, Failed
-from inductor_plugin.templates.cutlass.source import generator_reason
+from inductor_plugin.templates.cutlass.source import why_not_generated
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.tuning.task import CppBuild
 
@@ -138,14 +139,14 @@ def _call_of(source: CudaSource, build: CppBuild) -> OpKernel:
     return OpKernel(source.op, (name, *source.arguments), imports_of(source.op, source.imports))
 
 
-def obstacle(nvcc: str) -> str | None:
+def why_not_built(nvcc: str) -> str | None:
     """Return why no CUTLASS kernel can be built here and what to install, None if they can.
 
     Args:
         nvcc: The option of this name.
     """
     toolkit = find_toolkit(nvcc)
-    return generator_reason() or (toolkit.reason if isinstance(toolkit, NoToolkit) else None)
+    return why_not_generated() or (toolkit.reason if isinstance(toolkit, NoToolkit) else None)
 
 
 def warn_without_cutlass(config: Config, *, some: bool = False) -> None:
@@ -158,8 +159,9 @@ def warn_without_cutlass(config: Config, *, some: bool = False) -> None:
         config: The options.
         some: True if some kernels are in a pack, and others could not be built.
     """
-    is_wanted = "CUTLASS" in config.gemm_backends.split(",") or package_folders("cutlass_library")
-    reason = obstacle(config.nvcc) if is_wanted else None
+    is_listed = "CUTLASS" in backends_of(config.gemm_backends)
+    is_wanted = is_listed or package_folders("cutlass_library")
+    reason = why_not_built(config.nvcc) if is_wanted else None
     if reason is None:
         return
     with _GUARD:

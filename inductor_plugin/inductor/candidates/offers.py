@@ -66,7 +66,7 @@ def is_cpp(choice: Any) -> bool:
     return isinstance(unwrapped(choice), CppTemplateCaller)
 
 
-def foreign(choice: Any) -> str | None:
+def why_not_measurable(choice: Any) -> str | None:
     """Return why the plugin cannot measure a choice, or None if it can."""
     inner = unwrapped(choice)
     measurable = (
@@ -80,7 +80,7 @@ def foreign(choice: Any) -> str | None:
     return f"{type(inner).__name__} choices are measured by Inductor itself"
 
 
-def repack_hazard(nodes: Sequence[Any], bias: int | None = None) -> str | None:
+def why_not_repacked(nodes: Sequence[Any], bias: int | None = None) -> str | None:
     """Return why Inductor's C++ templates would misread a frozen weight, None if they would not.
 
     To repack a weight, they (torch 2.11-2.15) look up the constant by name and view it by sizes and strides: a
@@ -109,7 +109,7 @@ def offer_of(choice: Any, call: AutotuneCall) -> CandidateOffer:
     """Return a choice as an offer.
 
     Raises:
-        TypeError: `foreign` returns a reason for it.
+        TypeError: `why_not_measurable` returns a reason for it.
     """
     inner = unwrapped(choice)
     if isinstance(inner, select_algorithm.ExternKernelCaller):

@@ -15,6 +15,7 @@ from torch._inductor.codegen.common import WorkspaceArg, WorkspaceZeroMode
 from torch._inductor.virtualized import V
 
 from inductor_plugin.config import Config
+from inductor_plugin.config.backends import backends_of, why_not_listed
 from inductor_plugin.inductor import packaged
 from inductor_plugin.inductor.candidates.benchmark import measured_with_delta
 from inductor_plugin.inductor.candidates.call import AutotuneCall
@@ -30,7 +31,7 @@ from inductor_plugin.problem.attention import BACKWARD, DIRECTIONS
 from inductor_plugin.registry import Registry
 from inductor_plugin.template import Candidate, CudaSource, Failed, Template, TritonSource
 from inductor_plugin.tuning.task import CppBuild
-from inductor_plugin.worker.devices.lookup import is_nvidia, name_of, refusal_of
+from inductor_plugin.worker.devices.lookup import is_nvidia, name_of, why_not_offered
 
 OFFERED_BY = "offered_by"
 """Attribute of a choice: the template that offers it."""
@@ -275,7 +276,9 @@ def template_choices(
     rejected: dict[str, str] = {}
     problem = call.problem
     for template in registry.for_op(problem.op):
-        reason = unwanted(template, problem.op, config) or refusal_of(problem, template.name)
+        reason = why_not_wanted(template, problem.op, config) or why_not_offered(
+            problem, template.name
+        )
         if reason:
             rejected[template.name] = reason
             continue
@@ -300,20 +303,19 @@ def template_choices(
     return choices, rejected
 
 
-def unwanted(template: Template, op: str, config: Config) -> str | None:
+def why_not_wanted(template: Template, op: str, config: Config) -> str | None:
     """Return the option that excludes a template, None if there is none."""
-    backend = getattr(template, "backend", None)
-    option = "attention_backends" if op in DIRECTIONS else "gemm_backends"
-    backends: str = getattr(config, option)
-    if backend is None or not backends or backend in backends.split(","):
+    backend: str | None = getattr(template, "backend", None)
+    if backend is None:
         return None
-    return f"{option} is {backends}, without {backend}"
+    option = "attention_backends" if op in DIRECTIONS else "gemm_backends"
+    return why_not_listed(option, backends_of(getattr(config, option)), backend)
 
 
 def _choice(candidate: Candidate, call: AutotuneCall, config: Config) -> Any | Failed:
     if isinstance(candidate.kernel, TritonSource):
         return triton_choice(candidate.kernel, call.nodes, call.layout)
-    if V.graph.aot_mode and (why := packaged.obstacle(candidate.kernel.op)):
+    if V.graph.aot_mode and (why := packaged.why_not_callable(candidate.kernel.op)):
         return Failed(why)
     if not isinstance(candidate.kernel, CudaSource):
         return TemplateChoice(candidate, call.nodes, call.layout)

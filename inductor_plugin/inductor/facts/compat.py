@@ -47,7 +47,7 @@ def torch_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def unsupported() -> str | None:
+def why_not_supported() -> str | None:
     """Return why the plugin cannot work with this torch, or None if it can.
 
     A torch newer than the tested versions is accepted if it has the hooks the plugin needs.

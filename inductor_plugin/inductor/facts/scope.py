@@ -67,8 +67,8 @@ class ConfigCarrier(CustomGraphPass):
     def uuid(self) -> Any:
         """Return the part of the FX-graph cache key; None (not cacheable) if a user's pass has none.
 
-        None as well while decisions are recorded: a graph out of Inductor's cache is not lowered, so nobody
-        would see what was decided in it. AOTAutograd's cache asks the same question.
+        None as well while decisions are recorded: a graph out of Inductor's cache is not lowered, so what
+        was decided in it would not be recorded. AOTAutograd's cache asks the same question.
         """
         if active_recordings() and self._active():
             return None

@@ -226,7 +226,17 @@ def _store(
 
 
 class _Indices:
-    """Indices of one body, compared with the index of the base."""
+    """Indices of one body, compared with the index of the base, which gives them strides along its dimensions.
+
+    For a base of 6 by 8 elements with strides (8, 1), and loops ``p0 < 6`` and ``p1 < 8``::
+
+        the base at 8*p0 + p1   so p0 runs along dimension 0, and p1 along dimension 1
+        a read at 4*p1 + 2      has the strides (0, 4) and the offset 2: a row
+        a read at p0 + 6*p1     has the strides (1, 6): all of a transposed tensor
+        a read at p1 % 4        has none, since it is not linear in the loops
+
+    One loop ``p0 < 48`` may run along both: with the base at p0, a read at 2*p0 has the strides (16, 2).
+    """
 
     def __init__(self, trace: _EpilogueTrace, body: Any) -> None:
         self._base = trace.base

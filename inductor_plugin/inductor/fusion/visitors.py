@@ -22,7 +22,7 @@ from torch._inductor.virtualized import V
 
 from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.inductor.candidates.cuda import at, build_of
-from inductor_plugin.inductor.candidates.template_choice import unwanted
+from inductor_plugin.inductor.candidates.template_choice import why_not_wanted
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.operands import view_operand
 from inductor_plugin.inductor.fusion.nodes import generated, operand_of
@@ -120,7 +120,7 @@ def _candidates(fusion: Fusion, epilogue: Epilogue) -> Sequence[Candidate] | str
         make = getattr(template, "with_epilogue", None)
         if make is None:
             continue
-        offered = unwanted(template, problem.op, fusion.config) or make(problem, epilogue)
+        offered = why_not_wanted(template, problem.op, fusion.config) or make(problem, epilogue)
         if isinstance(offered, str):
             reason = f"{template.name}: {offered}"
         else:

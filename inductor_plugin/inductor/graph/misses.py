@@ -68,10 +68,10 @@ def warn_of_cached(
     """Warn, once a process and cache, of misses for which nothing is measured.
 
     Args:
-        tickets: The problems of a graph.
+        tickets: The problems of a graph on one device.
         config: Its options.
         store: The cache.
-        environment: Digest of the environment.
+        environment: Digest of the device's environment.
     """
     missed = [ticket for ticket in tickets if not ticket.hit]
     if config.policy != "cached" or not missed:

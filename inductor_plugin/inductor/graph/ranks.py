@@ -87,7 +87,7 @@ class GraphShares:
 def given_back_on_failure() -> Generator[None]:
     """Give back what graphs hold that this thread compiles in the block, if that fails.
 
-    Else other ranks would wait for it: this one lives, and tunes nothing of a graph that nobody compiles any more.
+    Else other ranks would wait for it: this one lives, and tunes nothing of a graph that is not compiled any more.
     """
     before: list[GraphShares] | None = getattr(_THREAD, "opened", None)
     opened: list[GraphShares] = []

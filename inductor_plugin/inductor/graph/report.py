@@ -31,7 +31,7 @@ _PROGRAM_CHARACTERS = 300
 
 def report(
     tickets: Sequence[TuningTicket],
-    contexts: Sequence[DeviceContext],
+    contexts: Iterable[tuple[DeviceContext, Selection]],
     config: Config,
     *,
     untuned: bool,
@@ -40,18 +40,19 @@ def report(
 
     Args:
         tickets: Its problems.
-        contexts: The devices they were tuned on.
+        contexts: The devices they were tuned on, and what decided the problems of each.
         config: The options.
         untuned: Whether it has calls with a single candidate.
     """
-    for context in contexts:
+    for context, selection in contexts:
         context.trace.write()
-        context.store.add_counts(
-            hits=sum(t.hit for t in tickets), misses=sum(not t.hit for t in tickets)
-        )
-        if not all(ticket.hit for ticket in tickets):
+        # Several devices share a store, and each has an environment of its own.
+        own = [ticket for _, ticket in with_contexts(tickets, [(context, selection)])]
+        hits = sum(ticket.hit for ticket in own)
+        context.store.add_counts(hits=hits, misses=len(own) - hits)
+        if hits < len(own):
             misses.keep(context.store, config)
-        misses.warn_of_cached(tickets, config, context.store, context.environment)
+        misses.warn_of_cached(own, config, context.store, context.environment)
     if untuned and not tickets and _needs_freezing():
         misses.hint_of_freezing()
     spent = spent_on(tickets)
@@ -100,7 +101,7 @@ def keep_graph(
         return
     try:
         _keep_graph(graph, contexts, tickets)
-    # The graph is compiled: it does not fail because nobody will know where it is from.
+    # The graph is compiled: it does not fail because the cache will not say where it is from.
     except Exception:
         logger.debug("the cache does not say where a graph is from", exc_info=True)
 

@@ -21,7 +21,7 @@ from torch.utils._ordered_set import OrderedSet
 
 from inductor_plugin.errors import DeviceError, OptionError, warn_once
 from inductor_plugin.inductor.candidates.decompose_k import allowed, promising
-from inductor_plugin.inductor.candidates.offers import foreign
+from inductor_plugin.inductor.candidates.offers import why_not_measurable
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.facts.scope import active_config
@@ -30,7 +30,7 @@ from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.inductor.graph.pinning import is_reproducible, untimed
 from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.problem.attention import DIRECTIONS
-from inductor_plugin.worker.devices.lookup import give_up, uuid_of, why_unknown
+from inductor_plugin.worker.devices.lookup import give_up, uuid_of, why_not_tuned
 from inductor_plugin.worker.turn import turn
 
 logger = logging.getLogger(__name__)
@@ -165,28 +165,28 @@ def _node(
 
 def _steps_aside(name: str, choices: Sequence[Any], layout: Any, kwargs: Mapping[str, Any]) -> bool:
     """Return True where stock Inductor decides, and log why."""
-    reason = _reason_to_step_aside(choices, layout, kwargs)
-    if reason:
+    reason = _why_not_taken(choices, layout, kwargs)
+    if reason is not None:
         logger.debug("stock Inductor decides %s: %s", name, reason)
-    return bool(reason)
+    return reason is not None
 
 
-def _reason_to_step_aside(choices: Sequence[Any], layout: Any, kwargs: Mapping[str, Any]) -> str:
+def _why_not_taken(choices: Sequence[Any], layout: Any, kwargs: Mapping[str, Any]) -> str | None:
     if not isinstance(layout, ir.Layout) or isinstance(layout, ir.MultiOutputLayout):
         return "its output is not one tensor"
-    reason = reason_to_step_aside(layout.device, kwargs)
-    return reason or next((why for why in map(foreign, choices) if why), "")
+    reason = why_not_taken(layout.device, kwargs)
+    return reason or next(filter(None, map(why_not_measurable, choices)), None)
 
 
-def reason_to_step_aside(device: torch.device, kwargs: Mapping[str, Any] | None = None) -> str:
-    """Return why the plugin leaves any call on a device to Inductor, empty if it does not.
+def why_not_taken(device: torch.device, kwargs: Mapping[str, Any] | None = None) -> str | None:
+    """Return why the plugin leaves any call on a device to Inductor, None if it does not.
 
     Args:
         device: Where the call runs.
         kwargs: The other arguments of Inductor's selector.
     """
     kwargs = kwargs or {}
-    if unknown := why_unknown(device_text(device)):
+    if unknown := why_not_tuned(device_text(device)):
         warn_once(logger, unknown)
         return unknown
     tunes = inductor_config.max_autotune or inductor_config.max_autotune_gemm
@@ -201,7 +201,7 @@ def reason_to_step_aside(device: torch.device, kwargs: Mapping[str, Any] | None 
         "multi_kernel_hints is set": compat.uses_multi_kernel_hints(),
         "pipeline_max_autotune_gemm is on": pipelined,
     }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def _refused(choices: Sequence[Any]) -> dict[str, str]:

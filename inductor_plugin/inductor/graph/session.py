@@ -21,8 +21,8 @@ from inductor_plugin.inductor.candidates.offers import (
     is_cpp,
     is_library,
     offer_of,
-    repack_hazard,
     scalars_of,
+    why_not_repacked,
 )
 from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import compat, toolchain
@@ -130,7 +130,7 @@ class Session:
     ) -> tuple[list[Any], dict[str, str]]:
         """Return the choices including those of registered templates, and why others are left out."""
         bias = bias_of(call.problem)
-        hazard = repack_hazard(call.nodes, bias) if any(map(is_cpp, choices)) else None
+        hazard = why_not_repacked(call.nodes, bias) if any(map(is_cpp, choices)) else None
         if hazard is not None:
             choices = [choice for choice in choices if not is_cpp(choice)]
         if is_nvidia(device_text(call.layout.device)):
@@ -357,11 +357,11 @@ class Session:
             self._carry(tickets)
             for observe in OBSERVERS:
                 observe(tickets)
-            contexts = [context for context, _ in self._contexts.values()]
+            contexts = self._contexts.values()
             report(tickets, contexts, self.config, untuned=self._untuned > 0)
-            keep_graph(self.config, self._graph(), self._contexts.values(), tickets)
+            keep_graph(self.config, self._graph(), contexts, tickets)
             if self.config.report:
-                run_page.add(self.config, self._graph(), self._contexts.values(), tickets)
+                run_page.add(self.config, self._graph(), contexts, tickets)
             self._pinning.keep(tickets, self._trial)
             self._pinning.refuse(tickets)
 

@@ -31,8 +31,8 @@ _HARMLESS = frozenset(
 """Namespaces of operators that do nothing but compute: others may send, print or count."""
 
 
-def why_not_run(gm: fx.GraphModule) -> str:
-    """Return why a graph must not be run, empty if a benchmark worker may run it."""
+def why_not_run(gm: fx.GraphModule) -> str | None:
+    """Return why a graph must not be run, None if a benchmark worker may run it."""
     for node in gm.graph.nodes:
         if node.op in ("call_module", "call_method"):
             return f"it calls {node.target}"
@@ -40,7 +40,7 @@ def why_not_run(gm: fx.GraphModule) -> str:
             return f"it calls {node.target}, which may do more than compute"
         if str(node.target) == "aten.copy_.default" and node.args[0].op == "get_attr":
             return f"it changes constant {node.args[0].target}, which calls in turns would see"
-    return ""
+    return None
 
 
 def overload(target: Any) -> Any:

@@ -243,7 +243,7 @@ def _concerns(config: Config) -> bool:
 def _is_due(trial: Trial, config: Config) -> bool:
     """Return True if a graph is to be compared: it has choices of ours that have not been, where something is measured.
 
-    Whoever has chosen: another process may have had no time to compare it.
+    Also where another process has chosen: it may have had no time to compare it.
     """
     choices = _choices(trial)
     return bool(choices) and config.policy == "tune" and not is_settled(trial.record, choices)

@@ -88,7 +88,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def sites() -> Sites | None:
     """Return the module of call sites, None where there is none; `reason` then says why."""
     if _STATE.expected is not None and not _STATE.expected.wait(_WAIT_S):
-        _STATE.expected = None  # nobody waits twice
+        _STATE.expected = None  # it is waited for once
         return None
     with _STATE.lock:
         if _STATE.sites is None and _STATE.searched != launch.caches_added():

@@ -83,7 +83,7 @@ def command(compiler: str, include: str) -> tuple[str, ...]:
     return (compiler, *_FLAGS, f"-I{include}", "{source}", "-o", "{output}", "-ldl")
 
 
-def obstacle(compiler: Callable[[], str]) -> str | None:
+def why_not_compiled(compiler: Callable[[], str]) -> str | None:
     """Return why the library cannot be compiled here and what to install, None if it can.
 
     Args:

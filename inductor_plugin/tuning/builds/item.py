@@ -35,7 +35,7 @@ class BuildItem:
 
     @property
     def over(self) -> bool:
-        """True if nobody waits for it any more."""
+        """True if its task no longer waits for it."""
         return self.task.late or self.task.done.is_set()
 
     @property

@@ -109,8 +109,8 @@ def pinned(ticket: TuningTicket, absence: str) -> Verdict:
     if pin is None:
         ticket.unpinned = absence
     elif pin.winner in {o.candidate_id for o in ticket.offers}:
-        reason = _why_not_pinned(ticket, pin.winner) if library is not None else ""
-        if not reason or pin.winner == library:
+        reason = _why_not_pinned(ticket, pin.winner) if library is not None else None
+        if reason is None or pin.winner == library:
             return Verdict(pin.winner, library, "pinned")
         ticket.unpinned = f"pinned {pin.winner} is not used: {reason}"
     else:
@@ -128,12 +128,12 @@ def _failed(ticket: TuningTicket, offer: CandidateOffer) -> bool:
     return measured is not None and measured.status not in NOT_FAILED
 
 
-def _why_not_pinned(ticket: TuningTicket, candidate_id: str) -> str:
-    """Return why a pinned candidate must not run, empty if it may."""
+def _why_not_pinned(ticket: TuningTicket, candidate_id: str) -> str | None:
+    """Return why a pinned candidate must not run, None if it may."""
     row = ticket.measured.get(candidate_id)
     if row is not None and row.status not in NOT_FAILED:
         return f"{row.status} ({row.reason})"
-    void = ticket.void.get(candidate_id, "")
+    void = ticket.void.get(candidate_id)
     if void == DISTURBED:  # its numbers are right
-        return ""
+        return None
     return "its numbers were not checked here" if void == NOT_CHECKED else void

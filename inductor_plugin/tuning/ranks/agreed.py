@@ -20,7 +20,7 @@ from inductor_plugin.tuning.ticket import TuningTicket
 logger = logging.getLogger(__name__)
 
 LIBRARY = ""
-"""The winner of a problem that nobody could tune: the library kernel, whichever a rank has."""
+"""The winner of a problem that no rank could tune: the library kernel, whichever a rank has."""
 _NOT_OFFERED = "is not offered here"
 
 
@@ -149,12 +149,12 @@ def refused(ticket: TuningTicket) -> list[str]:
     return [name for name, row in ticket.measured.items() if row.status not in NOT_FAILED]
 
 
-def _why_not(ticket: TuningTicket, agreed: Agreed) -> str:
-    """Return why this rank cannot run what was decided though it is offered, empty if it can."""
+def _why_not(ticket: TuningTicket, agreed: Agreed) -> str | None:
+    """Return why this rank cannot run what was decided though it is offered, None if it can."""
     own = ticket.measured.get(agreed.winner)
     if own is not None and own.status not in NOT_FAILED:
         return f"has failed here: {own.status} ({own.reason})"
-    return ""
+    return None
 
 
 def _without(agreed: Agreed, why: str) -> str:

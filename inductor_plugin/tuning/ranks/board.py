@@ -81,7 +81,7 @@ class Board:
     def claim(self, problem: str) -> bool:
         """Claim a problem; return whether this part of the process tunes it.
 
-        A rank that was started again takes over what its former process has claimed: nobody else tunes that.
+        A rank that was started again takes over what its former process has claimed: no other rank tunes that.
         """
         key = self._key("claim", problem)
         stored = self._store.put_once(key, self._own.text)
@@ -105,7 +105,7 @@ class Board:
         self._store.exchange(self._key("claim", problem), self._own.text, FREE)
 
     def tuners(self, change: int = 0) -> int:
-        """Return how many ranks have said that they measure; 1 counts this one in."""
+        """Return how many ranks have announced that they measure; 1 counts this one in."""
         return self._store.count(self._key("tuners"), change)
 
     def absent(self) -> int:

@@ -12,7 +12,7 @@ from inductor_plugin.cache.document import is_object
 BEAT_S = 1.0
 """Seconds between two signs of life."""
 _GAP_S = 5.0
-"""Seconds between two looks that count as silence, at most: in more, nobody has waited for that rank, or this process was stopped.
+"""Seconds between two looks that count as silence, at most: in more, no thread has waited for that rank, or this process was stopped.
 
 Not none: where the store is slow, looks are that far apart, and a dead rank is to be given up there, too."""
 
@@ -44,7 +44,7 @@ class RankWatch:
     """What this process has seen of another rank, by its own clock.
 
     Attributes:
-        since: When the last new sign of life was seen, or the watch began; later by the time in which nobody looked.
+        since: When the last new sign of life was seen, or the watch began; later by the time in which it was not watched.
         given_up: Whether that rank was silent for too long, and has given no sign of life since: it is not waited for again.
     """
 
@@ -73,5 +73,5 @@ class RankWatch:
         return bool(moved)
 
     def silent_s(self, now: float) -> float:
-        """Return the seconds without a new sign of life, those apart in which nobody looked."""
+        """Return the seconds without a new sign of life, apart from those in which it was not watched."""
         return now - self.since

@@ -45,7 +45,7 @@ class Settlement:
         return self._agreed_on(problem, self._board.decision)
 
     def decide(self, problem: str, own: Agreed) -> Agreed:
-        """Return the job's decision about a problem that nobody measures: this rank's, unless there is another.
+        """Return the job's decision about a problem that no rank measures: this rank's, unless there is another.
 
         Without its store it is ``own``: two kernels instead of a fused one, which all ranks run then.
         """
@@ -128,7 +128,7 @@ class Settlement:
         part.agreed = agreed
         taken = part.state != "mine" and agreed.rank != self._job.rank
         self._counters.add(ranks_taken=int(taken))
-        # It calls the last first. Whatever happens to one ticket, the others are decided, and nobody waits for ever.
+        # It calls the last first. Whatever happens to one ticket, the others are decided, and no thread waits for ever.
         with ExitStack() as calls:
             calls.callback(part.ready.set)
             calls.callback(part.tickets.clear)  # their graphs are not to be kept

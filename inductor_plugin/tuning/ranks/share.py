@@ -131,7 +131,7 @@ class RankShare(Settlement):
         self._take_over(ticket, limit_s)
 
     def release(self, tickets: Iterable[TuningTicket]) -> None:
-        """Give back the problems that nobody waits for any more: their graph is compiled, or failed to."""
+        """Give back the problems that are no longer waited for: their graph is compiled, or failed to."""
         with self._wake:
             for ticket in tickets:
                 part = self._parts.get(name_of(ticket))
@@ -269,7 +269,7 @@ class RankShare(Settlement):
         """Return whether a rank that can measure a problem is to decide it: this one cannot, or may not.
 
         Its claim is given back: with a device that is out of memory it would end problem after problem untuned, faster
-        than others claim them. Where no rank can, nobody waits.
+        than others claim them. Where no rank can, none waits.
         """
         if part.state == "mine":
             absence = self._tuner.absence
@@ -378,7 +378,7 @@ class RankShare(Settlement):
     def _unheld(self, part: SharedProblem, now: float) -> None:
         """Claim a problem that was given back, next; one that this process cannot measure is waited for in vain after a time-out.
 
-        The next one that nobody has is then not waited for any more, until somebody has one again.
+        The next one that no rank has is then not waited for any more, until a rank has one again.
         """
         if part.left_at is None:
             part.state = "open"

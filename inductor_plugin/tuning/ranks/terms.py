@@ -94,7 +94,7 @@ def terms_of(
 
 
 def differing(own: Mapping[str, str], other: Mapping[str, str], rank: int, other_rank: int) -> str:
-    """Return the first fact in which two ranks differ, with both values; empty if there is none, or one has said nothing."""
+    """Return the first fact in which two ranks differ, with both values; empty if there is none, or one has stated nothing."""
     if not own or not other:
         return ""
     for name in sorted(own.keys() | other.keys(), key=lambda name: (name == _POLICY, name)):
@@ -155,8 +155,8 @@ class Introduction:
 def introduce(job: Job, terms: Terms) -> Apart | None:
     """Say on what this rank's decisions rest, and return which others decide apart so far; None if none do.
 
-    A list in the store has each group once. Who finds its own there decides together with whoever has put it there; who has to
-    add it is alone with it. Only groups for the same kind of device are compared, and not by whether a graph is captured: a rank
+    A list in the store has each group once. A rank that finds its own there decides together with the rank that has added it; a
+    rank that has to add it is alone with it. Only groups for the same kind of device are compared, and not by whether a graph is captured: a rank
     may compile more than others.
 
     Raises:

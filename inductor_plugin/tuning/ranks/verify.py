@@ -35,7 +35,7 @@ class RankReport:
         ranks: Number of ranks that were compared.
         difference: The first difference, of the lowest rank that has one from a lower rank; empty if there is none.
         missing: Ranks that did not answer in time.
-        alone: Number of graphs and decided problems that only one rank has: they were compared with nobody.
+        alone: Number of graphs and decided problems that only one rank has, which were not compared.
     """
 
     ranks: int
@@ -53,7 +53,7 @@ def verify_ranks(timeout_s: float = 60.0) -> RankReport:
     """Compare the decisions and the generated code of all ranks so far; every rank calls this, outside of a compile.
 
     Each graph and problem is compared with that of the lowest rank that has it: in a pipeline, ranks have other layers. What only
-    one rank has is compared with nobody; the report has its number. Ranks meet in the job's store, not in a collective, so that
+    one rank has is not compared; the report has its number. Ranks meet in the job's store, not in a collective, so that
     one that does not come costs the time-out.
 
     Args:
@@ -77,7 +77,7 @@ def verify_ranks(timeout_s: float = 60.0) -> RankReport:
 
 
 def compare(job: Job, ledger: Ledger, timeout_s: float) -> RankReport:
-    """Say what this rank runs, and return what rank 0 has found in what all ranks have said.
+    """Say what this rank runs, and return what rank 0 has found in the statements of all ranks.
 
     Raises:
         StoreLostError: The store does not answer.

@@ -13,6 +13,7 @@ from typing import Any
 
 from inductor_plugin.cache import Record, report
 from inductor_plugin.cache.layout import place_of
+from inductor_plugin.errors import printable
 
 NEAR = 1.02
 """A choice is near the fastest candidate up to this multiple of its time."""
@@ -249,7 +250,7 @@ def text(
         f"one call of each takes {facts['total_ms']:.4g} ms, {facts['lost_ms']:.4g} ms of it lost"
     )
     lines += [
-        f"{report.printable(each['name'])}: {each['timed']} problems, {each['lost_ms']:.4g} of {each['total_ms']:.4g} ms lost"
+        f"{printable(each['name'])}: {each['timed']} problems, {each['lost_ms']:.4g} of {each['total_ms']:.4g} ms lost"
         for each in models
     ]
     if alone:

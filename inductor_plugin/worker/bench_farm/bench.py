@@ -92,14 +92,14 @@ class FarmBench:
         """Search for a node and start its worker in the background, which takes seconds."""
         threading.Thread(target=self._try_node, name="prewarm", daemon=True).start()
 
-    def obstacle(self) -> str:
-        """Return why no node can measure; empty if one can."""
+    def why_not_available(self) -> str | None:
+        """Return why no node can measure; None if one can."""
         with self._lock:
             try:
                 self._finder.node()
             except WorkerError as error:
                 return str(error)
-            answer = self._of_held("obstacle", limit_s=2 * START_S)
+            answer = self._of_held("why_not_available", limit_s=2 * START_S)
             self._watch()
             return answer.error or answer.result if answer is not None else "its node was lost"
 
@@ -317,7 +317,7 @@ def on_nodes(
 
 
 def finder_of(
-    farm: str, settings: WorkerSettings, device_name: str, judged: Callable[[NodeFacts], str]
+    farm: str, settings: WorkerSettings, device_name: str, judged: Callable[[NodeFacts], str | None]
 ) -> NodeFinder:
     """Return what finds a node of an option ``bench_farm``; it connects with its first search.
 
@@ -325,7 +325,7 @@ def finder_of(
         farm: The option.
         settings: Of the worker that measures.
         device_name: The device, as CUDA names it.
-        judged: Returns why a node may not measure, empty if it may.
+        judged: Returns why a node may not measure, None if it may.
 
     Raises:
         OptionError: Ray is not installed.

@@ -1,4 +1,4 @@
-"""Finds a node that measures for a device of this machine, and holds it: one at a time, and nobody else's meanwhile."""
+"""Finds a node that measures for a device of this machine, and holds it: one at a time, which no other process gets meanwhile."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class NodeFinder:
         connect: Callable[[], BenchNodes],
         resources: Sequence[str],
         settings: WorkerSettings,
-        why_not: Callable[[NodeFacts], str],
+        why_not: Callable[[NodeFacts], str | None],
     ) -> None:
         """Search for nothing yet.
 
@@ -123,7 +123,7 @@ class NodeFinder:
             connect: Connects to the cluster; raises `WorkerError` where that fails.
             resources: By which nodes with the device are known.
             settings: Of the benchmark worker.
-            why_not: Returns why a node may not measure, empty if it may.
+            why_not: Returns why a node may not measure, None if it may.
         """
         self._connect = connect
         self._resources = tuple(resources)
@@ -187,7 +187,7 @@ class NodeFinder:
         self._closed = True
         self.hurry()
         for node in filter(None, (self._searched, self._held)):
-            node.end()  # whoever waits for its answer need not
+            node.end()  # a thread that waits for its answer need not
         nodes = self._nodes
         if nodes is not None:
             nodes.close()  # without the lock, which a search may have
@@ -228,9 +228,9 @@ class NodeFinder:
             except NodeLostError as error:
                 reasons.append(f"{name}: {error}")
                 continue
-            reason = self._obstacle(node)
+            reason = self._why_not_held(node)
             self._searched = None
-            if not reason:
+            if reason is None:
                 logger.info("%s measures", node.host)
                 self._name = name
                 return node
@@ -245,15 +245,15 @@ class NodeFinder:
             else f"no node of the farm has the resource {resource!r}; start one with `{start_command(resource)}`"
         )
 
-    def _obstacle(self, node: HeldNode) -> str:
-        """Return why a node does not measure, and give it back; empty if it does."""
+    def _why_not_held(self, node: HeldNode) -> str | None:
+        """Return why a node does not measure, and give it back; None if it does."""
         try:
             answer = node.ask("facts", limit_s=FACTS_S)
         except NodeLostError as error:
             node.end()
             return str(error)
         reason = answer.error or self._why_not(answer.result)
-        if reason:
+        if reason is not None:
             _released(node)
         return reason
 

@@ -1,7 +1,7 @@
 """Whether what a node measures belongs into the records of an environment. Pure.
 
 A record says under which environment its times hold: device, versions, settings. A node with another environment would fill
-the records of this one with times that nobody here will see.
+the records of this one with times that do not hold here.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class NodeFacts:
     environment: Mapping[str, Any]
 
 
-def why_not(wanted: Mapping[str, Any], node: NodeFacts, plugin: str) -> str:
-    """Return why a node's times are not those of an environment; empty if they are.
+def why_not(wanted: Mapping[str, Any], node: NodeFacts, plugin: str) -> str | None:
+    """Return why a node's times are not those of an environment; None if they are.
 
     Software that the environment names and the node does not know is what compiles here: the C++ compiler.
 
@@ -48,11 +48,11 @@ def why_not(wanted: Mapping[str, Any], node: NodeFacts, plugin: str) -> str:
             known = name in theirs or section != "software"
             if known and ours.get(name) != theirs.get(name):
                 return _differs(f"{section}.{name}", ours.get(name), theirs.get(name))
-    return ""
+    return None
 
 
-def why_not_target(lowered: Mapping[str, Any], node: NodeFacts, plugin: str) -> str:
-    """Return why a node is not of the GPU that is lowered for on a machine without one; empty if it is.
+def why_not_target(lowered: Mapping[str, Any], node: NodeFacts, plugin: str) -> str | None:
+    """Return why a node is not of the GPU that is lowered for on a machine without one; None if it is.
 
     What such a machine cannot know is the node's; all else has to be as here, where kernels are made.
 

@@ -106,9 +106,9 @@ class BenchNode:
         except WorkerError as error:
             return NodeAnswer(error=one_line(str(error)))
 
-    def obstacle(self) -> NodeAnswer:
-        """Return why no worker can be started on the device, empty if one runs."""
-        return NodeAnswer(self._worker.obstacle())
+    def why_not_available(self) -> NodeAnswer:
+        """Return why no worker can be started on the device, None if one runs."""
+        return NodeAnswer(self._worker.why_not_available())
 
     def pid(self) -> NodeAnswer:
         """Return the number of the process that measures, None if it does not run."""

@@ -51,7 +51,7 @@ def launched_by_python(call: BoundCall) -> bool:
 @functools.cache
 def compiles_sites() -> bool:
     """Return whether this machine can compile the library of call sites."""
-    return source.obstacle(inductor.cpp_compiler) is None
+    return source.why_not_compiled(inductor.cpp_compiler) is None
 
 
 def bind(

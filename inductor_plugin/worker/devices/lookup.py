@@ -51,12 +51,12 @@ def known(device: str) -> Device:
     """
     described = device_of(device)
     if described is None:
-        raise DeviceError(why_unknown(device))
+        raise DeviceError(why_not_tuned(device))
     return described
 
 
 def on_host(device: str) -> bool:
-    """Return whether a device computes with the host's cores; one that nobody describes does not."""
+    """Return whether a device computes with the host's cores; one that is not described does not."""
     described = device_of(device)
     return described is not None and described.on_host
 
@@ -67,16 +67,16 @@ def is_nvidia(device: str) -> bool:
 
 
 def is_for_triton(device: str) -> bool:
-    """Return whether the Triton kernels of templates are offered for a device: not for an AMD GPU that nobody describes."""
+    """Return whether the Triton kernels of templates are offered for a device: not for an AMD GPU that no package describes."""
     described = device_of(device)
     built_in_amd = name_of(device) == "cuda" and torch.version.hip is not None
     return described is not None and described.triton and not built_in_amd
 
 
-def why_unknown(device: str) -> str:
-    """Return why a device is not tuned on, empty if it is."""
+def why_not_tuned(device: str) -> str | None:
+    """Return why a device is not tuned on, None if it is."""
     if device_of(device) is not None:
-        return ""
+        return None
     name = name_of(device)
     return DEVICES.fault(name) or (
         f"devices of type {name!r} are left to Inductor alone: no package describes them in the group of entry points "
@@ -222,15 +222,16 @@ def why_scarce(device: str) -> str:
         return ""
 
 
-def refusal_of(problem: Problem, template: str) -> str:
-    """Return why a template's kernels may not be offered for a problem, empty if they may.
+def why_not_offered(problem: Problem, template: str) -> str | None:
+    """Return why a template's kernels may not be offered for a problem, None if they may.
 
     Raises:
         DeviceError: The description of its device is wrong.
     """
     device = problem.output.device
     described = known(device)
-    return str(_ask(device, "refusal", described.refusal, problem, template) or "")
+    reason = _ask(device, "refusal", described.refusal, problem, template)
+    return str(reason) if reason else None
 
 
 def start(device: str) -> None:

@@ -211,7 +211,7 @@ class Cluster:
     def cpus(self) -> int:
         """CPUs of all nodes that were there when it was last looked, at least one.
 
-        A head that does not answer keeps nobody waiting who asks: threads that give signs of life do, and some with locks.
+        A head that does not answer keeps no caller waiting: threads that give signs of life ask for it, and some that hold locks.
         """
         self._look_behind()
         return self._cpus

@@ -239,7 +239,7 @@ class Connection:
             end = threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True)
             _SHARED.ending = end
             end.start()
-            if not self._silent:  # a head that said nothing before says nothing to this, either
+            if not self._silent:  # a head that has not answered before does not answer this, either
                 end.join(_END_S)
 
     def _is_the_users(self) -> bool:

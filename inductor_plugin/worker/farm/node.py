@@ -20,7 +20,7 @@ from inductor_plugin.worker.farm.parcel import (
     addressed,
     arrived,
     packed,
-    refusal,
+    why_not_compiled,
 )
 from inductor_plugin.worker.farm.places import settings_here
 from inductor_plugin.worker.jobs import WorkerSettings
@@ -46,10 +46,10 @@ def compile_parcel(parcel: Parcel, settings: WorkerSettings, limit_s: float) -> 
     if settings not in _PROCESSES:
         _PROCESSES[settings] = WorkerProcess(settings_here(settings), "compile worker")
     process = _PROCESSES[settings]
-    reason, passing = refusal(parcel), False
-    if not reason:
-        reason, passing = _obstacle(process), True
-    if reason:
+    reason, passing = why_not_compiled(parcel), False
+    if reason is None:
+        reason, passing = _why_not_started(process), True
+    if reason is not None:
         return Delivery((), {}, platform.node(), reason, node=node_here(), passing=passing)
     with marked(parcel.key), tempfile.TemporaryDirectory(dir=_own_folder()) as name:
         folder = Path(name) / "job"
@@ -67,10 +67,10 @@ def _own_folder() -> Path:
     return _FOLDERS[-1].path
 
 
-def _obstacle(process: WorkerProcess) -> str:
-    """Return why no worker process starts here; empty if it runs."""
+def _why_not_started(process: WorkerProcess) -> str | None:
+    """Return why no worker process starts here; None if it runs."""
     try:
         process.start()
     except WorkerError as error:
         return one_line(str(error))
-    return ""
+    return None

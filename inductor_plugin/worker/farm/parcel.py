@@ -39,7 +39,7 @@ class Parcel:
         paths: Absolute paths that it names: the compiler, folders of headers.
         folders: Folders of this machine's packages, by name: what lies in them is looked for in the same package there.
         headers: Precompiled headers in its command, which a machine that lacks them leaves out: sources include the same text.
-        key: By which its sender sees that it has begun; empty where nobody looks.
+        key: By which its sender sees that it has begun; empty where it does not look.
     """
 
     job: CompileJob
@@ -108,14 +108,14 @@ def arrived(parcel: Parcel) -> Parcel:
     return replace(parcel, job=replace(job, environment=kept), paths=paths)
 
 
-def refusal(parcel: Parcel) -> str:
-    """Return why this machine cannot compile a job as the sender would; empty if it can."""
+def why_not_compiled(parcel: Parcel) -> str | None:
+    """Return why this machine cannot compile a job as the sender would; None if it can."""
     here = facts(parcel.job)
     for name, sent in parcel.facts.items():
         if here.get(name) != sent:
             return f"{name} is {here.get(name)!r} there and {sent!r} here"
     missing = [path for path in parcel.paths if not exists(path)]
-    return f"{missing[0]} does not exist there" if missing else ""
+    return f"{missing[0]} does not exist there" if missing else None
 
 
 def facts(job: CompileJob) -> dict[str, str]:

@@ -162,7 +162,7 @@ class FarmPool:
         self._start()
 
     def _rescue(self) -> None:
-        """Hand all jobs that are on their way to the local pool: nobody answers them any more."""
+        """Hand all jobs that are on their way to the local pool: they will not be answered any more."""
         for flight in sorted(self._flying, key=lambda flight: flight.started):
             self._compile_here(flight, _GONE)
 
@@ -220,7 +220,7 @@ class FarmPool:
         self._fly(flight)
 
     def _fly(self, flight: Flight) -> None:
-        """Start a task of a job, where nobody has refused such a job."""
+        """Start a task of a job, on a node that has not refused such a job."""
         limit_s, without = flight.ends - time.monotonic(), self._without(flight)
         task = self._nodes.start(flight.parcel, limit_s, flight.memory_bytes, without)
         try:

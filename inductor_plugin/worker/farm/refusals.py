@@ -12,7 +12,7 @@ _PAUSE_S, _LONGEST_S = 60.0, 900.0
 
 @dataclass(frozen=True)
 class NodeRefusal:
-    """What a node has said to jobs that need the same.
+    """What a node has answered to jobs that need the same.
 
     Attributes:
         until: ``time.monotonic()`` before which it is not asked again.

@@ -55,4 +55,6 @@ def test_what_is_no_number_in_the_library_kernel_s_output_either_is_not_lost() -
     assert wrong({"lse": lse.clone()}, {"lse": lse}) == ""
     fewer = lse.clone()
     fewer[16] = math.inf
-    assert wrong({"lse": fewer}, {"lse": lse}).startswith("lse: 1 of 48 numbers are NaN or infinite")
+    assert wrong({"lse": fewer}, {"lse": lse}).startswith(
+        "lse: 1 of 48 numbers are NaN or infinite"
+    )

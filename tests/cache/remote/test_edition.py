@@ -63,13 +63,13 @@ def test_of_two_builds_of_one_kernel_all_machines_keep_the_same(tmp_path: Path) 
 
 
 def test_other_builds_travel_and_the_one_that_counts_here_comes_first(tmp_path: Path) -> None:
-    one, two = (Kernel(tmp_path / name, {LIBRARY: name.encode()}) for name in ("one", "two"))
-    digest = one.fields["digest"]
-    left = edition_of(record(), {digest: one.signed(FRIEND).fields})
-    right = edition_of(record(), {digest: two.signed(STRANGER).fields})
+    first, second = (Kernel(tmp_path / name, {LIBRARY: name.encode()}) for name in ("one", "two"))
+    digest = first.fields["digest"]
+    left = edition_of(record(), {digest: first.signed(FRIEND).fields})
+    right = edition_of(record(), {digest: second.signed(STRANGER).fields})
     both = united(left, right, {FRIEND.public})
     assert both.kernels == left.kernels
-    assert both.others == {digest: (two.fields,)}
+    assert both.others == {digest: (second.fields,)}
     assert is_news(left, both)
     read = parse_edition(both.dump(), both.place)
     assert read == both

@@ -97,7 +97,7 @@ def test_what_may_not_be_looked_at_is_a_finding_of_doctor(
     def fails(folder: Path) -> None:
         raise PermissionError(13, "Permission denied", str(folder))
 
-    monkeypatch.setattr("inductor_plugin.cli.disk.reason_to_refuse", fails)
+    monkeypatch.setattr("inductor_plugin.cli.disk.why_not_trusted", fails)
     finding = examined(tmp_path)
     assert finding.state == "broken"
     assert f"{tmp_path} is not used: [Errno 13] Permission denied" in finding.detail

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from inductor_plugin.problem.attention import Mask
-from inductor_plugin.templates.cutlass.limits import unbuildable
+from inductor_plugin.templates.cutlass.limits import why_not_buildable
 from tests.emulator.kernels import attention, build, gemm
 from tests.emulator.suite import templates
 from tests.emulator.suite.entry import entries
@@ -50,7 +50,7 @@ def test_the_stages_of_a_product_are_filled_again_within_a_tile_and_in_the_next(
 @pytest.mark.parametrize("family", GEMMS)
 def test_a_product_is_built_with_the_stages_of_its_name(family: str) -> None:
     config = GEMMS[family].case.config
-    assert unbuildable(config) is None
+    assert why_not_buildable(config) is None
     if family != "sm80":
         assert f"StageCount<{config.stages}>" in build.text_of(config)
 

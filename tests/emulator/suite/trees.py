@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from inductor_plugin.templates.cutlass.limits import unbuildable
+from inductor_plugin.templates.cutlass.limits import why_not_buildable
 from tests.emulator.kernels.fused import EPILOGUES, Case
 from tests.emulator.suite.products import COOPERATIVE, SM90, SM100
 
@@ -46,5 +46,5 @@ CASES = _cases()
 
 def refusals() -> dict[str, str]:
     """Return the cases of which the project has no kernel, with the reason."""
-    reasons = {name: unbuildable(tree.case.config) for name, tree in CASES.items()}
+    reasons = {name: why_not_buildable(tree.case.config) for name, tree in CASES.items()}
     return {name: reason for name, reason in reasons.items() if reason}

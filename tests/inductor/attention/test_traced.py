@@ -220,6 +220,6 @@ def test_operands_that_only_the_operator_takes_have_a_reason(
     monkeypatch.setattr(operators, "pinned", lambda extent: extent)
     tensors = {"q": Q, "k": K, "v": K, **changes}
     tensors = {key: value for key, value in tensors.items() if value is not None}
-    reasons = operators._why_not(name, tensors)
+    reasons = operators._operand_reasons(name, tensors)
     assert reason in (next(reasons, None) or "")
-    assert bool(next(operators._why_not(name, tensors), "")) is bool(reason)
+    assert bool(next(operators._operand_reasons(name, tensors), "")) is bool(reason)

@@ -13,7 +13,7 @@ import torch
 
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.candidates import cuda
-from inductor_plugin.inductor.candidates.cuda import obstacle, warn_without_cutlass
+from inductor_plugin.inductor.candidates.cuda import warn_without_cutlass, why_not_built
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from tests.support import gpu
 from tests.support.lowering import Arg, Lab, library_first
@@ -41,7 +41,7 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Any:
             return (Path("/site") / name,) if installed else ()
 
         monkeypatch.setattr(cuda, "find_toolkit", find_toolkit)
-        monkeypatch.setattr(cuda, "generator_reason", lambda: generator)
+        monkeypatch.setattr(cuda, "why_not_generated", lambda: generator)
         monkeypatch.setattr(cuda, "package_folders", package_folders)
 
     monkeypatch.setattr(cuda, "_WARNED", set[str]())
@@ -56,7 +56,7 @@ def test_a_machine_that_lacks_nothing_is_left_alone(
     machine: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine(TOOLKIT)
-    assert obstacle("") is None
+    assert why_not_built("") is None
     warn_without_cutlass(config("CUTLASS"))
     assert warnings(caplog) == []
 
@@ -95,7 +95,7 @@ def test_only_who_wants_cutlass_is_told(
 
 def test_a_generator_that_does_not_work_is_named_before_the_compiler(machine: Any) -> None:
     machine(NO_NVCC, "nvidia-cutlass 3.9 is installed")
-    assert obstacle("") == "nvidia-cutlass 3.9 is installed"
+    assert why_not_built("") == "nvidia-cutlass 3.9 is installed"
 
 
 @pytest.mark.compat

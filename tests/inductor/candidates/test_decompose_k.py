@@ -20,7 +20,7 @@ from torch._inductor.codegen.subgraph import SubgraphChoiceCaller
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.candidates import decompose_k, offers
 from inductor_plugin.inductor.candidates.decompose_k import allowed, parts_of
-from inductor_plugin.inductor.candidates.offers import foreign
+from inductor_plugin.inductor.candidates.offers import why_not_measurable
 from inductor_plugin.inductor.facts.compat import torch_version
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops.decompose_k import OP
@@ -195,7 +195,9 @@ def test_switched_off_inductor_does_not_decide_on_it_either(
         return original(self, name, only, *others)
 
     monkeypatch.setattr(selector, "__call__", stock)
-    monkeypatch.setattr("inductor_plugin.inductor.graph.selector.foreign", lambda choice: "because")
+    monkeypatch.setattr(
+        "inductor_plugin.inductor.graph.selector.why_not_measurable", lambda choice: "because"
+    )
     with lab() as opened:
         opened.lower(product, A, B, decompose_k="off")
     assert seen == [["ExternKernelCaller"]]
@@ -236,7 +238,7 @@ def test_another_subgraph_is_left_to_inductor_and_so_is_its_call(
 )
 def test_it_is_told_from_other_subgraphs_by_its_name(name: str, parts: int | None) -> None:
     assert parts_of(choice(name)) == parts
-    assert (foreign(choice(name)) is None) == (parts is not None)
+    assert (why_not_measurable(choice(name)) is None) == (parts is not None)
 
 
 def test_nothing_else_is_a_subgraph_whatever_its_name() -> None:

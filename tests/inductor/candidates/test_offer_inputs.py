@@ -137,6 +137,6 @@ def test_a_slice_of_a_weight_is_no_operand_of_a_cpp_template(
     assert str(value.layout) == f"torch.{layout}"
     monkeypatch.setattr(offers, "constant", lambda node: value if node.get_name() == "w" else None)
     nodes = [SimpleNamespace(get_name=lambda name=name: name) for name in "xw"]
-    assert bool(offers.repack_hazard(nodes, bias)) is hazard
+    assert bool(offers.why_not_repacked(nodes, bias)) is hazard
     monkeypatch.setattr(offers, "constant", lambda _: PACKED)
-    assert offers.repack_hazard(nodes, None) is None
+    assert offers.why_not_repacked(nodes, None) is None

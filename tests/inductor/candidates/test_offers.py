@@ -23,7 +23,7 @@ from torch._inductor.virtualized import V
 import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.inductor.candidates import offers
-from inductor_plugin.inductor.candidates.offers import repack_hazard
+from inductor_plugin.inductor.candidates.offers import why_not_repacked
 from inductor_plugin.inductor.facts.problem import constant
 from inductor_plugin.tuning.runtime import RUNTIME
 
@@ -96,10 +96,10 @@ def test_an_offset_matters_where_an_operand_is_repacked(monkeypatch: pytest.Monk
     values = {"weight": torch.ones(8), "bias": torch.ones(8)[2:]}
     monkeypatch.setattr(offers, "constant", lambda node: values.get(node.get_name()))
     nodes = [SimpleNamespace(get_name=lambda name=name: name) for name in ("x", "weight", "bias")]
-    assert "would not see the offset of bias" in str(repack_hazard(nodes))
-    assert repack_hazard(nodes, bias=2) is None
+    assert "would not see the offset of bias" in str(why_not_repacked(nodes))
+    assert why_not_repacked(nodes, bias=2) is None
     values["weight"] = torch.ones(8)[2:]
-    assert "would not see the offset of weight" in str(repack_hazard(nodes, bias=2))
+    assert "would not see the offset of weight" in str(why_not_repacked(nodes, bias=2))
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ def choices_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
     monkeypatch.setattr(template_choice, "_choice", choice)
     monkeypatch.setattr(template_choice, "warn_without_cutlass", warn)
-    monkeypatch.setattr(template_choice, "refusal_of", lambda *_: None)
+    monkeypatch.setattr(template_choice, "why_not_offered", lambda *_: None)
 
     def chosen(*templates: Product, op: str = "mm", **options: Any) -> Any:
         registry = Registry()

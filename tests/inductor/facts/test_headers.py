@@ -19,7 +19,7 @@ from inductor_plugin.inductor.facts.toolchain import (
     precompiled,
     with_header,
 )
-from inductor_plugin.worker.farm.parcel import arrived, parcel_of, refusal
+from inductor_plugin.worker.farm.parcel import arrived, parcel_of, why_not_compiled
 from inductor_plugin.worker.jobs import CppCompileJob
 
 pytestmark = pytest.mark.compat
@@ -67,7 +67,7 @@ def test_a_node_of_a_farm_that_lacks_the_header_makes_the_call_without_it(
     there = arrived(parcel)
     assert isinstance(there.job, CppCompileJob)
     assert there.job.command == command
-    assert refusal(there) == ""
+    assert why_not_compiled(there) is None
 
 
 def test_without_it_the_call_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph import misses
+from inductor_plugin.inductor.graph.report import report
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import problem_digest
@@ -35,9 +37,12 @@ def config(store: Store, policy: str = "cached") -> Config:
     return Config.load({"cache_dir": str(store.root), "policy": policy}, {})
 
 
-def plan(store: Store, rows: int = 64) -> TuningTicket:
-    environment = record().environment
-    selection = Selection(config(store), store, environment, dict, Counters())
+def selection_of(store: Store, environment: str) -> Selection:
+    return Selection(config(store), store, environment, dict, Counters())
+
+
+def plan(store: Store, rows: int = 64, selection: Selection | None = None) -> TuningTicket:
+    selection = selection or selection_of(store, record().environment)
     offers = [offer("library", library=True), offer("a")]
     ticket = selection.plan(problem(rows=rows), offers, {}, None, None)
     assert not ticket.hit
@@ -127,6 +132,28 @@ def test_a_record_that_nobody_checked_is_told_from_a_missing_record(
     assert "no record" not in warning
     assert f"1 of 1 problems have measurements in {store.root} that are not used" in warning
     assert "(numbers not checked)" in warning
+
+
+def test_a_graph_of_two_devices_counts_each_problem_once_and_each_device_has_its_own_misses(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.put_record(record(measured("a")))  # of the CPU; of the GPU the cache has none
+    gpu = store.put_environment(ENVIRONMENT | {"device": {"name": "cuda"}})
+    tickets: list[TuningTicket] = []
+    contexts: list[Any] = []
+    for environment, hits in ((record().environment, [True, True]), (gpu, [False])):
+        selection = selection_of(store, environment)
+        trace = SimpleNamespace(write=lambda: None)
+        context = SimpleNamespace(trace=trace, store=store, environment=environment)
+        contexts.append((context, selection))
+        for hit in hits:
+            tickets.append(plan(store, 64 + len(tickets), selection))
+            tickets[-1].hit = hit
+    report(tickets, contexts, config(store), untuned=False)
+    counts = store.counters()
+    assert (counts["hits"], counts["misses"]) == (2, 1)
+    (warning,) = [entry for entry in caplog.records if entry.levelname == "WARNING"]
+    assert f"{store.root} has no record of this machine" in warning.getMessage()
 
 
 def test_the_hint_of_freezing_is_given_once(caplog: pytest.LogCaptureFixture) -> None:

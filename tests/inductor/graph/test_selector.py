@@ -66,13 +66,13 @@ def test_a_device_that_nobody_describes_is_inductors_with_one_warning(
     forget()
     device = torch.device("xpu:0")
     for _ in range(2):
-        assert selector.reason_to_step_aside(device).startswith("devices of type 'xpu' are left")
+        assert str(selector.why_not_taken(device)).startswith("devices of type 'xpu' are left")
     (record,) = caplog.records
     assert "inductor_plugin.devices (docs/own-device.md)" in record.getMessage()
     with inductor_config.patch(max_autotune=True):
         with described(name="xpu"):
-            assert selector.reason_to_step_aside(device) == ""
-        assert selector.reason_to_step_aside(torch.device("cpu")) == ""
+            assert selector.why_not_taken(device) is None
+        assert selector.why_not_taken(torch.device("cpu")) is None
 
 
 def test_a_device_that_is_described_wrongly_is_given_up(
@@ -128,10 +128,10 @@ def test_inductor_decides_where_it_is_asked_for_something_else(
 ) -> None:
     known = {name: value for name, value in settings.items() if hasattr(inductor_config, name)}
     with inductor_config.patch({"max_autotune": True, "max_autotune_gemm": False, **known}):
-        why = selector.reason_to_step_aside(torch.device("cpu"), keywords)
+        why = selector.why_not_taken(torch.device("cpu"), keywords)
     if len(known) == len(settings):
-        assert reason in why
-        assert bool(reason) is bool(why)
+        assert reason in (why or "")
+        assert bool(reason) is (why is not None)
 
 
 class SelectionSession:
@@ -167,7 +167,7 @@ def a_selection(monkeypatch: pytest.MonkeyPatch) -> Any:
     inductors = lambda _self, _name, choices, *_: ("stock", [each.name for each in choices])  # noqa: E731
     monkeypatch.setattr(stock, "__call__", inductors)
     monkeypatch.setattr(selector, "active_config", Config)
-    monkeypatch.setattr(selector, "foreign", lambda _: None)
+    monkeypatch.setattr(selector, "why_not_measurable", lambda _: None)
     monkeypatch.setattr(selector, "promising", lambda choices, _: (choices, {}))
     monkeypatch.setattr(selector, "_node", lambda _session, pending, *_: pending)
     monkeypatch.setattr(selector.compat, "selected", lambda node, *_: node)
@@ -219,7 +219,9 @@ def test_what_fails_here_is_selected_by_inductor_as_it_would_have_been(
 def test_what_is_measured_by_inductor_alone_is_not_measured_where_others_repeat_it(
     selected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selector, "foreign", lambda each: "foreign" if each.name == "b" else None)
+    monkeypatch.setattr(
+        selector, "why_not_measurable", lambda each: "foreign" if each.name == "b" else None
+    )
     both = choice("a"), choice("b")
     assert selected(SelectionSession(), *both) == ("stock", ["a", "b"])
     assert selected(SelectionSession(), *both, reproducible=True) == ("stock", ["a"])

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import Difference, Record, Store, digest_of, open_store
+from inductor_plugin.cache import Record, Store, digest_of, open_store
+from inductor_plugin.cache.key import Difference
 from inductor_plugin.cache.lookup.near import Near
 from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.tuning.report.miss import Miss

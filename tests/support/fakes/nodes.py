@@ -149,8 +149,8 @@ class StubNode:
     def call(self, job: Any, limit_s: float) -> NodeAnswer:
         return self._answer(job)
 
-    def obstacle(self) -> NodeAnswer:
-        return NodeAnswer("")
+    def why_not_available(self) -> NodeAnswer:
+        return NodeAnswer()
 
     def pid(self) -> NodeAnswer:
         return NodeAnswer(1)
@@ -178,8 +178,8 @@ def bench_on(
         more: Other arguments of `FarmBench`.
     """
 
-    def judged(node: Any) -> str:
-        return "" if wanted is None else why_not(wanted, node, __version__)
+    def judged(node: Any) -> str | None:
+        return None if wanted is None else why_not(wanted, node, __version__)
 
     def connect() -> FakeBenchCluster:
         return cluster if isinstance(cluster, FakeBenchCluster) else cluster()

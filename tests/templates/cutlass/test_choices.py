@@ -8,7 +8,7 @@ from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.templates.cutlass import choices as cutlass_choices
 from inductor_plugin.templates.cutlass.choices import Choice, choices, family
 from inductor_plugin.templates.cutlass.config import Bias
-from inductor_plugin.templates.cutlass.limits import unbuildable
+from inductor_plugin.templates.cutlass.limits import why_not_buildable
 from inductor_plugin.templates.cutlass.problem import GemmFacts, facts_of
 
 FACTS = GemmFacts(
@@ -56,7 +56,7 @@ def test_choices_are_buildable_few_and_have_names_of_their_own(facts: GemmFacts,
     offers = some(facts, arch)
     assert len(offers) <= cutlass_choices.LIMIT
     assert len({choice.name for choice in offers}) == len(offers)
-    assert [unbuildable(choice.config) for choice in offers] == [None] * len(offers)
+    assert [why_not_buildable(choice.config) for choice in offers] == [None] * len(offers)
     assert {choice.config.arch for choice in offers} == {family(arch)}
     assert offers == some(facts, arch)
 

@@ -9,7 +9,7 @@ import pytest
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.evt import Evt, Node, Output, TreeOperand
 from inductor_plugin.templates.cutlass.evt_source import checks, evt_epilogue, functions
-from inductor_plugin.templates.cutlass.source import generator_reason, source
+from inductor_plugin.templates.cutlass.source import source, why_not_generated
 
 CONFIG = GemmConfig(
     "sm_90a", (128, 256, 64), (2, 1, 1), "cooperative", "bf16", "bf16", "bf16", "bf16", "f32"
@@ -126,7 +126,7 @@ def test_each_operand_is_checked_for_what_it_is() -> None:
     assert text.endswith("call.operands[3].batch == 0) return kStride;")
 
 
-@pytest.mark.skipif(generator_reason() is not None, reason="needs nvidia-cutlass")
+@pytest.mark.skipif(why_not_generated() is not None, reason="needs nvidia-cutlass")
 def test_a_kernel_reads_c_only_where_its_epilogue_does() -> None:
     plain, two = source(replace(CONFIG, epilogue=SILU)), source(replace(CONFIG, epilogue=TWO))
     assert _c_and_d(plain) == ["void", "cutlass::bfloat16_t"]

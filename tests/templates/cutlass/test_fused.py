@@ -22,9 +22,9 @@ from inductor_plugin.templates.cutlass.gemm import CutlassGemm
 from inductor_plugin.templates.cutlass.limits import (
     SM90_SHARED_BYTES,
     epilogue_bytes,
-    unbuildable,
+    why_not_buildable,
 )
-from inductor_plugin.templates.cutlass.source import generator_reason
+from inductor_plugin.templates.cutlass.source import why_not_generated
 
 M, N, K = 2048, 4096, 1024
 FULL = Access("full", "bfloat16", M * N, (N, 1))
@@ -81,7 +81,7 @@ def test_a_few_kernels_of_different_tiles_are_offered() -> None:
         assert launch[0] == "tt"
         assert launch[3] == 1
         assert decode(str(text)).steps == GATED.steps
-        assert generator_reason() or "Sm90EVT" in kernel.text
+        assert why_not_generated() or "Sm90EVT" in kernel.text
 
 
 def test_kernels_without_an_epilogue_are_what_they_were() -> None:
@@ -229,17 +229,17 @@ LARGE = Evt(
     ],
 )
 def test_a_kernel_whose_epilogue_cannot_be_is_unbuildable(config: GemmConfig, message: str) -> None:
-    assert message in (unbuildable(config) or "")
+    assert message in (why_not_buildable(config) or "")
 
 
 def test_an_epilogue_leaves_room_for_two_stages() -> None:
-    assert unbuildable(KERNEL) is None
+    assert why_not_buildable(KERNEL) is None
     large = replace(KERNEL, c="f32", d="f32", align_c=4, align_d=4, epilogue=LARGE)
-    assert unbuildable(large) is None
+    assert why_not_buildable(large) is None
     wide = replace(large, schedule="cooperative", tile=(128, 256, 64))
     stage = (128 + 256) * 64 * 2
     assert epilogue_bytes(wide) + 2 * stage > SM90_SHARED_BYTES
-    assert "leaves too little" in (unbuildable(wide) or "")
+    assert "leaves too little" in (why_not_buildable(wide) or "")
     assert "sm_100a kernels read one operand" in (
-        unbuildable(replace(large, arch="sm_100a", schedule="one_sm")) or ""
+        why_not_buildable(replace(large, arch="sm_100a", schedule="one_sm")) or ""
     )

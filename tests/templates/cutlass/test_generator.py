@@ -15,7 +15,7 @@ from inductor_plugin.problem.target import target
 from inductor_plugin.template import CudaSource
 from inductor_plugin.templates.cutlass import gemm, source
 from inductor_plugin.templates.cutlass.gemm import CutlassGemm
-from inductor_plugin.templates.cutlass.source import generator_reason
+from inductor_plugin.templates.cutlass.source import why_not_generated
 
 
 def operand(size: tuple[int, int]) -> Operand:
@@ -30,7 +30,7 @@ PROBLEM = Problem(
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     """Forget what this process knows of its generator, before and after."""
-    cleared: Any = (generator_reason, source._modules, gemm._text)  # pyright: ignore[reportPrivateUsage]
+    cleared: Any = (why_not_generated, source._modules, gemm._text)  # pyright: ignore[reportPrivateUsage]
     for name in cleared:
         name.cache_clear()
     yield
@@ -79,13 +79,13 @@ def test_candidates_stay_without_a_text_and_the_reason_is_known(
 ) -> None:
     template = CutlassGemm()
     complete = template.candidates(PROBLEM)
-    generator_reason.cache_clear()
+    why_not_generated.cache_clear()
     gemm._text.cache_clear()  # pyright: ignore[reportPrivateUsage]
     source._modules.cache_clear()  # pyright: ignore[reportPrivateUsage]
     way(monkeypatch)
     assert template.reject(PROBLEM) is None
     named = template.candidates(PROBLEM)
-    assert WAYS[way] in str(generator_reason())
+    assert WAYS[way] in str(why_not_generated())
     assert [config.name for config in named] == [config.name for config in complete]
     for bare, whole in zip(named, complete, strict=True):
         assert isinstance(bare.kernel, CudaSource)
@@ -96,7 +96,7 @@ def test_candidates_stay_without_a_text_and_the_reason_is_known(
 
 @needs_cutlass
 def test_a_generator_that_is_there_has_no_reason() -> None:
-    assert generator_reason() is None
+    assert why_not_generated() is None
 
 
 @needs_cutlass
@@ -105,4 +105,4 @@ def test_a_library_from_elsewhere_needs_no_metadata(monkeypatch: pytest.MonkeyPa
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    assert generator_reason() is None
+    assert why_not_generated() is None

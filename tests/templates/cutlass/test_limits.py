@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from inductor_plugin.templates.cutlass.config import GemmConfig, Major, Schedule
-from inductor_plugin.templates.cutlass.limits import unbuildable
+from inductor_plugin.templates.cutlass.limits import why_not_buildable
 
 SM90 = GemmConfig(
     "sm_90a", (128, 128, 64), (2, 1, 1), "pingpong", "bf16", "bf16", "bf16", "bf16", "f32"
@@ -34,7 +34,7 @@ INT8 = replace(
     "config", [SM90, SM80, FP8, INT8, GROUPED], ids=lambda config_: config_.name
 )
 def test_good_configurations_are_buildable(config: GemmConfig) -> None:
-    assert unbuildable(config) is None
+    assert why_not_buildable(config) is None
 
 
 INT8_SM80 = replace(
@@ -65,7 +65,7 @@ INT8_SM80 = replace(
     ids=lambda config_: config_.name,
 )
 def test_configurations_at_a_limit_are_buildable(config: GemmConfig) -> None:
-    assert unbuildable(config) is None
+    assert why_not_buildable(config) is None
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_configurations_at_a_limit_are_buildable(config: GemmConfig) -> None:
     ],
 )
 def test_configurations_beyond_a_limit_say_why(config: GemmConfig, reason: str) -> None:
-    assert reason in str(unbuildable(config))
+    assert reason in str(why_not_buildable(config))
 
 
 @pytest.mark.parametrize(
@@ -153,20 +153,20 @@ def test_configurations_beyond_a_limit_say_why(config: GemmConfig, reason: str) 
     ],
 )
 def test_what_has_no_kernel_says_why(config: GemmConfig, reason: str) -> None:
-    assert reason in str(unbuildable(config))
+    assert reason in str(why_not_buildable(config))
 
 
 def test_rows_that_tma_cannot_write_get_the_other_epilogue() -> None:
     odd = replace(SM90, align_d=1)
-    assert unbuildable(odd) is None
+    assert why_not_buildable(odd) is None
     assert not odd.tma_epilogue
     assert SM90.tma_epilogue
     assert not replace(SM90, bias="full", align_c=4).tma_epilogue
 
 
 def test_an_sm80_bias_may_be_more_aligned_than_what_is_written() -> None:
-    assert unbuildable(replace(SM80, bias="full", align_c=8, align_d=4)) is None
-    assert unbuildable(replace(SM80, bias="full", align_c=4, align_d=4)) is None
+    assert why_not_buildable(replace(SM80, bias="full", align_c=8, align_d=4)) is None
+    assert why_not_buildable(replace(SM80, bias="full", align_c=4, align_d=4)) is None
 
 
 ORDERS: dict[str, tuple[Major, Major]] = {
@@ -193,18 +193,18 @@ def test_tf32_kernels_that_spill_are_not_built(
     a, b = ORDERS[order]
     config = replace(TF32, schedule=schedule, tile=tile, layout_a=a, layout_b=b)
     expected = f"each thread would spill {spilling[order]} bytes" if order in spilling else None
-    assert unbuildable(config) == expected
+    assert why_not_buildable(config) == expected
 
 
 def test_two_stages_of_a_large_sm80_tile_spill() -> None:
     narrow = replace(SM80, stages=2, align_a=1, align_b=1)
     large = replace(narrow, tile=(128, 128, 64))
     for bias in ("none", "row", "full"):
-        assert "each thread would spill" in str(unbuildable(replace(large, bias=bias)))
-        assert unbuildable(replace(narrow, bias=bias)) is None
-    assert unbuildable(replace(large, tile=(128, 64, 64))) is None
-    assert unbuildable(replace(large, stages=3)) != unbuildable(large)
+        assert "each thread would spill" in str(why_not_buildable(replace(large, bias=bias)))
+        assert why_not_buildable(replace(narrow, bias=bias)) is None
+    assert why_not_buildable(replace(large, tile=(128, 64, 64))) is None
+    assert why_not_buildable(replace(large, stages=3)) != why_not_buildable(large)
 
 
 def test_two_stages_copy_single_elements_through_registers() -> None:
-    assert unbuildable(replace(SM80, align_a=1, align_b=1, stages=2)) is None
+    assert why_not_buildable(replace(SM80, align_a=1, align_b=1, stages=2)) is None

@@ -256,12 +256,12 @@ def test_a_wheel_of_another_text_is_refused_by_name(
         return tmp_path / "include"
 
     monkeypatch.setattr(cutlass_fmha_source, "include_folder", include)
-    cutlass_fmha_source.misfit_reason.cache_clear()
+    cutlass_fmha_source.why_not_usable.cache_clear()
     try:
         reason = rejected(attention())
     finally:
         monkeypatch.undo()
-        cutlass_fmha_source.misfit_reason.cache_clear()
+        cutlass_fmha_source.why_not_usable.cache_clear()
     assert "nvidia-cutlass is another one" in reason
     assert FORWARD.path in reason
 
@@ -274,7 +274,7 @@ def test_without_the_wheel_a_kernel_of_a_pack_is_still_named(
 
     monkeypatch.setattr(cutlass_fmha_source, "include_folder", missing)
     caches: list[Any] = [
-        cutlass_fmha_source.misfit_reason,
+        cutlass_fmha_source.why_not_usable,
         cutlass_fmha_source.installed,
         fmha._text,  # pyright: ignore[reportPrivateUsage]
     ]
@@ -324,7 +324,7 @@ class TestText:
         pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
 
     def test_the_wheel_is_the_one_the_edits_are_for(self) -> None:
-        assert cutlass_fmha_source.misfit_reason() is None
+        assert cutlass_fmha_source.why_not_usable() is None
 
     @pytest.mark.parametrize("header", [FORWARD, BACKWARD])
     def test_edited_text_keeps_its_license(self, header: Header) -> None:

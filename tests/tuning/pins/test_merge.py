@@ -99,11 +99,11 @@ def test_templates_and_environments_of_all_files_are_kept() -> None:
 
 def test_of_two_pins_with_as_many_samples_one_is_kept_whatever_the_order() -> None:
     first, second = pin("a", "x-1", winner_ms=1.0), pin("a", "x-1", winner_ms=2.0)
-    one, other = (
+    forwards, backwards = (
         merge(order).pins for order in ((file(first), file(second)), (file(second), file(first)))
     )
-    assert one == other
-    assert len(one) == 1
+    assert forwards == backwards
+    assert len(forwards) == 1
 
 
 def test_disagreements_are_listed_by_operator_and_problem() -> None:

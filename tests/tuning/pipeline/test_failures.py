@@ -110,14 +110,14 @@ def test_a_device_that_is_tried_again_during_a_submission_does_not_queue_what_wa
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline: Any = rig.pipeline
-    refusal = pipeline._refusal
+    refusal = pipeline._why_not_accepted
 
-    def renewed() -> str:
+    def renewed() -> str | None:
         reason = refusal()
         pipeline._absent = ""  # `renew` of another thread
         return reason
 
-    monkeypatch.setattr(pipeline, "_refusal", renewed)
+    monkeypatch.setattr(pipeline, "_why_not_accepted", renewed)
     rig.pipeline.leave("no memory is free")
     pending = task([entry("library", library=True), entry("a", build=triton_job("a"))])
     rig.pipeline.submit(pending)

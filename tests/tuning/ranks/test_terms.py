@@ -63,9 +63,9 @@ def test_another_device_and_a_captured_graph_are_no_fault() -> None:
 
 
 def test_ranks_that_all_use_two_sets_of_options_are_told_nothing() -> None:
-    store, one, two = MemoryStore(), terms(), terms(max_candidates=2)
+    store, plain, limited = MemoryStore(), terms(), terms(max_candidates=2)
     jobs = [Job(rank, 2, store) for rank in range(2)]
-    said = [introduce(job, each) for job in jobs for each in (one, two, one)]
+    said = [introduce(job, each) for job in jobs for each in (plain, limited, plain)]
     assert said == [None] * 6
     assert len(store.values) == 2
 

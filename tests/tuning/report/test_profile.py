@@ -56,11 +56,11 @@ def test_a_range_leads_to_its_record_and_reason(tmp_path: Path) -> None:
     known, gone = product("fast", 7), product("fast", 8)
     trace = trace_of(tmp_path, *[label(known, "fast")] * 2, label(gone, "fast"))
     kernels = {kernel.problem: kernel for kernel in profiled(trace, [known])}
-    one, other = kernels[known.describe], kernels[gone.describe]
-    assert (one.record, one.candidate, one.calls) == (key(known), "fast", 2)
-    assert (one.runs, one.reason) == (True, WHY)
-    assert one.host_ms > 0.0
-    assert (other.record, other.runs, other.reason) == (key(gone), None, None)
+    kept, dropped = kernels[known.describe], kernels[gone.describe]
+    assert (kept.record, kept.candidate, kept.calls) == (key(known), "fast", 2)
+    assert (kept.runs, kept.reason) == (True, WHY)
+    assert kept.host_ms > 0.0
+    assert (dropped.record, dropped.runs, dropped.reason) == (key(gone), None, None)
 
 
 def test_a_candidate_that_the_cache_does_not_choose_any_more_is_said_to_be_old(

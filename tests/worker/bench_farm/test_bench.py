@@ -54,7 +54,7 @@ def rig() -> Iterator[Rig]:
 
 def test_one_node_measures_for_as_long_as_there_is_something(rig: Rig) -> None:
     assert rig.bench.pid is None
-    assert rig.bench.obstacle() == ""
+    assert rig.bench.why_not_available() is None
     assert rig.bench.screen(job("a")) == Outcome("a", "ok", samples_ms=(1.0,))
     assert [each.candidate_id for each in rig.bench.final(final("a", "b"))] == ["a", "b"]
     assert rig.bench.call(CallJob("module", "function"), 1.0) == "module.function"
@@ -168,7 +168,7 @@ def test_without_a_node_that_has_the_gpu_nothing_is_measured() -> None:
     bench = Rig().bench
     with pytest.raises(WorkerError, match="no node of the farm has the resource"):
         bench.screen(job())
-    assert start_command(RESOURCE) in bench.obstacle()
+    assert start_command(RESOURCE) in str(bench.why_not_available())
     bench.close()
 
 
@@ -273,7 +273,7 @@ def processes() -> Iterator[Callable[..., tuple[FakeBenchCluster, FarmBench]]]:
 def test_a_node_says_under_which_environment_its_process_measures(processes: Any) -> None:
     started = time.monotonic()
     cluster, bench = processes("node", threads=2)  # as SETTINGS say, whatever this process has
-    assert bench.obstacle() == ""
+    assert bench.why_not_available() is None
     assert bench.screen(job()).status == "ok"
     assert isinstance(bench.pid, int)
     assert time.monotonic() - started > 0

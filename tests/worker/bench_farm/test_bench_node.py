@@ -76,12 +76,12 @@ def test_a_node_has_the_time_of_all_that_it_runs(rig: Rig) -> None:
 def test_a_node_whose_worker_does_not_start_or_that_is_lost_is_an_obstacle(rig: Rig) -> None:
     assert rig.bench.screen(job()).status == "ok"
     (node,) = rig.cluster.nodes
-    node.answers["obstacle"] = NodeAnswer("its compute mode is exclusive")
-    assert rig.bench.obstacle() == "its compute mode is exclusive"
-    node.answers["obstacle"] = NodeAnswer(error="no device")
-    assert rig.bench.obstacle() == "no device"
+    node.answers["why_not_available"] = NodeAnswer("its compute mode is exclusive")
+    assert rig.bench.why_not_available() == "its compute mode is exclusive"
+    node.answers["why_not_available"] = NodeAnswer(error="no device")
+    assert rig.bench.why_not_available() == "no device"
     node.lost = True
-    assert rig.bench.obstacle() == "its node was lost"
+    assert rig.bench.why_not_available() == "its node was lost"
     assert node.ended
     assert rig.bench.pid is None
     rig.bench.release()  # nothing is held, and nothing is searched for
@@ -97,7 +97,7 @@ def test_closing_an_idle_worker_removes_what_lies_on_its_node(rig: Rig) -> None:
     assert (node.asked[-1], node.ended, rig.cluster.closed) == ("close", True, True)
 
 
-@pytest.mark.parametrize("begins", ["obstacle", "prewarm"])
+@pytest.mark.parametrize("begins", ["why_not_available", "prewarm"])
 def test_a_node_that_never_measured_is_given_back_too(begins: str) -> None:
     rig = Rig("only", idle_s=0.05)
     assert not getattr(rig.bench, begins)()
@@ -128,11 +128,13 @@ def test_nodes_are_searched_by_the_name_of_the_device_and_judged_by_its_environm
     there = NodeFacts("node", __version__, {"device": {"name": "NVIDIA H100"}})
     monkeypatch.setattr(StubNode, "facts_answer", NodeAnswer(there))
     bench = on_nodes("ray:auto", replace(SETTINGS, device=device), environment)
-    assert "device.name is 'NVIDIA H100' there and 'NVIDIA H200' here" in bench.obstacle()
+    assert "device.name is 'NVIDIA H100' there and 'NVIDIA H200' here" in str(
+        bench.why_not_available()
+    )
     monkeypatch.setattr(
         StubNode, "facts_answer", NodeAnswer(replace(there, environment=environment))
     )
-    assert bench.obstacle() == ""
+    assert bench.why_not_available() is None
     resources = ("inductor-plugin:NVIDIA_H200", "accelerator_type:H200")
     assert asked[:3] == ["ray:auto", device != "cpu", resources]
     bench.close()

@@ -31,7 +31,7 @@ def test_nodes_whose_devices_others_have_share_one_limit(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(finder_module, "time", clock)
     cluster.busy, cluster.error = busy, NodeLostError("others measure")
-    finder = NodeFinder(lambda: cluster, ("gpu",), WorkerSettings((), "bench"), lambda _: "")
+    finder = NodeFinder(lambda: cluster, ("gpu",), WorkerSettings((), "bench"), lambda _: None)
     started = clock.now
     with pytest.raises(WorkerError, match="2 others were not asked in 120 s"):
         finder.node()
@@ -83,7 +83,10 @@ def stubs(*names: str) -> FakeBenchCluster:
 def test_a_node_that_does_not_fit_is_given_back_and_the_next_is_asked() -> None:
     cluster = stubs("old", "right")
     finder = NodeFinder(
-        lambda: cluster, ("gpu",), SETTINGS, lambda facts: "too old" if str(facts) == "old" else ""
+        lambda: cluster,
+        ("gpu",),
+        SETTINGS,
+        lambda facts: "too old" if str(facts) == "old" else None,
     )
     assert finder.node().host == "right"
     old, right = cluster.nodes
@@ -127,7 +130,7 @@ def test_threads_that_need_a_node_at_once_hold_the_same() -> None:
 
     cluster = stubs("first", "second")
     cluster.busy = busy
-    finder = NodeFinder(lambda: cluster, ("gpu",), SETTINGS, lambda _: "")
+    finder = NodeFinder(lambda: cluster, ("gpu",), SETTINGS, lambda _: None)
     with ThreadPoolExecutor(2) as pool:
         searches = [pool.submit(finder.node) for _ in range(2)]
     assert [search.result().host for search in searches] == ["first", "first"]
@@ -137,7 +140,7 @@ def test_threads_that_need_a_node_at_once_hold_the_same() -> None:
 
 def test_who_loses_a_former_node_keeps_the_new_one() -> None:
     cluster = stubs("first", "second")
-    finder = NodeFinder(lambda: cluster, ("gpu",), SETTINGS, lambda _: "")
+    finder = NodeFinder(lambda: cluster, ("gpu",), SETTINGS, lambda _: None)
     first = finder.node()
     finder.lose(first)
     second = finder.node()
@@ -156,7 +159,7 @@ def test_a_search_that_is_closed_meanwhile_holds_no_node(
 ) -> None:
     """By another thread, which does not wait for the search."""
     cluster = stubs("first", "second")
-    finder = NodeFinder(lambda: cluster, ("gpu",), SETTINGS, lambda _: "")
+    finder = NodeFinder(lambda: cluster, ("gpu",), SETTINGS, lambda _: None)
     closing, hold = threading.Thread(target=finder.close), cluster.hold
 
     def close(_what: str) -> None:

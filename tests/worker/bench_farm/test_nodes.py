@@ -64,7 +64,7 @@ def hanging(timeout_s: float) -> BenchCandidate:
 def test_candidates_are_measured_in_a_process_of_one_node(
     bench: FarmBench, measuring_cluster: Any
 ) -> None:
-    assert bench.obstacle() == ""
+    assert bench.why_not_available() is None
     outcome = bench.screen(screen(LIBRARY))
     assert (outcome.status, len(outcome.samples_ms)) == ("ok", 3)
     finals = bench.final(FinalJob("problem", (LIBRARY,), 4, QUICK))
@@ -77,7 +77,7 @@ def test_candidates_are_measured_in_a_process_of_one_node(
 def test_a_job_whose_process_is_killed_is_done_again(
     bench: FarmBench, measuring_cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert bench.obstacle() == ""
+    assert bench.why_not_available() is None
     (first,) = ray_processes(measuring_cluster.address, NODE)
     outcomes: list[Outcome] = []
     job = screen(hanging(20.0))
@@ -101,15 +101,17 @@ def test_a_node_is_known_by_its_resource_and_asked_which_device_it_has(
     facts = environment_here(THREADS)
     wanted = {**facts, "device": {**facts["device"], "name": "only"}}
     bench = on_nodes(farm, SETTINGS, wanted)
-    assert "no node of the farm has the resource 'inductor-plugin:only'" in bench.obstacle()
+    assert "no node of the farm has the resource 'inductor-plugin:only'" in str(
+        bench.why_not_available()
+    )
     node = add_node(measuring_cluster, resource)
     until(
-        lambda: "device.name is " in bench.obstacle(), LIMIT_S
+        lambda: "device.name is " in str(bench.why_not_available()), LIMIT_S
     )  # another device than it is called
     with pytest.raises(WorkerError, match="'only' here"):
         bench.screen(screen(LIBRARY))
     measuring_cluster.remove_node(node, allow_graceful=False)
-    until(lambda: "has the resource" in bench.obstacle(), LIMIT_S)
+    until(lambda: "has the resource" in str(bench.why_not_available()), LIMIT_S)
     bench.close()
 
 

@@ -106,19 +106,19 @@ def test_weights_in_files_travel_for_library_candidate_scratch_and_ends(tmp_path
 
 
 def test_equal_contents_are_one_and_a_changed_file_is_another(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.write_bytes(b"same")
-    two.write_bytes(b"same")
+    first, second = tmp_path / "one", tmp_path / "two"
+    first.write_bytes(b"same")
+    second.write_bytes(b"same")
     packer = Packer()
     job = FinalJob(
         "problem",
-        tuple(candidate(ExternKernel("mm"), tensor(4, 4, file=str(p))) for p in (one, two)),
+        tuple(candidate(ExternKernel("mm"), tensor(4, 4, file=str(p))) for p in (first, second)),
         1,
         ONCE,
     )
     assert packer.pack(job).digests() == (sha256(b"same"),)
-    two.unlink()
-    two.write_bytes(b"other")
+    second.unlink()
+    second.write_bytes(b"other")
     assert packer.pack(job).digests() == (sha256(b"same"), sha256(b"other"))
     assert packer.content(sha256(b"other")) == b"other"
 

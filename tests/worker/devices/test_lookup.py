@@ -38,7 +38,7 @@ def test_a_device_that_nobody_describes_has_a_reason() -> None:
     assert lookup.device_of("npu:0") is None
     assert not lookup.on_host("npu:0")
     assert lookup.uuid_of("npu:0") == lookup.why_scarce("npu:0") == ""
-    assert lookup.why_unknown("npu:0") == (
+    assert lookup.why_not_tuned("npu:0") == (
         "devices of type 'npu' are left to Inductor alone: no package describes them in the group of entry points "
         "inductor_plugin.devices (docs/own-device.md)"
     )
@@ -54,7 +54,7 @@ def test_what_is_described_is_the_environment() -> None:
         assert fields["numerics"]["rounding"] == "nearest"
         assert len(digest_of(fields)) == 64
         assert provenance("npu:1")["watts"] == 5
-        assert lookup.why_unknown("npu:1") == ""
+        assert lookup.why_not_tuned("npu:1") is None
         assert lookup.reference_of("npu:1").startswith(HERE)
 
 
@@ -136,10 +136,10 @@ def test_a_device_says_what_may_be_offered() -> None:
         return f"{template} is not for {problem.op}" if template == "slow" else ""
 
     with described(refusal=refusal):
-        assert lookup.refusal_of(PRODUCT, "slow") == "slow is not for mm"
-        assert lookup.refusal_of(PRODUCT, "fast") == ""
+        assert lookup.why_not_offered(PRODUCT, "slow") == "slow is not for mm"
+        assert lookup.why_not_offered(PRODUCT, "fast") is None
     with described(refusal=raises), pytest.raises(DeviceError, match="refusal"):
-        lookup.refusal_of(PRODUCT, "fast")
+        lookup.why_not_offered(PRODUCT, "fast")
 
 
 def test_an_amd_gpu_is_described_as_hip(monkeypatch: pytest.MonkeyPatch) -> None:

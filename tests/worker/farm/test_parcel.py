@@ -16,8 +16,8 @@ from inductor_plugin.worker.farm.parcel import (
     arrived,
     packed,
     parcel_of,
-    refusal,
     unpacked,
+    why_not_compiled,
 )
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob, TritonCompileJob
 
@@ -33,15 +33,15 @@ def cpp(folder: Path, *words: str) -> CppCompileJob:
 def test_a_machine_compiles_what_it_has_sent_itself(tmp_path: Path) -> None:
     parcel = parcel_of(cpp(tmp_path, "-march=native", f"-I{tmp_path}"))
     assert parcel.paths == (str(tmp_path),)
-    assert refusal(parcel) == ""
+    assert why_not_compiled(parcel) is None
 
 
 @pytest.mark.parametrize("name", ["torch", "inductor-plugin", "compiler", "processor", "python"])
 def test_other_software_refuses_and_says_what_differs(tmp_path: Path, name: str) -> None:
     parcel = parcel_of(cpp(tmp_path, "-march=native"))
     other = replace(parcel, facts={**parcel.facts, name: "another"})
-    assert refusal(other).startswith(f"{name} is ")
-    assert "'another'" in refusal(other)
+    assert str(why_not_compiled(other)).startswith(f"{name} is ")
+    assert "'another'" in str(why_not_compiled(other))
 
 
 def test_a_node_without_a_folder_of_headers_refuses(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_node_without_a_folder_of_headers_refuses(tmp_path: Path) -> None:
     headers.mkdir()
     parcel = parcel_of(cpp(tmp_path, "-isystem", str(headers)))
     shutil.rmtree(headers)
-    assert refusal(parcel) == f"{headers} does not exist there"
+    assert why_not_compiled(parcel) == f"{headers} does not exist there"
 
 
 def headers_of(folder: Path) -> Path:
@@ -69,7 +69,7 @@ def test_a_node_without_the_precompiled_header_compiles_without_it(tmp_path: Pat
     assert arrived(parcel).job == cpp(tmp_path, "-O1")
     header.unlink()
     assert arrived(parcel).job == cpp(tmp_path, "-O1")
-    assert refusal(arrived(parcel)) == ""
+    assert why_not_compiled(arrived(parcel)) is None
 
 
 def test_a_header_that_another_user_has_put_there_is_not_taken(
@@ -85,7 +85,7 @@ def test_a_header_that_is_not_only_for_speed_is_needed(tmp_path: Path) -> None:
     header.with_name("first.h.gch").unlink()
     parcel = parcel_of(cpp(tmp_path, "-include", str(header)))
     header.unlink()
-    assert refusal(arrived(parcel)) == f"{header} does not exist there"
+    assert why_not_compiled(arrived(parcel)) == f"{header} does not exist there"
 
 
 def test_what_lies_in_a_package_is_found_in_the_nodes_package(
@@ -98,12 +98,12 @@ def test_what_lies_in_a_package_is_found_in_the_nodes_package(
     parcel = parcel_of(cpp(tmp_path, f"-I{there}/include", f"-L{there}/lib", "-DX=/no/path"))
     shutil.rmtree(there.parent)
     monkeypatch.setattr(places, "folders", dict[str, str])
-    assert refusal(arrived(parcel)) == f"{there}/include does not exist there"
+    assert why_not_compiled(arrived(parcel)) == f"{there}/include does not exist there"
     monkeypatch.setattr(places, "folders", lambda: {"torch": str(here)})
     moved = arrived(parcel)
     # What the node's package has not either keeps its name: the compiler says that it is missing.
     assert moved.job == cpp(tmp_path, f"-I{here}/include", f"-L{there}/lib", "-DX=/no/path")
-    assert refusal(moved) == ""
+    assert why_not_compiled(moved) is None
 
 
 def test_what_triton_runs_is_the_nodes_if_it_is_the_same(
@@ -121,12 +121,12 @@ def test_what_triton_runs_is_the_nodes_if_it_is_the_same(
     moved = arrived(parcel)
     assert isinstance(moved.job, TritonCompileJob)
     assert dict(moved.job.environment) == {"TRITON_PTXAS_PATH": str(here / "ptxas"), "X": "1"}
-    assert refusal(moved) == ""
+    assert why_not_compiled(moved) is None
     (here / "ptxas").write_text("another one")
     parcel_module._digest.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    assert refusal(moved).startswith("TRITON_PTXAS_PATH is ")
+    assert str(why_not_compiled(moved)).startswith("TRITON_PTXAS_PATH is ")
     (here / "ptxas").unlink()
-    assert "does not exist there" in refusal(replace(moved, facts={}))
+    assert "does not exist there" in str(why_not_compiled(replace(moved, facts={})))
 
 
 def test_jobs_that_need_the_same_are_refused_by_the_same(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from statistics import median
 from typing import Any, TypeGuard
 
 from inductor_plugin.cache.document import is_array, is_object
-from inductor_plugin.cache.report import number, printable
+from inductor_plugin.cache.report import number
+from inductor_plugin.errors import printable
 from inductor_plugin.tuning.report.page.candidates import digits
 
 SAMPLES = "samples_ms"

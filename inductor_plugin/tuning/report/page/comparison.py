@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from inductor_plugin.cache.document import is_array, is_object
-from inductor_plugin.cache.report import number, printable
+from inductor_plugin.cache.report import number
+from inductor_plugin.errors import printable
 from inductor_plugin.tuning.report.page.bench import SAMPLES, TITLES, joined
 from inductor_plugin.tuning.report.page.candidates import digits
 

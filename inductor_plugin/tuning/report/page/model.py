@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from inductor_plugin.cache import Record, report
+from inductor_plugin.cache import Record
 from inductor_plugin.cache.record import GRAPH
+from inductor_plugin.errors import printable
 from inductor_plugin.tuning.pins.pin import environment_name
 from inductor_plugin.tuning.report.page.bench import MOST_ROWS, bench
 from inductor_plugin.tuning.report.page.candidates import CANDIDATE, Detail, detail_of
@@ -156,7 +157,7 @@ def _graph(graph: CompiledGraphRow, at: Mapping[str, int], texts: Texts) -> dict
 def _group(group: ProblemGroup, at: Mapping[str, int], texts: Texts) -> dict[str, Any]:
     return {
         "kind": group.kind,
-        "key": report.printable(group.key[:_KEY] if group.kind == GRAPH else group.key),
+        "key": printable(group.key[:_KEY] if group.kind == GRAPH else group.key),
         "name": texts.place(group.name),
         "records": [at[place] for place in group.places if place in at],
         "record": at.get(group.record, -1),
@@ -198,13 +199,10 @@ def _compared(sources: Sequence[Source]) -> tuple[list[list[Any]] | None, int]:
 
 def _environment(digest: str, fields: Mapping[str, Any], peak: Peak | None) -> dict[str, Any]:
     return {
-        "key": report.printable(digest[:_KEY]),
-        "name": report.printable(environment_name(digest, fields)),
-        "device": report.printable(_device(digest, fields)),
-        "fields": [
-            [report.printable(path), report.printable(str(value))]
-            for path, value in _flat("", fields)
-        ],
+        "key": printable(digest[:_KEY]),
+        "name": printable(environment_name(digest, fields)),
+        "device": printable(_device(digest, fields)),
+        "fields": [[printable(path), printable(str(value))] for path, value in _flat("", fields)],
         "peak": peak.fields() if peak else None,
     }
 

@@ -10,8 +10,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from inductor_plugin.cache import Measured, Record, report
+from inductor_plugin.cache import Measured, Record
 from inductor_plugin.cache.record import GRAPH
+from inductor_plugin.errors import printable
 from inductor_plugin.tuning.pins.pin import Pin
 
 _Times = tuple[float, float, bool]
@@ -84,7 +85,7 @@ def summary_of_records(records: Iterable[Record]) -> Summary:
 
 def _others(rows: Iterable[Measured]) -> tuple[tuple[str, int], ...]:
     """Return how many candidates have each status but ``ok``; those of the rarest together, since a record can hold any text."""
-    counts = Counter(report.printable(row.status) for row in rows if row.status != "ok")
+    counts = Counter(printable(row.status) for row in rows if row.status != "ok")
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rest = sum(number for _, number in ranked[_MOST_STATUSES:])
     return (*ranked[:_MOST_STATUSES], *([("of other statuses", rest)] if rest else []))

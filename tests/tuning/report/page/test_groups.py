@@ -27,13 +27,13 @@ def pack_of(model: str, *problems: str, kernel: str) -> Pack:
 
 
 def test_a_graph_has_the_problems_that_its_record_names() -> None:
-    one, two, other = (record(measured("a"), problem=n) for n in range(10, 13))
-    moved = replace(two, environment="another")  # the graph is of this environment
-    old, new = graph_of(one.digest, two.digest), graph_of("absent", updated=2.0)
-    first, second = groups_of([one, moved, two, other, old, new], [], None)
+    left, right, other = (record(measured("a"), problem=n) for n in range(10, 13))
+    moved = replace(right, environment="another")  # the graph is of this environment
+    old, new = graph_of(left.digest, right.digest), graph_of("absent", updated=2.0)
+    first, second = groups_of([left, moved, right, other, old, new], [], None)
     assert (first.kind, first.record, first.at_s) == ("graph", new.place, 2.0)
     assert first.places == (f"{new.environment}//absent",)
-    assert second.places == (one.place, two.place)
+    assert second.places == (left.place, right.place)
     assert second.name == f"graph of 9 nodes {old.digest[:8]}"
 
 
@@ -80,14 +80,14 @@ def compiled(function: str, *records: Record, kind: str = "forward", at: float =
 
 
 def test_a_function_that_was_compiled_is_a_model_with_the_problems_of_all_its_graphs() -> None:
-    one, two, three = (record(measured("a"), problem=n) for n in range(1, 4))
-    forward = compiled("Gpt.forward", one, two, at=2.0)
-    backward = compiled("Gpt.forward", two, three, kind="backward", at=3.0)
-    single = compiled("Vit.forward", two, kind="inference")
-    gpt, vit, *graphs = groups_of([one, two, three], [], None, [backward, forward, single])
+    first, second, third = (record(measured("a"), problem=n) for n in range(1, 4))
+    forward = compiled("Gpt.forward", first, second, at=2.0)
+    backward = compiled("Gpt.forward", second, third, kind="backward", at=3.0)
+    single = compiled("Vit.forward", second, kind="inference")
+    gpt, vit, *graphs = groups_of([first, second, third], [], None, [backward, forward, single])
     assert (gpt.kind, gpt.name, gpt.at_s) == ("model", "Gpt.forward, train.py", 3.0)
-    assert gpt.places == (two.place, three.place, one.place)
-    assert (vit.kind, vit.name, vit.places) == ("model", "Vit.forward, train.py", (two.place,))
+    assert gpt.places == (second.place, third.place, first.place)
+    assert (vit.kind, vit.name, vit.places) == ("model", "Vit.forward, train.py", (second.place,))
     assert [(each.kind, each.key, each.name, each.places) for each in graphs] == [
         ("graph", entry.digest, f"{entry.kind} {entry.digest[:8]}, {gpt.name}", entry.problems)
         for entry in (backward, forward)
