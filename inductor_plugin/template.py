@@ -193,5 +193,5 @@ class Contracted(Protocol):
     """
 
     def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return the layout contract of each operand of an operator, by role (`contract.ROLES`)."""
+        """Return the layout contract of each operand of an operator, by role (`product.ROLES`)."""
         ...

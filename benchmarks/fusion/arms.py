@@ -33,6 +33,7 @@ from inductor_plugin.inductor.fusion import decide
 from inductor_plugin.inductor.graph import session
 from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.call import ModuleKernel, SequenceKernel
+from inductor_plugin.problem.product import factors
 from inductor_plugin.tuning import runtime
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.pipeline import Pipeline
@@ -118,9 +119,8 @@ class Bench:
             for entry in task.entries:
                 self._task_us[task.digest, entry.candidate_id] = 10.0 if entry.library else 20.0
             return
-        first = 1 if task.problem.op in ("addmm", "baddbmm") else 0
-        a, b = task.problem.inputs[first : first + 2]
-        product = product_of(a.size, b.size)
+        a, b = (task.problem.inputs[index].size for index in factors(task.problem.op) or (0, 1))
+        product = product_of(a, b)
         if task.problem.epilogue:
             self._fusions[task.digest] = product
             self.counts.tasks += 1

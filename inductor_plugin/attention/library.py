@@ -26,7 +26,7 @@ from inductor_plugin.attention import kernel_calls as calls
 from inductor_plugin.attention.gates import DispatchContext, Gate
 from inductor_plugin.attention.kernel_calls import Kernel, KernelArguments, OperandsByName
 from inductor_plugin.attention.tools import MemoizedByVersion, Tools, TorchTools
-from inductor_plugin.problem.attention import Attention, Mask
+from inductor_plugin.problem.attention import Attention, Mask, operands_of
 
 PREFIX = "attention_"
 """Prefix of a kernel's name on Inductor's ``extern_kernels``."""
@@ -307,10 +307,11 @@ def results(
 def _read_arguments(
     gradient: bool,  # noqa: FBT001
     kwargs: tuple[tuple[str, Any], ...],
-) -> tuple[list[str], KernelArguments]:
+) -> tuple[tuple[str, ...], KernelArguments]:
     """Return names and arguments; cached, because parsing takes longer than a small kernel."""
     rest = dict(kwargs)
-    names = str(rest.pop("operands")).split(",")
+    names = operands_of(rest)
+    del rest["operands"]
     mask = Mask(rest.pop("left"), rest.pop("right"), rest.pop("bottom_right"))
     form = rest.pop("form", "rows" if gradient else "")
     return names, KernelArguments(mask=mask, lse="lse" in names, form=form, **rest)

@@ -14,8 +14,9 @@ from inductor_plugin.cost.fusion_time import fused_extra_us
 from inductor_plugin.cost.limits import Limits, guard_registers
 from inductor_plugin.cost.prune import FusionPrediction
 from inductor_plugin.cost.registers import Kernel
-from inductor_plugin.problem import Problem
+from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.epilogue import Epilogue
+from inductor_plugin.problem.product import factors
 from inductor_plugin.problem.target import Target
 from inductor_plugin.template import Candidate
 
@@ -166,8 +167,7 @@ def kernel_of(
         resources: Its resources as compiled; None where it is not in the cache.
     """
     tile = {name: int(value) for name, value in _TILE.findall(description)}
-    first = 1 if problem.op in ("addmm", "baddbmm") else 0
-    a, b = problem.inputs[first : first + 2]
+    a, b = _multiplied(problem)
     known = resources or Resources(None, None, None, None)
     return Kernel(
         template=template,
@@ -188,8 +188,7 @@ def visitor_kernel(problem: Problem, candidate: Candidate) -> Kernel:
     """Return the facts of a CUTLASS kernel before it is compiled."""
     config = candidate.config
     numbers: Any = config.get("tile", (128, 128, 64))
-    first = 1 if problem.op in ("addmm", "baddbmm") else 0
-    a, b = problem.inputs[first : first + 2]
+    a, b = _multiplied(problem)
     pingpong = config.get("schedule") == "pingpong"
     return Kernel(
         template=candidate.template,
@@ -201,3 +200,9 @@ def visitor_kernel(problem: Problem, candidate: Candidate) -> Kernel:
         kind="cutlass",
         persistent=True,
     )
+
+
+def _multiplied(problem: Problem) -> tuple[Operand, Operand]:
+    """Return A and B: of a sum of products those of the first, of a convolution the image and the filters."""
+    first, second = factors(problem.op) or (0, 1)
+    return problem.inputs[first], problem.inputs[second]

@@ -12,15 +12,17 @@ from inductor_plugin.config import Config
 from inductor_plugin.errors import DeviceError, InductorPluginError, warn_once
 from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.facts.toolchain import NO_COMPILER, compiler_version
+from inductor_plugin.problem.product import ROLES
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from inductor_plugin.worker.devices.lookup import give_up, why_not_tuned
 
 logger = logging.getLogger(__name__)
 
 _TUNED = frozenset(
-    {"mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "convolution"}
-    | {"_linear_pointwise", "_mkl_linear", "_scaled_grouped_mm", "_grouped_mm"}
+    {"convolution", "_linear_pointwise", "_mkl_linear", "_scaled_grouped_mm"}
+    | {f"{prefix}{op}" for op in ROLES for prefix in ("", "_")}  # ATen's name begins with _ or not
 )
+"""Names of ATen's operators that are tuned."""
 
 
 def warm_up(config: Config, graph: torch.fx.Graph) -> None:

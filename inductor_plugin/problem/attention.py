@@ -23,6 +23,7 @@ A row whose mask keeps nothing: out = 0 and lse = +inf, as in FlashAttention 2
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -130,6 +131,18 @@ def arguments(
     return {"scale": scale, "softcap": softcap, "operands": ",".join(operands), **asdict(mask)}
 
 
+def operands_of(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of an attention's operands, in their order.
+
+    Args:
+        arguments: The keyword arguments of a library kernel, or those of a problem or a record, whose texts are in quotes.
+
+    Raises:
+        KeyError: They are not those of an attention.
+    """
+    return tuple(str(arguments["operands"]).strip("'\"").split(","))
+
+
 def attention_of(problem: Problem) -> Attention:
     """Return the attention of a problem.
 
@@ -139,7 +152,7 @@ def attention_of(problem: Problem) -> Attention:
     if problem.op not in DIRECTIONS:
         raise ValueError(f"{problem.op} is no attention; those are {FORWARD} and {BACKWARD}")
     arguments = {name: ast.literal_eval(text) for name, text in problem.arguments}
-    names = tuple(str(arguments["operands"]).split(","))
+    names = operands_of(arguments)
     operands = dict(zip(names, problem.inputs, strict=True))
     q, k, v = operands["q"], operands["k"], operands["v"]
     varlen = "cu_q" in operands

@@ -10,21 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inductor_plugin.problem.definition import Problem
+from inductor_plugin.problem.product import factors, own_roles
 
 Order = Literal["row", "column", "dense"]
 """The last dimension is contiguous; the one before it is; or the tensor has no gaps at all."""
-
-ROLES: dict[str, tuple[str, ...]] = {
-    "mm": ("a", "b"),
-    "bmm": ("a", "b"),
-    "int_mm": ("a", "b"),
-    "addmm": ("c", "a", "b"),
-    "baddbmm": ("c", "a", "b"),
-    "scaled_mm": ("a", "b", "scale_a", "scale_b", "c"),
-    "grouped_mm": ("a", "b", "offsets"),
-    "weight_int4pack_mm": ("a", "b", "scales"),
-}
-"""Role of each input of an operator, in Inductor's order; the output is ``d``."""
 
 MOST_BYTES = 16
 """The longest load of a thread and the unit of TMA: no kernel requires more."""
@@ -179,8 +168,7 @@ def roles(problem: Problem) -> tuple[str, ...]:
 
     A bias times zero is not read, even if it holds NaN, as in torch.
     """
-    names = ROLES.get(problem.op, ())
-    named = [*names, *[""] * len(problem.inputs)][: len(problem.inputs)]
+    named = [*own_roles(problem), *[""] * len(problem.inputs)][: len(problem.inputs)]
     if named[:1] == ["c"] and _is_zero(dict(problem.arguments).get("beta", "1")):
         named[0] = ""
     return (*named, "d")
@@ -194,11 +182,11 @@ def run_time(problem: Problem, index: int) -> frozenset[int]:
     """
     if index < len(problem.inputs):
         return frozenset(entry.dim for entry in problem.dynamic if entry.operand == index)
-    named = ROLES.get(problem.op, ())
-    if "a" not in named or "b" not in named:
+    pair = factors(problem.op)
+    if pair is None:
         return frozenset()
     rank = len(problem.output.size)
-    a, b = named.index("a"), named.index("b")
+    a, b = pair
     of_a, of_b = (len(problem.inputs[i].size) for i in (a, b))
     dims: set[int] = set()
     for entry in problem.dynamic:

@@ -90,6 +90,8 @@ class Problem:
         arguments: Scalar arguments that change the computation (alpha, stride, padding ...), as
             (name, text) pairs in a fixed order.
         epilogue: Signature of the epilogue fused with the call; empty for the bare call.
+        epilogue_reads: How many inputs, the last ones, are what the epilogue reads; None where that is not known. Not part of
+            the identity, of which the epilogue's signature is: that tells what is read.
         dynamic: The size classes of its dynamic dimensions; empty for a static call.
         target: The GPU it runs on; None on a CPU, or on a GPU that is not known. Not part of the
             problem's identity: the environment of a record has it.
@@ -104,6 +106,7 @@ class Problem:
     dynamic: tuple[SizeClass, ...] = field(default=())
     target: Target | None = field(default=None, compare=False)
     tf32: bool = field(default=False, compare=False)
+    epilogue_reads: int | None = field(default=None, compare=False)
 
     def fields(self) -> dict[str, Any]:
         """Return the problem's identity as plain JSON values.
@@ -112,7 +115,7 @@ class Problem:
         that depends on dynamic sizes by its rank: the whole class shares one record.
         """
         plain: dict[str, Any] = json.loads(json.dumps(asdict(replace(self, target=None))))
-        del plain["target"], plain["tf32"]
+        del plain["target"], plain["tf32"], plain["epilogue_reads"]
         for operand in (*plain["inputs"], plain["output"]):
             symbolic = operand.pop("symbolic")
             if self.dynamic:

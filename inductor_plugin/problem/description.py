@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from inductor_plugin.problem.attention import operands_of
+
 _SHORT = {
     "float64": "fp64",
     "float32": "fp32",
@@ -133,7 +135,7 @@ def _attention_flags(arguments: Mapping[str, str], problem: Mapping[str, Any]) -
         flags.append("bottom-right")
     if float(arguments["softcap"]):
         flags.append(f"softcap={arguments['softcap']}")
-    names = arguments["operands"].strip("'").split(",")
+    names = operands_of(arguments)
     depth = problem["inputs"][names.index("q")]["size"][-1]
     scale = float(arguments["scale"])
     if not isinstance(depth, int) or not math.isclose(scale, depth**-0.5, rel_tol=1e-4):

@@ -115,6 +115,11 @@ class Epilogue:
         return tuple(step.op for step in self.steps if step.op not in STRUCTURE)
 
     @property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the tensors it reads, each once: the operands that follow the product's own."""
+        return tuple(dict.fromkeys(read.buffer for read in self.reads))
+
+    @property
     def elements(self) -> int:
         """Elements of D."""
         return math.prod(self.size)

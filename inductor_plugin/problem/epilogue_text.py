@@ -85,7 +85,7 @@ def dump(epilogue: Epilogue, sizes: Sequence[Sequence[int]]) -> dict[str, str]:
         "version": TEXT_VERSION,
         "product": f"{epilogue.dtype} {epilogue.product} {_pairs(product)}",
     }
-    operands = list(dict.fromkeys(read.buffer for read in epilogue.reads))
+    operands = epilogue.operands
     for index, read in enumerate(epilogue.reads):
         lines[f"read {index}"] = _access_line(read, {"operand": operands.index(read.buffer)})
     for index, (write, size) in enumerate(zip(epilogue.writes, sizes, strict=True)):

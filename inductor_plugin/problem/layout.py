@@ -28,6 +28,7 @@ from inductor_plugin.problem.contract import (
     run_time,
 )
 from inductor_plugin.problem.definition import Operand, Problem, item_bytes
+from inductor_plugin.problem.product import factors, flops
 
 COPY_SHARE = 0.5
 """Share of the call's roofline time that copies may take. Beyond it, a kernel after the copies would have
@@ -78,7 +79,7 @@ def judge_problem(
     """Return the verdicts on a problem's operands.
 
     Args:
-        contracts: By role (`ROLES`); an operand without one may have any strides.
+        contracts: By role (`product.ROLES`); an operand without one may have any strides.
         problem: The call.
         preferred: Judge by the alignment of the faster kernels.
     """
@@ -326,9 +327,8 @@ def _moved(operand: Operand, copy: Operand) -> int:
 
 def _work(problem: Problem) -> tuple[int, str]:
     """Return the operations of a product and its compute dtype; (0, "") for any other operator."""
-    named = roles(problem)
-    if "a" not in named:
+    pair = factors(problem.op)
+    if pair is None:
         return 0, ""
-    a = problem.inputs[named.index("a")]
-    compute = "tf32" if a.dtype == "float32" else a.dtype
-    return 2 * math.prod(problem.output.size) * a.size[-1], compute
+    a = problem.inputs[pair[0]]
+    return flops(problem), "tf32" if a.dtype == "float32" else a.dtype

@@ -12,16 +12,17 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from inductor_plugin.problem.contract import ROLES
 from inductor_plugin.problem.definition import Problem
-from inductor_plugin.problem.tolerance import (
-    STEPPED,
-    Tolerance,
-    product_tolerance,
+from inductor_plugin.problem.product import (
+    LINEAR,
+    factors,
+    own_operands,
+    own_roles,
     reduction_length,
 )
+from inductor_plugin.problem.tolerance import STEPPED, Tolerance, product_tolerance
 
-REVISION = 5
+REVISION = 6
 """Revision of the check, raised when the check no longer refuses some right kernels: what an earlier revision refused is
 measured again.
 
@@ -30,11 +31,12 @@ rows and columns; operands may be truncated to TF32.
 3: the product that an epilogue reads is about 1: of larger ones exp and sin have too few digits in the library kernel.
 4: operands that are added are as large as the product also where a factor is a frozen weight, and with ``alpha`` and ``beta``.
 5: a gradient of an attention may compute delta in its operand; the lse of a library kernel may be a number where NaN is planted.
+6: the accepted error is that of K terms, where N was taken if it is larger: in TF32 few terms average less out, and a sum of
+products has the terms of both. What an epilogue reads is no bias of ``scaled_mm``. In float32 less is accepted for N > K; what was
+accepted stays, as ever.
 """
 _ADDED = "c"
 """Role of an operand that is added to the product."""
-_BIAS = {"packed_linear": 3, "linear_unary": 2, "linear_binary": 3}
-"""Index of the bias of oneDNN's and MKL's linear layers, which may be missing."""
 _LARGEST_FACTOR = 12
 """Most that an operand is scaled by, as a power of two: normal random numbers stay below float16's largest number."""
 _SUMS = frozenset({"", "add", "sub", "neg", "relu", "maximum", "minimum", "to_dtype"})
@@ -68,12 +70,10 @@ class NumberCheck:
 
 def tolerance_of(problem: Problem, *, tf32: bool) -> Tolerance:
     """Return the largest accepted errors of a call; ``tf32`` as for `product_tolerance`."""
-    roles = ROLES.get(problem.op, ())
-    product = replace(problem, inputs=problem.inputs[: len(roles) or None])
     accepted = product_tolerance(
         problem.output.dtype,
         problem.inputs[0].dtype if problem.inputs else problem.output.dtype,
-        reduction_length(product),
+        reduction_length(problem.op, own_operands(problem)),
         tf32=tf32,
     )
     stepped = problem.epilogue and accepted.largest == 0.0
@@ -90,7 +90,7 @@ def added_operands(problem: Problem) -> tuple[int, ...]:
     They are its C, and the operands of an epilogue that does nothing but add them and clamp the sum: larger
     factors of a product could overflow float16.
     """
-    roles = ROLES.get(problem.op, ())
+    roles = own_roles(problem)
     operations = set(problem.epilogue.partition("-")[0].split("."))
     last = len(problem.inputs) if operations <= _SUMS else len(roles)
     return tuple(
@@ -105,8 +105,8 @@ def bias_of(problem: Problem) -> int | None:
 
     It is the operand that is added to a product as it is: no kernel repacks it, so it may have any numbers.
     """
-    roles = ROLES.get(problem.op, ())
-    index = roles.index(_ADDED) if _ADDED in roles else _BIAS.get(problem.op)
+    roles, layer = own_roles(problem), LINEAR.get(problem.op)
+    index = layer.index("bias") if layer else roles.index(_ADDED) if _ADDED in roles else None
     if index is None or index >= len(problem.inputs):
         return None
     return index if "float" in problem.inputs[index].dtype else None
@@ -126,7 +126,7 @@ def amplitudes(
     first = _scalable(problem, (*frozen, *shared))
     added = added_operands(problem) if first is None else ()
     wanted = dict.fromkeys(added, size) if first is None else {first: 1 / size}
-    roles = ROLES.get(problem.op, ())
+    roles = own_roles(problem)
     if _ADDED in roles and beta != 1.0:
         index = roles.index(_ADDED)
         wanted[index] = wanted.get(index, 1.0) / beta
@@ -147,23 +147,20 @@ def steepness(problem: Problem, frozen: Collection[int] = (), shared: Collection
 
 def _scalable(problem: Problem, fixed: Collection[int]) -> int | None:
     """Return which operand makes the product about 1, if an epilogue reads it and both factors are random."""
-    factors = _factors(problem)
-    if not problem.epilogue or len(factors) < 2 or not factors.isdisjoint(fixed):
+    known = _factors(problem)
+    if not problem.epilogue or len(known) < 2 or not known.isdisjoint(fixed):
         return None
-    dtypes = {problem.inputs[index].dtype for index in factors}
-    return min(factors) if all("float" in dtype for dtype in dtypes) else None
+    dtypes = {problem.inputs[index].dtype for index in known}
+    return min(known) if all("float" in dtype for dtype in dtypes) else None
 
 
 def _product_size(problem: Problem, frozen: Collection[int]) -> float:
     """Return about how large a product of normal random numbers is, or of such numbers and a frozen weight."""
     alpha = _scalar(problem, "alpha")
-    if not _factors(problem).isdisjoint(frozen):
+    known = _factors(problem)
+    if not known.isdisjoint(frozen):
         return alpha
-    roles = _roles(problem)
-    if problem.op == "convolution":
-        length = reduction_length(problem)
-    else:
-        length = problem.inputs[roles.index("a")].size[-1] if "a" in roles else 1
+    length = reduction_length(problem.op, own_operands(problem)) if known else 1
     return alpha * math.sqrt(max(length, 1))
 
 
@@ -183,10 +180,5 @@ def _power(factor: float) -> float:
 
 
 def _factors(problem: Problem) -> frozenset[int]:
-    """Return the indices of the two factors."""
-    roles = _roles(problem)
-    return frozenset(roles.index(role) for role in ("a", "b") if role in roles)
-
-
-def _roles(problem: Problem) -> tuple[str, ...]:
-    return ("a", "b") if problem.op == "convolution" else ROLES.get(problem.op, ())
+    """Return the indices of the two factors: of a convolution the image and the filters."""
+    return frozenset((0, 1) if problem.op == "convolution" else factors(problem.op) or ())

@@ -12,8 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from inductor_plugin.problem.definition import Problem
-
 _UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
@@ -203,16 +201,3 @@ def attention_bound(
     floor = _ATTENTION_ORDER * _UNIT_ROUNDOFF[wide]
     floor += 8.0 * _TF32_ROUNDOFF if tf32 and input_dtype == "float32" else 0.0
     return Bound(_ATTENTION_TIMES * library_error + floor, unit)
-
-
-def reduction_length(problem: Problem) -> int:
-    """Return the longest dot product of a call: the largest extent its operands share, or a bound.
-
-    For a matrix product this is K; for a convolution the product of a filter's extents.
-    """
-    if problem.op == "convolution" and len(problem.inputs) > 1:
-        length = 1
-        for extent in problem.inputs[1].size[1:]:
-            length *= extent
-        return length
-    return max((operand.size[-1] for operand in problem.inputs if operand.size), default=1)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inductor_plugin.problem.attention import operands_of
 from inductor_plugin.repro.operand import OperandText
 
 
@@ -143,7 +144,7 @@ def code(argument: str) -> str:
 
 
 def _attention(arguments: Mapping[str, Any], operands: Sequence[OperandText]) -> CallText:
-    names = tuple(str(arguments["operands"]).split(","))
+    names = operands_of(arguments)
     if not _ATTENTION_OPERANDS.issuperset(names):
         raise NotReproducible(f"an attention has no operands {names}")
     if "cu_q" in names:

@@ -28,6 +28,7 @@ from inductor_plugin.device import DEVICES
 from inductor_plugin.errors import printable
 from inductor_plugin.problem.epilogue_text import ParsedEpilogue, load
 from inductor_plugin.problem.epilogue_views import NotReplayableError, jumps, plan
+from inductor_plugin.problem.product import reduction_length
 from inductor_plugin.problem.tolerance import tolerance
 from inductor_plugin.repro.body import BARE, IMPORTS, RUN
 from inductor_plugin.repro.call import CallText, NotReproducible, call_of
@@ -161,7 +162,7 @@ def _rebuilt(record: Record, inputs: Sequence[OperandText]) -> str:
         raise NotReproducible("it is a whole graph, not a call; compile its model")
     recorded = _epilogue_of(record)
     epilogue = recorded.epilogue if recorded else None
-    own = len(inputs) - len({access.buffer for access in epilogue.reads} if epilogue else ())
+    own = len(inputs) - len(epilogue.operands if epilogue else ())
     call = call_of(record.problem, inputs[:own])
     inputs = _with_weight(inputs, call, record.problem)
     names = (*call.names, *(f"operand{index}" for index in range(len(inputs) - own)))
@@ -181,7 +182,8 @@ def _rebuilt(record: Record, inputs: Sequence[OperandText]) -> str:
     if odd := [name for name in (output, *outputs) if not re.fullmatch(r"\w+", name, re.ASCII)]:
         raise NotReproducible(f"{odd[0]!r} is no dtype")
     stepped = epilogue is not None and any(map(jumps, epilogue.steps))
-    precision = max(_tolerance(inputs, outputs), _JUMPING if stepped else 0.0)
+    longest = reduction_length(record.op, inputs[:own])
+    precision = max(_tolerance(inputs, longest, outputs), _JUMPING if stepped else 0.0)
     facts = {
         "OPERANDS": passed,
         "STEP": next((fields for fields in every if fields["name"] == "do"), None),
@@ -221,8 +223,7 @@ def _epilogue_of(record: Record) -> ParsedEpilogue | None:
     )
 
 
-def _tolerance(inputs: Sequence[OperandText], outputs: Sequence[str]) -> float:
-    longest = max((operand.size[-1] for operand in inputs if operand.size), default=1)
+def _tolerance(inputs: Sequence[OperandText], longest: int, outputs: Sequence[str]) -> float:
     dtype, tf32 = inputs[0].dtype, inputs[0].device != "cpu"
     return max(tolerance(output, dtype, longest, tf32=tf32) for output in outputs)
 

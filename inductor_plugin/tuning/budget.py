@@ -17,7 +17,7 @@ from typing import TypeVar
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.attention import DIRECTIONS, attention_of
 from inductor_plugin.problem.definition import item_bytes
-from inductor_plugin.problem.tolerance import reduction_length
+from inductor_plugin.problem.product import flops
 
 SHARE = 0.4
 """Most of the budget that is kept for measuring."""
@@ -147,4 +147,4 @@ def _flops(problem: Problem) -> float:
     names_operands = any(name == "operands" for name, _ in problem.arguments)
     if names_operands and problem.op in DIRECTIONS:
         return float(attention_of(problem).flops)
-    return 2.0 * math.prod(problem.output.size) * max(1, reduction_length(problem))
+    return float(flops(problem))

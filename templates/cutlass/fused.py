@@ -11,6 +11,7 @@ from typing import cast
 
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step, pattern_of
+from inductor_plugin.problem.product import ROLES
 from inductor_plugin.templates.cutlass.choices import ALL, Choice, choices, family
 from inductor_plugin.templates.cutlass.config import BITS, Element, GemmConfig, full_alignment
 from inductor_plugin.templates.cutlass.evt import Evt, evt_of
@@ -22,7 +23,8 @@ LIMIT = 4
 """Most kernels of one epilogue: each is compiled only for it."""
 
 _PLAIN = {"mm": "mm", "bmm": "bmm", "int_mm": "int_mm", "addmm": "mm", "baddbmm": "bmm"}
-_ADDS = ("addmm", "baddbmm")
+"""What is left of an operator without its bias, which becomes a part of the epilogue."""
+_ADDS = tuple(op for op in _PLAIN if "c" in ROLES[op])
 
 
 def absorbed(problem: Problem, epilogue: Epilogue) -> Epilogue:
@@ -76,7 +78,7 @@ def _continued(
 
 def _bias(problem: Problem, size: tuple[int, ...]) -> Access:
     """Return how D's elements map to the bias."""
-    bias: Operand = problem.inputs[0]
+    bias: Operand = problem.inputs[ROLES[problem.op].index("c")]
     missing = len(size) - len(bias.size)
     strides = [
         0 if extent == 1 else bias.stride_divisor(dim) for dim, extent in enumerate(bias.size)

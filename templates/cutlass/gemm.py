@@ -10,6 +10,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.contract import Contract
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.epilogue_text import encode
+from inductor_plugin.problem.product import ROLES
 from inductor_plugin.template import Candidate, CudaSource, Json
 from inductor_plugin.templates.cutlass.choices import ALL, Choice, choices, family
 from inductor_plugin.templates.cutlass.config import GemmConfig
@@ -101,7 +102,7 @@ def _candidate(problem: Problem, facts: GemmFacts, choice: Choice, epilogue: str
         op, arguments = "cutlass_mm_epilogue", (*arguments, epilogue)
     elif facts.scale != "none":
         op = "cutlass_scaled_mm" if facts.bias == "none" else "cutlass_scaled_addmm"
-    elif facts.bias != "none" or problem.op in ("addmm", "baddbmm"):  # with beta=0, C is not read
+    elif facts.bias != "none" or "c" in ROLES[problem.op]:  # with beta=0, C is not read
         op = "cutlass_addmm"
         arguments = (*arguments, facts.bias, float(facts.alpha), float(facts.beta))
     arch = _device_arch(config, problem)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.contract import MOST_BYTES, Contract, roles, run_time
 from inductor_plugin.problem.layout import granularity, judge_problem, order_of
+from inductor_plugin.problem.product import factors
 from inductor_plugin.templates.cutlass.config import (
     OUTPUTS,
     Bias,
@@ -128,7 +129,8 @@ def too_many(batch: int) -> str | None:
 
 
 def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
-    if problem.op not in OPS:
+    pair = factors(problem.op)
+    if problem.op not in OPS or pair is None:
         raise _RefusedOperandError(f"it serves {', '.join(OPS)}, not {problem.op}")
     for operand in (*problem.inputs, problem.output):
         layout, device = operand.layout, operand.device
@@ -136,8 +138,7 @@ def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
             raise _RefusedOperandError(
                 f"it wants strided CUDA tensors, one is {layout} on {device}"
             )
-    first = 1 if problem.op in ("addmm", "baddbmm") else 0
-    a, b = problem.inputs[first : first + 2]
+    a, b = (problem.inputs[index] for index in pair)
     output = problem.output
     if 0 in (*a.size, *b.size):
         raise _RefusedOperandError(f"a dimension is empty: {a.shape} and {b.shape}")
@@ -168,8 +169,8 @@ def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
         d=element_d,
         layout_a=layout_a,
         layout_b=layout_b,
-        align_a=_alignment(problem, first, layout_a),
-        align_b=_alignment(problem, first + 1, layout_b),
+        align_a=_alignment(problem, pair[0], layout_a),
+        align_b=_alignment(problem, pair[1], layout_b),
         align_c=_bias_alignment(problem, index, bias) or full_alignment(element_d),
         align_d=_alignment(problem, len(problem.inputs), "row"),
         bias=bias,

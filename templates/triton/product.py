@@ -12,6 +12,7 @@ from inductor_plugin.cost.tile import GemmShape
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.contract import Contract
 from inductor_plugin.problem.layout import judge_problem
+from inductor_plugin.problem.product import factors
 
 HALVES = ("float16", "bfloat16")
 """Types whose products tensor cores sum in float32."""
@@ -38,7 +39,6 @@ TMA_CONTRACT: Mapping[str, Contract] = {
     for name in "AB"
 }
 """Layouts that a descriptor can describe."""
-_BIASED = ("addmm", "baddbmm")
 _DIMS = {2: ("mk", "kn"), 3: ("bmk", "bkn")}
 
 
@@ -95,15 +95,17 @@ class Product:
 
 def product_of(problem: Problem) -> Product | str:
     """Return the product an operator of `OPS` computes, or why there is none for Triton."""
-    reason = _why_not(problem)
+    pair = factors(problem.op)
+    if problem.op not in OPS or pair is None:
+        return f"it serves {', '.join(OPS)}, not {problem.op}"
+    a, b = (problem.inputs[index] for index in pair)
+    reason = _why_not(problem, a, b)
     if reason is not None:
         return reason
-    first = 1 if problem.op in _BIASED else 0
-    a, b = problem.inputs[first : first + 2]
     scalars = _scalars(problem)
     if scalars is None:
         return f"alpha and beta must be numbers, these are {dict(problem.arguments)}"
-    names = dict(zip((first, first + 1), _DIMS[len(a.size)], strict=True))
+    names = dict(zip(pair, _DIMS[len(a.size)], strict=True))
     dynamic = {names[dim.operand][dim.dim] for dim in problem.dynamic if dim.operand in names}
     return Product(
         batch=a.size[0] if len(a.size) == 3 else 1,
@@ -114,7 +116,7 @@ def product_of(problem: Problem) -> Product | str:
         b=b,
         out=problem.output.dtype,
         batched=len(a.size) == 3,
-        biased=first == 1,
+        biased=pair[0] > 0,
         alpha=scalars[0],
         beta=scalars[1],
         dynamic=frozenset(dynamic),
@@ -135,9 +137,8 @@ def text_of(module: str) -> str:
     return Path(module).with_suffix(".jinja").read_text(encoding="utf-8")
 
 
-def _why_not(problem: Problem) -> str | None:
+def _why_not(problem: Problem, a: Operand, b: Operand) -> str | None:
     operands = (*problem.inputs, problem.output)
-    a, b = problem.inputs[-2:]
     reasons = {
         "its operands are not all on a CUDA device": any(
             operand.device != "cuda" for operand in operands

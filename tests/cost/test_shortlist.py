@@ -104,7 +104,9 @@ def test_a_fused_kernel_takes_at_least_as_long_as_the_kernel_alone() -> None:
     assert replace(estimate(), target=None).least_ms() == 0.0
 
 
-@pytest.mark.parametrize(("op", "first"), [("mm", 0), ("addmm", 1)])
+@pytest.mark.parametrize(
+    ("op", "first"), [("mm", 0), ("addmm", 1), ("scaled_mm", 0), ("mm_plus_mm", 0)]
+)
 def test_a_kernel_is_read_off_its_description(op: str, first: int) -> None:
     def operand(*size: int, dtype: str = "float16") -> Operand:
         return Operand(size, (size[-1], 1), dtype, "cuda")

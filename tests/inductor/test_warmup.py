@@ -1,6 +1,6 @@
 """What is told and started before the first call of a graph is lowered."""
 
-# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -26,6 +26,19 @@ def product() -> torch.fx.Graph:
     a.meta["val"] = torch.ones(2, 2)
     graph.call_function(torch.ops.aten.mm.default, (a, a)).meta["val"] = torch.ones(2, 2)
     return graph
+
+
+@pytest.mark.parametrize(
+    "op", ["mm", "addmm", "_int_mm", "_scaled_mm", "_grouped_mm", "_weight_int4pack_mm"]
+)
+def test_workers_start_ahead_for_every_product(op: str) -> None:
+    graph = torch.fx.Graph()
+    a = graph.placeholder("a")
+    a.meta["val"] = torch.ones(2, 2, device="meta")
+    node = graph.call_function(getattr(torch.ops.aten, op).default, (a,))
+    assert warmup._tuned_device(node) == [torch.device("meta")]
+    other = graph.call_function(torch.ops.aten.relu.default, (a,))
+    assert warmup._tuned_device(other) == []
 
 
 def test_without_a_compiler_one_line_names_doctor(

@@ -12,6 +12,7 @@ from inductor_plugin.problem.attention import (
     Mask,
     arguments,
     attention_of,
+    operands_of,
 )
 
 
@@ -48,6 +49,16 @@ def test_where_an_operand_is() -> None:
     assert not attention.varlen
     assert attention.index("bias") == 3
     assert attention.index("lse") is None
+
+
+def test_operands_have_one_order_in_arguments_and_in_what_is_kept_of_them() -> None:
+    names = ("q", "k", "v", "lse")
+    passed = arguments(scale=0.125, mask=Mask(), operands=names)
+    kept = {name: repr(value) for name, value in passed.items()}
+    assert kept["operands"] == "'q,k,v,lse'"
+    assert operands_of(passed) == operands_of(kept) == names
+    with pytest.raises(KeyError, match="operands"):
+        operands_of({})
 
 
 def test_varlen_counts_sequences_by_their_ends() -> None:

@@ -92,6 +92,13 @@ def test_a_known_stride_is_kept_in_a_dynamic_problem():
     assert problem.fields()["inputs"][0]["stride"] == [64, 1]
 
 
+def test_how_many_operands_an_epilogue_reads_is_no_part_of_the_identity():
+    fused = dataclasses.replace(STATIC, epilogue="relu-1")
+    known = dataclasses.replace(fused, epilogue_reads=0)
+    assert (known, hash(known), known.fields()) == (fused, hash(fused), fused.fields())
+    assert "epilogue_reads" not in known.fields()
+
+
 def test_a_stride_that_depends_on_the_sizes_is_known_by_its_rank():
     def batched(rows: int) -> Problem:
         problem = dynamic(rows)

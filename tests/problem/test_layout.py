@@ -8,7 +8,6 @@ import pytest
 
 from inductor_plugin.problem import Operand, Problem, SizeClass
 from inductor_plugin.problem.contract import (
-    ROLES,
     Accept,
     Contract,
     Copy,
@@ -26,6 +25,7 @@ from inductor_plugin.problem.layout import (
     laid,
     why_not_copied,
 )
+from inductor_plugin.problem.product import ROLES
 from inductor_plugin.problem.target import target
 from inductor_plugin.template import Contracted, Template
 from inductor_plugin.templates import BUILTIN

@@ -15,7 +15,7 @@ from inductor_plugin.problem.number_check import (
     steepness,
     tolerance_of,
 )
-from inductor_plugin.problem.tolerance import STEPPED
+from inductor_plugin.problem.tolerance import STEPPED, product_tolerance
 
 
 def operand(*size: int, dtype: str = "bfloat16") -> Operand:
@@ -24,6 +24,7 @@ def operand(*size: int, dtype: str = "bfloat16") -> Operand:
 
 
 A, B, C, D = operand(8, 4096), operand(4096, 16), operand(16), operand(8, 16)
+ONE = operand()
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,11 @@ A, B, C, D = operand(8, 4096), operand(4096, 16), operand(16), operand(8, 16)
         (Problem("addmm", (C, A, B, D), D, epilogue="add-0123"), (0, 3)),
         (Problem("mm", (A, B, C), D, epilogue="add.mul-0123"), ()),
         (Problem("convolution", (A, B), D), ()),
+        (Problem("scaled_mm", (A, B, ONE, ONE), D), ()),
+        (Problem("scaled_mm", (A, B, ONE, ONE, C), D), (4,)),
+        (Problem("scaled_mm", (A, B, ONE, ONE, C), D, epilogue="mul-0", epilogue_reads=1), ()),
+        (Problem("scaled_mm", (A, B, ONE, ONE, C), D, epilogue="add-0", epilogue_reads=1), (4,)),
+        (Problem("scaled_mm", (A, B, ONE, ONE, C, D), D, epilogue="mul-0", epilogue_reads=1), (4,)),
     ],
     ids=lambda value: value.describe() if isinstance(value, Problem) else "",
 )
@@ -100,6 +106,25 @@ def test_a_frozen_weight_is_the_larger_part_of_a_steep_product() -> None:
 )
 def test_the_bias_of_a_product(op: str, operands: tuple[Operand, ...], index: int | None) -> None:
     assert bias_of(Problem(op, operands, D)) == index
+
+
+@pytest.mark.parametrize(("reads", "index"), [(0, 4), (1, None)])
+def test_what_an_epilogue_reads_is_no_bias(reads: int, index: int | None) -> None:
+    inputs = (A, B, ONE, ONE, C)
+    fused = Problem("scaled_mm", inputs, D, epilogue="mul-0", epilogue_reads=reads)
+    assert bias_of(fused) == index
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("op", ["mm", "addmm"])
+def test_a_wide_product_is_judged_by_the_length_of_its_sums(op: str, *, tf32: bool) -> None:
+    """By N terms, up to 5 times as much is accepted in float32, and less in TF32, where few terms average less out."""
+    wide = operand(128256, dtype="float32")
+    a, b = operand(8, 4096, dtype="float32"), operand(4096, 128256, dtype="float32")
+    inputs = (a, b) if op == "mm" else (wide, a, b)
+    problem = Problem(op, inputs, operand(8, 128256, dtype="float32"))
+    accepted = product_tolerance("float32", "float32", 4096, tf32=tf32)
+    assert tolerance_of(problem, tf32=tf32) == replace(accepted, own_units=True)
 
 
 def test_a_convolution_is_as_long_as_its_filters() -> None:

@@ -59,6 +59,13 @@ def test_a_script_accepts_what_the_type_that_is_written_allows() -> None:
     assert 0.06 < accepted < 0.07  # 16 units of bfloat16
 
 
+def test_a_script_accepts_what_sums_of_k_terms_are_off_by() -> None:
+    wide = Problem("mm", (dense(4, 64), dense(64, 4096)), dense(4, 4096))
+    square = Problem("mm", (dense(4, 64), dense(64, 64)), dense(4, 64))
+    accepted = [facts(known(problem))["TOLERANCE"] for problem in (wide, square)]
+    assert accepted[0] == accepted[1]
+
+
 def test_a_script_accepts_the_rounding_of_a_gpu_there_alone() -> None:
     here = facts(known(MM))["TOLERANCE"]
     inputs = tuple(replace(operand, device="cuda") for operand in MM.inputs)

@@ -19,7 +19,7 @@ import pytest
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.problem import Operand, Problem, SizeClass
 from inductor_plugin.problem.attention import DIRECTIONS
-from inductor_plugin.problem.contract import ROLES
+from inductor_plugin.problem.product import ROLES
 from inductor_plugin.problem.target import target
 from inductor_plugin.registry import Registry
 from inductor_plugin.template import Candidate, CudaSource, Template, TritonSource

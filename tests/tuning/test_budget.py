@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,20 @@ def test_a_product_of_a_vector_weighs_what_it_moves() -> None:
     assert weight(linear(2365, 2365, 2365)) > 10 * moved
 
 
+def test_a_wide_product_has_as_many_operations_as_a_long_one() -> None:
+    """A language model's head has 31 times as many columns as terms in a sum."""
+    flops = 2 * 4096 * 4096 * 126976
+    assert weight(linear(4096, 4096, 126976)) == flops / 16
+    assert weight(linear(4096, 126976, 4096)) == flops / 16
+
+
+def test_what_an_epilogue_reads_adds_bytes_alone() -> None:
+    bare = linear(512, 64, 512)
+    wide = Operand((512, 1 << 16), (0, 1), "float32", "cpu")
+    fused = replace(bare, inputs=(*bare.inputs, wide), epilogue="mul-0", epilogue_reads=1)
+    assert weight(fused) == 4 * (2 * 512 * 64 + 512 * 512 + 512 * (1 << 16))
+
+
 def test_a_gpu_has_more_operations_in_the_time_of_a_byte() -> None:
     assert weight(linear(512, 512, 512, "cuda")) < weight(linear(512, 512, 512))
 
@@ -58,6 +73,7 @@ def test_attention_weighs_by_its_scores() -> None:
         return Problem(FORWARD, (q, q, q), q, tuple((n, repr(v)) for n, v in how.items()))
 
     assert weight(call(8192)) > 3 * weight(call(4096))
+    assert weight(call(8192)) == 2 * 2 * 8 * 8192 * 8192 * 64 / 200
 
 
 def test_measuring_is_given_time_for_each_candidate_but_never_most_of_the_budget() -> None:

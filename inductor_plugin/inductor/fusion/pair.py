@@ -160,7 +160,7 @@ class Fusion:
         nodes = [*self.pending.call.nodes, *map(node_of, self._reads)]
         bare = self.pending.ticket.problem
         whole = problem_of(bare.op, nodes, self.layout, bare.arguments)
-        return replace(whole, epilogue=self._signature)
+        return replace(whole, epilogue=self._signature, epilogue_reads=len(self._reads))
 
     @property
     def added(self) -> list[str]:
@@ -171,7 +171,7 @@ class Fusion:
     @property
     def _reads(self) -> list[str]:
         """Buffers that the epilogue reads."""
-        return list(dict.fromkeys(read.buffer for read in self.epilogue.reads))
+        return list(self.epilogue.operands)
 
     @property
     def _signature(self) -> str:

@@ -50,6 +50,7 @@ from inductor_plugin.inductor.graph.report import keep_graph, report
 from inductor_plugin.inductor.graph.unstarted import Unstarted
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck, bias_of
+from inductor_plugin.problem.product import ROLES
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.counters import COUNTERS, Counters
@@ -71,8 +72,8 @@ from inductor_plugin.worker.devices.lookup import is_nvidia, known
 OBSERVERS: list[Callable[[Sequence[TuningTicket]], None]] = []
 """Called with all problems of a graph once they are decided."""
 
-_SCALED = frozenset({"addmm", "baddbmm", "scaled_mm"})
-"""Operators with scalars (alpha, beta ...), which only the choices of library kernels contain."""
+_SCALED = frozenset(op for op, roles in ROLES.items() if "c" in roles)
+"""Operators with scalars (alpha and beta of what is added; `scaled_mm`'s dtype), which only the choices of library kernels contain."""
 
 
 class Session:

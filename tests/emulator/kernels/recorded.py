@@ -10,8 +10,8 @@ import torch
 
 from inductor_plugin.ops.gemm_call import CALLS
 from inductor_plugin.problem import Problem
-from inductor_plugin.problem.contract import ROLES
 from inductor_plugin.problem.definition import Operand
+from inductor_plugin.problem.product import ROLES
 from inductor_plugin.problem.target import Target
 from inductor_plugin.template import Candidate, CudaSource, Json
 from inductor_plugin.templates.cutlass.config import GemmConfig

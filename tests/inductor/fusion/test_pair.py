@@ -13,6 +13,8 @@ import pytest
 
 from inductor_plugin.inductor.fusion import pair
 from inductor_plugin.inductor.fusion.pair import Fusion
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.problem.epilogue import Access, Epilogue
 
 
 @functools.cache
@@ -40,6 +42,12 @@ class NamedNode:
 
 def access(*names: str) -> tuple[Any, ...]:
     return tuple(SimpleNamespace(buffer=name) for name in names)
+
+
+def reading(*names: str) -> Epilogue:
+    """Return an epilogue that reads buffers."""
+    reads = tuple(Access("full", "bfloat16", 4, (2, 1), buffer=name) for name in names)
+    return Epilogue((2, 2), "bfloat16", (), reads)
 
 
 def fusion_of(
@@ -84,11 +92,27 @@ def test_without_a_write_the_first_result_of_the_second_node_is_compared() -> No
 
 
 def test_what_an_epilogue_reads_is_an_operand_once() -> None:
-    epilogue = SimpleNamespace(reads=access("bias", "gate", "bias"))
+    epilogue = reading("bias", "gate", "bias")
     nodes = NamedNode("mm"), NamedNode("relu")
     assert fusion_of(*nodes, epilogue).added == ["a", "b", "bias", "gate"]
     # A prologue adds nothing to the product.
     assert fusion_of(*nodes, epilogue, prologue=True).added == ["a", "b"]
+
+
+def test_a_problem_knows_how_many_operands_its_epilogue_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tensor = Operand((2, 2), (2, 1), "bfloat16", "cuda")
+    monkeypatch.setattr(
+        pair, "problem_of", lambda op, nodes, *_: Problem(op, (tensor,) * len(nodes), tensor)
+    )
+    nodes = NamedNode("mm"), NamedNode("relu")
+    for names, count in ((("bias", "gate", "bias"), 2), ((), 0)):
+        fusion = fusion_of(*nodes, reading(*names))
+        bare = SimpleNamespace(op="mm", arguments=())
+        fusion.pending.ticket = SimpleNamespace(problem=bare)
+        assert len(fusion.problem.inputs) == 2 + count
+        assert fusion.problem.epilogue_reads == count
 
 
 def test_an_epilogue_on_top_of_another_has_another_signature() -> None:

@@ -24,6 +24,11 @@ def with_bias(**facts: Any) -> Product:
     return a_product(op="addmm", inputs=inputs, output=matrix(4, 256), **facts)
 
 
+def test_another_operator_is_refused_by_name() -> None:
+    assert product_of(problem(op="int_mm")) == "it serves mm, addmm, bmm, baddbmm, not int_mm"
+    assert "not mm_plus_mm" in str(product_of(problem(op="mm_plus_mm")))
+
+
 def test_factors_are_read_and_whole_ones_stay_whole() -> None:
     scaled = with_bias(arguments=(("alpha", "0.5"), ("beta", "2.0")))
     assert scaled.epilogue == {"epilogue": "addmm", "alpha": 0.5, "beta": 2}

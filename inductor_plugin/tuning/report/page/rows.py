@@ -10,6 +10,8 @@ from typing import Any
 from inductor_plugin.cache import Record
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.problem.description import described
+from inductor_plugin.problem.epilogue_text import load
+from inductor_plugin.problem.product import own_count
 from inductor_plugin.repro.call import NotReproducible, call_of
 from inductor_plugin.repro.operand import ODD, OperandText, operands
 from inductor_plugin.tuning.pins.pin import Pin
@@ -163,9 +165,17 @@ def _call(record: Record) -> tuple[str, str]:
 
 
 def _operands_of(record: Record, inputs: Sequence[OperandText]) -> int:
-    """Return how many operands a product with an epilogue has without those of the epilogue."""
-    own = {"mm": 2, "bmm": 2, "int_mm": 2, "addmm": 3, "baddbmm": 3, "mm_plus_mm": 4}
-    return own.get(record.op, len(inputs))
+    """Return how many operands a product with an epilogue has without those of the epilogue.
+
+    Raises:
+        NotReproducible: The record does not keep it: nothing was measured, or an earlier version wrote it.
+        ValueError: The text of its epilogue is damaged.
+    """
+    reads = len(load(record.epilogue).epilogue.operands) if record.epilogue else None
+    own = own_count(record.op, len(inputs), reads)
+    if own is None:
+        raise NotReproducible("its record does not keep which operands its epilogue reads")
+    return own
 
 
 def _lines(inputs: Sequence[OperandText], names: Sequence[str]) -> str:

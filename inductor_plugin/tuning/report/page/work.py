@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from inductor_plugin.errors import TargetError
-from inductor_plugin.problem.attention import DIRECTIONS, attention_of
+from inductor_plugin.problem.attention import DIRECTIONS, attention_of, operands_of
 from inductor_plugin.problem.definition import Operand, Problem, item_bytes
+from inductor_plugin.problem.product import (
+    LINEAR,
+    ROLES,
+    SUM_OF_PRODUCTS,
+    factors,
+    flops,
+    output_size,
+)
 from inductor_plugin.problem.target import Target, from_properties
 from inductor_plugin.repro.operand import ODD, concrete, measured_shapes
 
-_FIRST = {"mm": 0, "bmm": 0, "int_mm": 0, "scaled_mm": 0, "addmm": 1, "baddbmm": 1}
-"""Index of A[..., m, k] in products of two operands; B[..., k, n] follows it."""
-_PACKED = ("packed_linear", "linear_unary", "linear_binary")
-"""Linear layers whose weight is in a layout of its own: x[..., k] is the first operand, n the output's last extent."""
+_COUNTED = frozenset({*ROLES, *LINEAR, SUM_OF_PRODUCTS, "convolution"})
+"""Operators whose operations follow from their operands, besides attentions."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +94,13 @@ def work_of(problem: Mapping[str, Any], describe: str) -> Work | None:
             output,
             tuple((str(name), str(text)) for name, text in problem["arguments"]),
         )
-        flops = _flops(read)
-        if flops is None:
+        operations = _operations(read)
+        if operations is None:
             return None
         packed = _packed_bytes(read)
         moved = packed + sum(map(_bytes, (*read.inputs, read.output)))
-        work = Work(float(flops), float(moved), read.inputs[_FIRST.get(read.op, 0)].dtype)
+        first, _ = factors(read.op) or (0, 1)
+        work = Work(float(operations), float(moved), read.inputs[first].dtype)
     except ODD:
         return None
     sound = all(math.isfinite(number) and number > 0 for number in (work.flops, work.bytes))
@@ -149,33 +156,21 @@ def _output(problem: Mapping[str, Any], inputs: Sequence[Operand]) -> Operand:
     size: Any = fields["size"]
     if not isinstance(size, int):
         size = tuple(int(extent) for extent in size)
-    elif op in _FIRST:
-        first = _FIRST[op]
-        size = (*inputs[first].size[:-1], inputs[first + 1].size[-1])
+    elif (of_factors := output_size(op, inputs)) is not None and len(of_factors) == size:
+        size = of_factors
     elif op in DIRECTIONS:
-        arguments: dict[str, str] = dict(problem["arguments"])
-        names = arguments["operands"].strip("'").split(",")
+        names = operands_of(dict[str, str](problem["arguments"]))
         size = inputs[names.index("k" if "do" in names else "q")].size
     else:
         raise ValueError("its output's extents are not recorded")
     return Operand(tuple(size), (), str(fields["dtype"]), str(fields["device"]))
 
 
-def _flops(problem: Problem) -> float | None:
-    op, inputs = problem.op, problem.inputs
-    if op in DIRECTIONS:
-        return float(attention_of(problem).flops)
-    if op in _FIRST:
-        a, b = inputs[_FIRST[op]], inputs[_FIRST[op] + 1]
-        return 2.0 * math.prod(a.size) * b.size[-1]
-    if op == "mm_plus_mm":
-        a, b, c, d = inputs[:4]
-        return 2.0 * (math.prod(a.size) * b.size[-1] + math.prod(c.size) * d.size[-1])
-    if op in _PACKED:
-        return 2.0 * math.prod(inputs[0].size) * problem.output.size[-1]
-    if op == "convolution" and not _is_on(problem, "transposed"):
-        return 2.0 * math.prod(problem.output.size) * math.prod(inputs[1].size[1:])
-    return None
+def _operations(problem: Problem) -> int | None:
+    if problem.op in DIRECTIONS:
+        return attention_of(problem).flops
+    known = problem.op in _COUNTED and not _is_on(problem, "transposed")
+    return flops(problem) if known else None
 
 
 def _is_on(problem: Problem, name: str) -> bool:
@@ -184,7 +179,7 @@ def _is_on(problem: Problem, name: str) -> bool:
 
 def _packed_bytes(problem: Problem) -> float:
     """Return the bytes of a weight whose layout hides its extents."""
-    if problem.op not in _PACKED:
+    if problem.op not in LINEAR:
         return 0.0
     x = problem.inputs[0]
     return float(x.size[-1] * problem.output.size[-1] * item_bytes(x.dtype))

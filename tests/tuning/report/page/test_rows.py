@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import Record
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.problem.epilogue import Access, Epilogue, Step
+from inductor_plugin.problem.epilogue_text import dump
+from inductor_plugin.problem.product import ROLES
 from inductor_plugin.tuning.pins.pin import Pin
 from inductor_plugin.tuning.report.page.candidates import CANDIDATE, Detail, detail_of, in_page
 from inductor_plugin.tuning.report.page.rows import (
@@ -184,3 +188,51 @@ def test_the_call_of_a_fused_product_has_the_operands_of_the_product_alone() -> 
         "b",
         "input 2",
     ]
+
+
+def tensor(*size: int) -> Operand:
+    return Operand(size, (*size[1:], 1) if size else (), "bfloat16", "cuda")
+
+
+def multiplied(op: str, *more: Operand, reads: int, kept: bool = True) -> tuple[str, list[str]]:
+    """Return the call of a record with an epilogue that multiplies, and the names of its operands."""
+    by_role = {"a": tensor(4, 8), "b": tensor(8, 16), "c": tensor(16)}
+    inputs = [by_role.get(role, tensor()) for role in ROLES[op] if (op, role) != ("scaled_mm", "c")]
+    write = Access("full", "bfloat16", 64, (16, 1))
+    read = tuple(Access("full", "bfloat16", 64, (16, 1), buffer=f"r{i}") for i in range(reads))
+    steps = (Step("product"), Step("relu", (0,)), Step("store", (1,), 0))
+    epilogue = Epilogue((4, 16), "bfloat16", steps, read, (write,))
+    problem = Problem(op, (*inputs, *more), tensor(4, 16), epilogue=epilogue.signature)
+    fused = replace(
+        record(measured("a"), op=op),
+        problem=problem.fields(),
+        describe=problem.describe(),
+        epilogue=dump(epilogue, [(4, 16)]) if kept else {},
+    )
+    row, tables = row_of(fused)
+    texts: list[str] = tables.texts.values
+    lines = texts[int(row["operands"])].splitlines()
+    return texts[int(row["call"])], [line.split("\t")[0] for line in lines]
+
+
+SCALED = "torch._scaled_mm(a, b, scale_a, scale_b, {}, None, torch.bfloat16, False)  # then relu"
+
+
+def test_what_an_epilogue_reads_is_no_bias_of_a_scaled_product() -> None:
+    names, gate = ["a", "b", "scale_a", "scale_b"], tensor(16)
+    assert multiplied("scaled_mm", gate, reads=1) == (SCALED.format("None"), [*names, "input 4"])
+    assert multiplied("scaled_mm", gate, reads=0) == (SCALED.format("bias"), [*names, "bias"])
+    both = multiplied("scaled_mm", gate, gate, reads=1)
+    assert both == (SCALED.format("bias"), [*names, "bias", "input 5"])
+    assert multiplied("scaled_mm", reads=0, kept=False)[0] == SCALED.format("None")
+    unknown, _ = multiplied("scaled_mm", gate, reads=1, kept=False)
+    assert unknown == "# its record does not keep which operands its epilogue reads"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("op", ["mm", "bmm", "int_mm", "addmm", "baddbmm"])
+def test_the_call_of_a_product_has_none_of_its_epilogues_operands(op: str, *, kept: bool) -> None:
+    own = ["bias" if role == "c" else role for role in ROLES[op]]
+    call, names = multiplied(op, tensor(4, 16), reads=1, kept=kept)
+    assert call.endswith("  # then relu")
+    assert names == [*own, f"input {len(own)}"]

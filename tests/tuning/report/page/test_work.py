@@ -28,6 +28,22 @@ def work(op: str, inputs: list[Operand], output: Operand, **facts: object) -> Wo
         ("bmm", [(3, 4, 8), (3, 8, 16)], (3, 4, 16), 2 * 3 * 4 * 8 * 16, 96 + 384 + 192),
         ("addmm", [(16,), (4, 8), (8, 16)], (4, 16), 2 * 4 * 8 * 16, 16 + 32 + 128 + 64),
         (
+            "scaled_mm",
+            [(4, 8), (8, 16), (4, 1), (1, 16)],
+            (4, 16),
+            2 * 4 * 8 * 16,
+            32 + 128 + 4 + 16 + 64,
+        ),
+        ("grouped_mm", [(4, 8), (3, 8, 16), (3,)], (4, 16), 2 * 4 * 8 * 16, 32 + 384 + 3 + 64),
+        ("grouped_mm", [(4, 8), (8, 16), (3,)], (3, 4, 16), 2 * 4 * 8 * 16, 32 + 128 + 3 + 192),
+        (
+            "weight_int4pack_mm",
+            [(4, 64), (2, 2, 32, 1), (1, 16, 2)],
+            (4, 16),
+            2 * 4 * 64 * 16,
+            256 + 128 + 32 + 64,
+        ),
+        (
             "mm_plus_mm",
             [(4, 8), (8, 16), (4, 2), (2, 16)],
             (4, 16),
@@ -82,6 +98,27 @@ def test_a_dynamic_problem_is_taken_at_the_size_it_was_measured_at() -> None:
     problem = Problem("mm", (a, b), out, dynamic=(SizeClass(0, 0, 33, 64, 48),))
     known = work_of(problem.fields(), problem.describe())
     assert known == Work(2 * 48 * 8 * 16, 2 * (48 * 8 + 8 * 16 + 48 * 16), "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "output"),
+    [
+        ("grouped_mm", [(48, 8), (3, 8, 16), (3,)], (48, 16)),
+        ("weight_int4pack_mm", [(48, 64), (2, 2, 32, 1), (1, 16, 2)], (48, 16)),
+        ("grouped_mm", [(48, 8), (8, 16), (3,)], (3, 48, 16)),
+    ],
+)
+def test_a_dynamic_output_has_the_extents_of_the_factors(
+    op: str, inputs: list[tuple[int, ...]], output: tuple[int, ...]
+) -> None:
+    rows = (SizeClass(0, 0, 33, 64, 48),)
+    operands = tuple(tensor(*size) for size in inputs)
+    problem = Problem(op, operands, tensor(*output), dynamic=rows)
+    known = work_of(problem.fields(), problem.describe())
+    if len(output) == 3:  # of how many groups is not in the record of A and B
+        assert known is None
+    else:
+        assert known == work(op, list(operands), tensor(*output))
 
 
 @pytest.mark.parametrize(
