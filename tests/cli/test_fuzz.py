@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, strategies
 
 from inductor_plugin.cache import open_store
@@ -58,7 +57,6 @@ def test_no_file_of_misses_does_harm(attack: Attack, flags: tuple[str, ...]) -> 
     survives(attack, *flags)
 
 
-@pytest.mark.slow
 @cases(500)
 @given(attacks(), FLAGS)
 def test_no_file_of_misses_does_harm_at_length(attack: Attack, flags: tuple[str, ...]) -> None:

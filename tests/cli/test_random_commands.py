@@ -262,7 +262,6 @@ def test_a_model_that_is_not_there_costs_nothing(
         check(templates, tmp_path / "here", kind, ["precompile", "--model", model])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none", "damaged"])
 def test_nor_does_a_demo_of_it(templates: Path, tmp_path: Path, kind: str) -> None:
     check(templates, tmp_path / "here", kind, ["demo", "--model", "none:x"])

@@ -13,8 +13,6 @@ import pytest
 from tests.support import pages
 from tests.support.repository import REPOSITORY
 
-pytestmark = pytest.mark.slow
-
 SOURCES = ("mkdocs.yml", "ARCHITECTURE.md", "CHANGELOG.md")
 LOADED = re.compile(r"<(?:script|img|iframe|source)[^>]* src=\"?(https?:)?//|<link[^>]* href=\"?(https?:)?//")  # fmt: skip
 

@@ -76,7 +76,8 @@ def test_folders_are_small_and_say_what_lives_in_them(root: str, repository: Pat
         if modules:
             assert len(modules) <= MOST_MODULES, folder
             package = (folder / "__init__.py").read_text(encoding="utf-8")
-            assert ast.get_docstring(ast.parse(package)), folder
+            first = (ast.get_docstring(ast.parse(package)) or "").partition("\n")[0]
+            assert first.endswith("."), f"{folder}: `make docs` copies its first line"
 
 
 def test_a_package_that_only_exports_is_no_module_of_its_folder(tmp_path: Path):
@@ -86,6 +87,13 @@ def test_a_package_that_only_exports_is_no_module_of_its_folder(tmp_path: Path):
     assert modules_in(tmp_path) == [tmp_path / "a.py"]
     package.write_text("def f() -> None: ...\n")
     assert set(modules_in(tmp_path)) == {tmp_path / "a.py", package}
+
+
+def test_every_module_at_the_root_is_named_with_what_it_is(repository: Path):
+    text = (repository / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    (sentence,) = re.findall(r"^The modules directly in .+?\. No submodule", text, re.M | re.S)
+    modules = {path.stem for path in (repository / "inductor_plugin").glob("*.py")}
+    assert modules - set(re.findall(r"`(\w+)`", sentence)) == set()
 
 
 def test_the_package_fits_a_screen(repository: Path):

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -239,16 +240,23 @@ def test_the_committed_file_leaves_seconds_to_each_function() -> None:
     assert 0.0 < durations.unlisted_s < selection.BUDGET_S
 
 
-def _marks(path: Path) -> dict[str, str]:
-    """Return the decorators of each function of a file with the marks of the file, as text."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+SLOW = re.compile(r"mark\.slow\b")
+SHORT_S = 5.0
+"""What takes less is not marked slow. Between this and `LONGEST_S` it depends on what else a run would take."""
+PAGES = "tests/tuning/report/page/browser/test_use.py"
+SHORT_AND_SLOW = {
+    PAGES: "the first test that opens a page makes it for all others: 10,000 records, or compiles of a minute",
+}
+"""Files whose slow tests need what none of their own seconds has, and what that is."""
+
+
+def _marks(text: str) -> tuple[dict[str, str], str]:
+    """Return the decorators of each function of a file, and the marks of the file, as text."""
+    tree = ast.parse(text)
     whole = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
-    of_file = [text for text in whole if text.startswith("pytestmark")]
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    return {
-        node.name: " ".join([*map(ast.unparse, node.decorator_list), *of_file])
-        for node in functions
-    }
+    own = {node.name: " ".join(map(ast.unparse, node.decorator_list)) for node in functions}
+    return own, " ".join(line for line in whole if line.startswith("pytestmark"))
 
 
 def test_what_took_longer_than_20_s_is_marked_slow(repository: Path) -> None:
@@ -256,13 +264,62 @@ def test_what_took_longer_than_20_s_is_marked_slow(repository: Path) -> None:
     unmarked: list[str] = []
     for file, names in selection.read(options.DURATIONS).by_file.items():
         long = {name for name, seconds in names.items() if seconds > selection.LONGEST_S}
-        marks = _marks(repository / file) if long else {}
+        own, of_file = _marks((repository / file).read_text("utf-8")) if long else ({}, "")
         unmarked += [
             f"{file}::{name}"
             for name in sorted(long)
-            if "[" not in name and not re.search(r"mark\.slow\b", marks[name])
+            if "[" not in name and not SLOW.search(f"{own[name]} {of_file}")
         ]
     assert unmarked == []
+
+
+def _short_and_slow(names: Mapping[str, float], text: str) -> list[str]:
+    """Return the functions of a file that are marked slow and are not, by the seconds of their longest case.
+
+    A mark of the whole file is right if one function is long: what they share is in the seconds of the first that runs.
+    """
+    longest: dict[str, float] = {}
+    for name, seconds in names.items():
+        function = name.partition("[")[0]
+        longest[function] = max(seconds, longest.get(function, 0.0))
+    own, of_file = _marks(text)
+    short = [function for function, seconds in longest.items() if seconds < SHORT_S]
+    if SLOW.search(of_file):
+        return short if len(short) == len(longest) else []
+    return [function for function in short if SLOW.search(own[function])]
+
+
+def test_what_took_less_than_5_s_is_not_marked_slow(repository: Path) -> None:
+    """It would never run in `make test`. What is not in the file took less than a second, or is not known."""
+    short: dict[str, list[str]] = {}
+    for file, names in selection.read(options.DURATIONS).by_file.items():
+        text = (repository / file).read_text("utf-8")
+        if SLOW.search(text) and (functions := _short_and_slow(names, text)):
+            short[file] = functions
+    assert {file: each for file, each in short.items() if file not in SHORT_AND_SLOW} == {}
+    assert short.keys() == SHORT_AND_SLOW.keys(), "what has no need of an exception has none"
+
+
+SLOW_FILE = (
+    "pytestmark = [pytest.mark.compat, pytest.mark.slow]\ndef test_x(): ...\ndef test_y(): ..."
+)
+SLOW_FUNCTION = "@pytest.mark.slow\ndef test_x(): ...\ndef test_y(): ..."
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "short"),
+    [
+        (SLOW_FUNCTION, {"test_x": 4.9, "test_y": 9.0}, ["test_x"]),
+        (SLOW_FUNCTION, {"test_x": 5.0, "test_y": 0.5}, []),
+        (SLOW_FUNCTION, {"test_x": 0.5, "test_x[0]": 5.0}, []),
+        (SLOW_FILE, {"test_x": 4.9, "test_y": 5.0}, []),
+        (SLOW_FILE, {"test_x": 4.9, "test_y": 1.0}, ["test_x", "test_y"]),
+    ],
+)
+def test_a_mark_counts_for_what_it_is_written_at(
+    text: str, names: dict[str, float], short: list[str]
+) -> None:
+    assert _short_and_slow(names, text) == short
 
 
 def test_pytest_enters_every_folder_of_tests(pytestconfig: pytest.Config, repository: Path) -> None:

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from inductor_plugin.cache import digest_of
 from inductor_plugin.problem import Operand, Problem, SizeClass
 from inductor_plugin.problem.definition import PROBLEM_SCHEMA, problem_in, size_class
 
@@ -70,6 +71,43 @@ def test_what_is_known_throughout_costs_the_key_nothing():
     names = {"size", "stride", "dtype", "device", "offset", "layout", "constant"}
     plain = STATIC.fields()
     assert [set(operand) for operand in (*plain["inputs"], plain["output"])] == [names] * 3
+
+
+PACKED = Operand((), (), "float32", "cpu", layout="mkldnn", constant=True)
+ON_GPU = [dataclasses.replace(each, device="cuda", dtype="bfloat16") for each in (A, B, C)]
+BIAS = dataclasses.replace(ON_GPU[2], stride=(0, 1))
+UNALIGNED = dataclasses.replace(ON_GPU[0], offset=64, divisors=(16, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("problem", "digest"),
+    [
+        (STATIC, "27b620d877cbba5702bb62e7a85d82488237f42be85ac5feb162908f5096c5a9"),
+        (
+            Problem(
+                "packed_linear",
+                (A, PACKED, dataclasses.replace(B, constant=True)),
+                C,
+                (("B", "None"), ("batch_size", "100")),
+            ),
+            "b9906f08001481aa43c8b69cc40919314170561591f269bda593cee4398baffe",
+        ),
+        (
+            Problem(
+                "addmm",
+                (BIAS, UNALIGNED, ON_GPU[1]),
+                ON_GPU[2],
+                (("alpha", "1"), ("beta", "1")),
+                "add.relu-0123456789ab",
+            ),
+            "b3e8c6e217354187c50ff01053c8b7f5e75d5c4dff964244df4b7347e3b56ee4",
+        ),
+    ],
+    ids=["product", "packed", "fused"],
+)
+def test_the_key_is_that_of_records_of_version_0_1(problem: Problem, digest: str):
+    """The digests are those that commit 53e12c1 computes: with others, all records of these problems are unknown."""
+    assert digest_of(problem.fields()) == digest
 
 
 def test_a_divisor_is_the_number_itself_where_it_is_known():

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from inductor_plugin.errors import DeviceError
 from inductor_plugin.ops import launch
 from inductor_plugin.tuning import environment
 from inductor_plugin.tuning.environment import worker_settings
+from inductor_plugin.tuning.runtime import Runtime
 from inductor_plugin.worker.child import main
 from inductor_plugin.worker.devices import cpu, cuda
 from tests.support.fakes.devices import Clock, described
@@ -56,16 +58,11 @@ def test_another_number_of_threads_is_another_environment() -> None:
     assert digest_of(facts) != digest_of(other)
 
 
+@pytest.mark.usefixtures("usual")
 def test_openmp_s_variables_count_where_they_are_set_and_cores_where_they_are_too_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(cpu, "own_cores", lambda: frozenset({0, 7}))
-    torch.set_num_threads(2)
     facts = environment.environment("cpu")["device"]
-    # As in all records from before these were known.
-    assert set(facts) == {"type", "name", "capability", "arch", "threads"}
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert environment.environment("cpu")["device"] == {**facts, "openmp": "OMP_WAIT_POLICY=active"}
     monkeypatch.delenv("OMP_WAIT_POLICY")
@@ -88,18 +85,101 @@ def test_a_caller_may_change_what_it_gets() -> None:
     assert environment.environment("cpu")["device"]["name"] != "another"
 
 
-def test_a_gpu_is_described_by_name_and_capability(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = SimpleNamespace(
+CPU_NAMES = {
+    "device": {"type", "name", "capability", "arch", "threads"},
+    "software": {"torch", "mkl", "onednn", "openmp"},
+    "numerics": {"float32_matmul_precision", "deterministic"},
+}
+GPU_NAMES = {
+    "device": {"type", "name", "capability", "multiprocessors", "memory_bytes"},
+    "software": {"torch", "cuda", "cudnn", "driver", "cublas", "triton", "cutlass"},
+    "numerics": CPU_NAMES["numerics"] | {"cudnn_allow_tf32", "fp16_reduced", "bf16_reduced"},
+}
+OLD_CPU = "d61b30871ed0243c22b8cb18de8e159e0dfd403ba66252f4d47bdb0177a6bfe9"
+OLD_GPU = "14b2cea6ce9750fe5aaf846de5a2929972cbcf9e1934ea6c982245ccded91fed"
+"""Digests of the environments of `old_machine`, as commit 53e12c1 (version 0.1) computes them."""
+BUILD = """
+  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605 for Intel(R) 64 architecture applications
+  - Intel(R) MKL-DNN v3.7.1 (Git Hash 8d263e693366ef8db40acc569cc7d8edf644556d)
+  - OpenMP 201511 (a.k.a. OpenMP 4.5)
+"""
+PACKAGES = {"nvidia-cublas": "13.0.2.14", "triton": "3.8.0", "nvidia-cutlass": "4.2.1.0"}
+
+
+def installed_version(*names: str) -> str:
+    return PACKAGES[names[0]]
+
+
+def forget_machine() -> None:
+    for cached in (cpu._machine, cpu.versions, cuda.facts, cuda.versions):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have an H100; torch's own settings and the packages are those that are there."""
+    properties = SimpleNamespace(
         name="NVIDIA H100", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30
     )
-    monkeypatch.setattr(torch.cuda, "get_device_properties", Mock(return_value=gpu))
-    cuda.facts.cache_clear()
-    facts = environment.environment("cuda:0")
-    cuda.facts.cache_clear()
-    assert facts["device"]["name"] == "NVIDIA H100"
-    assert facts["device"]["capability"] == "9.0"
-    assert {"cuda", "cudnn", "driver", "triton", "cutlass"} <= set(facts["software"])
-    assert {"cudnn_allow_tf32", "fp16_reduced", "bf16_reduced"} <= set(facts["numerics"])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Mock(return_value=properties))
+    forget_machine()
+    yield
+    forget_machine()
+
+
+@pytest.fixture
+def usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no setting of OpenMP, and a core for each of two threads: the environment has no field for what is unusual."""
+    for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(cpu, "own_cores", lambda: frozenset({0, 7}))
+    torch.set_num_threads(2)
+
+
+@pytest.fixture
+def old_machine(gpu: None, usual: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each fact of this machine the value it has in `OLD_CPU` and `OLD_GPU`."""
+    for owner, name, value in (
+        (torch, "__version__", "2.14.1"),
+        (torch.version, "cuda", "13.0"),
+        (torch.backends.cpu, "get_cpu_capability", lambda: "AVX512"),
+        (torch.backends.cudnn, "version", lambda: 91900),
+        (torch.__config__, "show", lambda: BUILD),
+        (platform, "machine", lambda: "x86_64"),
+        (cpu, "_name", lambda: "A processor (model 85)"),
+        (cuda, "_driver", lambda: "580.65.06"),
+        (cuda, "installed_version", installed_version),
+    ):
+        monkeypatch.setattr(owner, name, value)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_is_described_by_name_and_capability() -> None:
+    device = environment.environment("cuda:0")["device"]
+    assert (device["name"], device["capability"]) == ("NVIDIA H100", "9.0")
+
+
+@pytest.mark.usefixtures("gpu", "usual")
+@pytest.mark.parametrize(("device", "names"), [("cpu", CPU_NAMES), ("cuda:0", GPU_NAMES)])
+def test_a_key_has_the_fields_of_records_of_version_0_1(
+    device: str, names: dict[str, set[str]]
+) -> None:
+    """With one more, one less or another name, every record of every machine is unknown."""
+    facts = environment.environment(device)
+    assert {part: set(fields) for part, fields in facts.items()} == names
+
+
+@pytest.mark.usefixtures("old_machine")
+@pytest.mark.parametrize(("device", "digest"), [("cpu", OLD_CPU), ("cuda:0", OLD_GPU)])
+def test_the_same_facts_have_the_digest_of_version_0_1(
+    device: str, digest: str, cache_dir: Path
+) -> None:
+    """With the compiler's version, which a compile on a CPU adds."""
+    software = {"cpp": "g++ (Debian 14.2.0-19) 14.2.0"} if device == "cpu" else {}
+    runtime = Runtime()
+    context = runtime.context(loaded(cache_dir, cache="off"), device, software)
+    assert context.environment == digest
+    runtime.forget()
 
 
 def test_mixed_tf32_settings_count_as_the_strictest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,6 @@ def test_no_pin_file_does_harm(
     pins_survive(index, value, body, attack)
 
 
-@pytest.mark.slow
 @cases(1000)
 @given(*PINS)
 def test_no_pin_file_does_harm_at_length(
@@ -127,7 +126,6 @@ def test_no_lock_of_a_problem_does_harm(attack: Attack) -> None:
     lock_survives(attack)
 
 
-@pytest.mark.slow
 @cases(600)
 @given(attacks())
 def test_no_lock_of_a_problem_does_harm_at_length(attack: Attack) -> None:
@@ -249,7 +247,6 @@ def test_no_operand_file_does_harm(attack: Attack) -> None:
     operand_survives(attack)
 
 
-@pytest.mark.slow
 @cases(1000)
 @given(OPERANDS)
 def test_no_operand_file_does_harm_at_length(attack: Attack) -> None:

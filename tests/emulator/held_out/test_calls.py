@@ -12,8 +12,6 @@ pytest.importorskip("triton", reason="torch for CPUs comes without Triton")
 from tests.emulator.held_out import calls
 from tests.emulator.held_out.calls import GPUS, PROGRAMS, SCHEDULES
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.arch)
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,4 +1,4 @@
-"""What was written before the modules were moved is used as if nothing had moved.
+"""What was written before the modules were moved is used, but for kernels of templates whose text is another one since.
 
 `tests/fixtures/old_cache` is of commit 53e12c1: records, a quarantine entry, a pin file, two packs.
 
@@ -6,12 +6,13 @@ Graphs are compiled by Inductor as far as the decisions, and the cache is read a
 the machine that wrote the fixture cannot be had:
 
 - the environment (`make.fixed`): its digest holds that machine's processor, threads, torch and compilers, and records of
-  another environment are not looked up. The key of an environment has its own tests, tests/tuning/test_environment.py;
+  another environment are not looked up. That an environment has the key that it had is tested in tests/tuning/test_environment.py,
+  that a problem and an epilogue have it in tests/problem/test_definition.py and tests/problem/test_epilogue.py;
 - the sizes of the processor's caches and its vector instructions: Inductor chooses its C++ blocks by them, and candidates
   are named by their blocks. The instruction set is not probed either: six small libraries, 9 s;
 - the workers (`Lab`): what is measured where something is missing does not matter.
 
-The packs need none of this: their kernels' keys name the GPU and the compilers they are for.
+The packs need none of this: their kernels' keys name the GPU and the compilers they are for. The cache has no kernels.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportPrivateUsage=false
@@ -197,7 +198,7 @@ def packed_again(name: str, most: int, cache_dir: Path, out: Path) -> PackReport
         RUNTIME.forget()
 
 
-@pytest.mark.slow
+@pytest.mark.claim
 @pytest.mark.usefixtures("inductor_cache")
 @pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
 def test_an_old_pack_is_all_that_a_model_needs(tmp_path: Path, cache_dir: Path) -> None:

@@ -151,7 +151,6 @@ def test_a_second_machine_measures_nothing_and_a_third_only_what_is_new(
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.slow
 def test_what_is_recorded_is_asked_for_nowhere(server: S3Server, url: str, tmp_path: Path) -> None:
     a, b = product(2)
     with offered("good"):
@@ -162,7 +161,6 @@ def test_what_is_recorded_is_asked_for_nowhere(server: S3Server, url: str, tmp_p
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.slow
 def test_policy_cached_waits_for_the_remote_and_finds_what_it_has(
     server: S3Server, url: str, tmp_path: Path
 ) -> None:
@@ -234,7 +232,6 @@ def test_a_faulty_store_changes_no_result_loses_nothing_and_is_not_waited_for(
     capsys.readouterr()
 
 
-@pytest.mark.slow
 def test_a_server_that_is_killed_in_the_middle_keeps_no_compile(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -307,7 +307,6 @@ def test_a_way_to_fuse_can_be_forced_against_the_clock(way: str, cache_dir: Path
 
 
 @needs_cuda_build
-@pytest.mark.slow
 @pytest.mark.parametrize("pair", fused_forced.pairs())
 def test_every_way_of_every_graph_can_be_forced(pair: str, cache_dir: Path) -> None:
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
@@ -338,7 +337,6 @@ def test_what_a_fused_kernel_writes_is_looked_at_by_its_name(way: str, cache_dir
 
 
 @needs_cuda_build
-@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_forced_way_serves_all_numbers_of_rows(way: str, cache_dir: Path) -> None:
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")

@@ -59,7 +59,6 @@ def test_a_layout_runs_on_a_cpu_as_it_will_on_a_gpu(layout: str, cache_dir: Path
     assert report["ways"].keys() == set(layout_forced.ON_A_CPU)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("layout", sorted(layout_forced.CASES.keys() - set(QUICK)))
 def test_every_layout_runs_on_a_cpu(layout: str, cache_dir: Path) -> None:
@@ -100,7 +99,6 @@ def test_each_way_to_read_a_layout_can_be_forced(layout: str, cache_dir: Path) -
 
 
 @needs_cuda_build
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", layout_forced.CASES)
 def test_each_way_to_read_every_layout_can_be_forced(layout: str, cache_dir: Path) -> None:
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")

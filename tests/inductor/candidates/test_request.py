@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 PROGRAM = """
 import sys
 import torch._inductor.autotune_process
@@ -16,7 +14,6 @@ print(*sorted(name for name in set(sys.modules) - before if name.startswith("tor
 """
 
 
-@pytest.mark.slow
 def test_reading_a_request_imports_nothing_of_torch_that_a_worker_has_not() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120

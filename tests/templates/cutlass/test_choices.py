@@ -1,13 +1,16 @@
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.templates.cutlass import choices as cutlass_choices
 from inductor_plugin.templates.cutlass.choices import Choice, choices, family
-from inductor_plugin.templates.cutlass.config import Bias
+from inductor_plugin.templates.cutlass.config import Arch, Bias
 from inductor_plugin.templates.cutlass.limits import why_not_buildable
 from inductor_plugin.templates.cutlass.problem import GemmFacts, facts_of
 
@@ -59,6 +62,14 @@ def test_choices_are_buildable_few_and_have_names_of_their_own(facts: GemmFacts,
     assert [why_not_buildable(choice.config) for choice in offers] == [None] * len(offers)
     assert {choice.config.arch for choice in offers} == {family(arch)}
     assert offers == some(facts, arch)
+
+
+def test_every_architecture_has_kernels_and_a_number_of_multiprocessors() -> None:
+    """Without the number, ordering the choices would be a KeyError."""
+    architectures = set(get_args(Arch))
+    assert set(cutlass_choices._MULTIPROCESSORS) == architectures
+    offers = [choice for arch in sorted(architectures) for choice in some(FACTS, arch)]
+    assert {choice.config.arch for choice in offers} == architectures
 
 
 def test_a_large_product_starts_with_large_tiles() -> None:

@@ -1,23 +1,14 @@
-"""Products with 4-bit weights: which tiles come first, and where the library or Inductor computes them."""
+"""Products with 4-bit weights: which tiles come first. What is lowered is in `tests/inductor/test_int4.py`."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
-from inductor_plugin.inductor import int4 as lowering_int4
-from inductor_plugin.kernels.call import ExternKernel
-from inductor_plugin.ops import int4 as int4_op
 from inductor_plugin.problem import SizeClass
-from inductor_plugin.worker.child.inductor import extern_function
-from tests.support.lowering import Lab, library_first
-from tests.support.triton.lowering import NEEDS_CUDA_BUILD, matrix, offered
-from tests.support.triton.products.int4 import TEMPLATE, arguments, int4, problem, weight
+from tests.support.triton.lowering import NEEDS_CUDA_BUILD, matrix
+from tests.support.triton.products.int4 import TEMPLATE, problem, weight
 
 pytestmark = NEEDS_CUDA_BUILD
 
@@ -47,37 +38,3 @@ def test_a_k_that_a_step_does_not_divide_is_masked() -> None:
     candidates = TEMPLATE.candidates(problem(matrix(4, k), weight(k=k)))
     even = {candidate.config["BLOCK_K"]: candidate.config["EVEN_K"] for candidate in candidates}
     assert even == {128: True, 256: False}
-
-
-def test_where_the_library_is_faster_its_operator_is_called(cache_dir: Path) -> None:
-    with offered(TEMPLATE), Lab(library_first, cache_dir).open() as lab:
-        code = lab.lower(int4(64), *arguments(4, 512, 1024, 4, 64))
-    assert "extern_kernels.weight_int4pack_mm(a_1, b_1, scales_1, group=64)" in code
-    (library,) = [entry.candidate for entry in lab.entries("extern")]
-    assert library is not None
-    kernel = library.kernel
-    assert isinstance(kernel, ExternKernel)
-    assert extern_function(kernel.name) is int4_op.weight_int4pack_mm
-    assert kernel.kwargs == (("group", 64),)
-    assert lab.record()["problem"]["op"] == int4_op.NAME
-
-
-def test_outside_the_plugins_scope_aten_is_called_as_ever(
-    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lowering_int4, "active_config", lambda: None)
-    a, b, scales = arguments(4, 512, 1024, 4, 64)
-    with offered(TEMPLATE), Lab(library_first, cache_dir).open() as lab:
-        code = lab.lower(
-            lambda a, b, s: int4(64)(a.t().relu(), b, s), replace(a, size=a.size[::-1]), b, scales
-        )
-    assert lab.tasks == []
-    assert "torch.ops.aten._weight_int4pack_mm.default(buf0, b_1, 64, s_1)" in code
-    assert "buf0 = empty_strided_cuda((4, 1024), (1024, 1)" in code
-
-
-def test_uninstalled_it_leaves_the_operator_to_inductor() -> None:
-    lowering_int4.install()
-    assert lowering_int4.installed()
-    lowering_int4.uninstall()
-    assert not lowering_int4.installed()

@@ -289,7 +289,6 @@ def test_a_default_kernel_does_not_spill() -> None:
 
 
 @CUDA
-@pytest.mark.slow
 @pytest.mark.usefixtures("inductor_cache")
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])
@@ -299,7 +298,6 @@ def test_no_default_kernel_spills(gpu: str, dim: int) -> None:
 
 
 @CUDA
-@pytest.mark.slow
 @pytest.mark.usefixtures("inductor_cache")
 @pytest.mark.parametrize(
     "case",

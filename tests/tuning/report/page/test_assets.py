@@ -12,7 +12,12 @@ import pytest
 from inductor_plugin.cache import Record
 from inductor_plugin.tuning.pins.pin import pin_file, pin_of_record
 from inductor_plugin.tuning.report.page.model import page_model
-from inductor_plugin.tuning.report.page.source import CacheSource, PinSource, ProblemGroup
+from inductor_plugin.tuning.report.page.source import (
+    BenchSource,
+    CacheSource,
+    PinSource,
+    ProblemGroup,
+)
 from tests.support.cache.records import decision, measured, record
 from tests.support.page_scripts import ASSETS, evaluated
 
@@ -148,6 +153,42 @@ def test_no_two_entries_of_the_list_of_groups_have_the_same_words() -> None:
 def test_sources_have_short_names_that_tell_them_apart(names: list[str], short: list[str]) -> None:
     model = page_model([CacheSource(name, [chosen(FAST)], {}) for name in names])
     assert evaluated("shortNames", model=model) == short
+
+
+UNREAD = {"version", "detail"}
+"""What no script reads: it is for programs that take the content out of a page."""
+
+
+def unread(model: dict[str, Any], scripts: str) -> list[str]:
+    """Return what a page has of its whole content, and of each source, that no script reads."""
+    names = [name for name in model if not re.search(rf"\braw\.{name}\b", scripts)]
+    of_sources = dict.fromkeys(name for source in model["sources"] for name in source)
+    read = r"\bsources?(?:\[(?:[^][]|\[[^]]*\])*\])?\.{}\b"
+    return names + [name for name in of_sources if not re.search(read.format(name), scripts)]
+
+
+def test_scripts_read_all_that_a_page_has() -> None:
+    scripts = "\n".join(path.read_text(encoding="utf-8") for path in sorted(ASSETS.glob("*.js")))
+    known = chosen(FAST)
+    pins = [pin for each in [known] if (pin := pin_of_record(each)) is not None]
+    sources = (
+        CacheSource("cache", [known], {}),
+        PinSource("pins", pin_file(pins, {})),
+        BenchSource("bench", {"ms": 1.0}),
+    )
+    model = page_model(sources)
+    assert set(unread(model, scripts)) == UNREAD
+    (cache, *others) = model["sources"]
+    model |= {"energy": [], "sources": [{**cache, "power": 1}, *others]}
+    assert set(unread(model, scripts)) == {*UNREAD, "energy", "power"}
+
+
+def test_a_page_has_every_section_that_is_written() -> None:
+    sections = re.findall(r"^function (\w+Sections?)\(", (ASSETS / "sections.js").read_text("utf-8"), re.MULTILINE)  # fmt: skip
+    main = (ASSETS / "main.js").read_text("utf-8")
+    parts = main[main.index("const parts = [") : main.index("main.append(")]
+    assert len(sections) > 10
+    assert sorted(re.findall(r"\w+Sections?\b", parts)) == sorted(sections)
 
 
 def colours() -> tuple[dict[str, str], dict[str, str]]:

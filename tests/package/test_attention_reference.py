@@ -1,3 +1,5 @@
+"""The reference of attention that tests share, against torch's math path, autograd, and the rules by hand."""
+
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
