@@ -95,23 +95,28 @@ class Registry:
                 return
             self._has_installed = True
             for source in points():
-                added: list[Template] = []
-                try:
-                    loaded = source.load()
-                    # Not before: a module may register its templates when it is imported.
-                    by_hand = {(name, type(each)) for name, each in self._templates.items()}
-                    for template in loaded:
-                        if (str(getattr(template, "name", "")), type(template)) not in by_hand:
-                            self.register(template)
-                            added.append(template)
-                except RegistrationError as error:
-                    for template in added:
-                        self.unregister(template.name)
-                    warn_once(
-                        logger,
-                        f"templates ({source.origin}) cannot be used: {error}; "
-                        "mend, update or uninstall the package: until then none of them is offered",
-                    )
+                if fault := self.add_source(source):
+                    warn_once(logger, fault)
+
+    def add_source(self, source: TemplateSource) -> str:
+        """Register the templates of an entry point, or none of them; return why none, empty if they are registered."""
+        added: list[Template] = []
+        try:
+            loaded = source.load()
+            # Not before: a module may register its templates when it is imported.
+            by_hand = {(name, type(each)) for name, each in self._templates.items()}
+            for template in loaded:
+                if (str(getattr(template, "name", "")), type(template)) not in by_hand:
+                    self.register(template)
+                    added.append(template)
+        except RegistrationError as error:
+            for template in added:
+                self.unregister(template.name)
+            return (
+                f"templates ({source.origin}) cannot be used: {error}; "
+                "mend, update or uninstall the package: until then none of them is offered"
+            )
+        return ""
 
     def unregister(self, name: str) -> Template:
         """Remove a template and return it.
@@ -150,12 +155,17 @@ class Registry:
         return tuple(t for t in self._templates.values() if op in t.ops)
 
 
-@functools.cache
-def default_registry() -> Registry:
-    """Return the registry of this process, which includes the built-in templates."""
+def new_registry() -> Registry:
+    """Return a registry of the built-in templates."""
     registry = Registry()
     register_builtin(registry)
     return registry
+
+
+@functools.cache
+def default_registry() -> Registry:
+    """Return the registry of this process, which includes the built-in templates."""
+    return new_registry()
 
 
 def register(template: Template) -> None:

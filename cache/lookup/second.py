@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,10 @@ class SecondCache:
     def kernels_like(self, template: str, config: str, target: str) -> list[KernelEntry]:
         """Return kernels of any compiler and flags, the newest first; their files are not checked."""
         return self._kernels.like(template, config, target)
+
+    def iter_kernels(self) -> Iterator[KernelEntry]:
+        """Yield all kernels; their files are not checked."""
+        yield from self._kernels.everything()
 
     def packs(self) -> list[Pack]:
         """Return the packs; damaged ones are reported and skipped."""

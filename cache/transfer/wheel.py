@@ -19,6 +19,7 @@ from inductor_plugin.cache import Pack, open_store
 from inductor_plugin.cache.transfer import bill, provenance
 from inductor_plugin.cache.transfer.archive import import_archive
 from inductor_plugin.cache.transfer.draft import draft_of
+from inductor_plugin.cache.trust.listing import Vouchers, vouchers
 from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.errors import PackError
 
@@ -121,14 +122,34 @@ def read_pack(file: Path, trust: Trust | None = None) -> Pack:
         PackError: The file holds no pack, or several.
         ArchiveError: The file is missing or damaged.
     """
+    return _read(file, trust)[0]
+
+
+def signers_of(file: Path, trust: Trust) -> str:
+    """Return the names of the trusted keys that have signed the kernels of the pack in a file.
+
+    Args:
+        file: The file.
+        trust: Whose signature the kernels must have.
+
+    Raises:
+        TrustError: A kernel has no such signature.
+        PackError: The file holds no pack, or several.
+        ArchiveError: The file is missing or damaged.
+    """
+    return _read(file, trust)[1].signers()
+
+
+def _read(file: Path, trust: Trust | None) -> tuple[Pack, Vouchers]:
     with tempfile.TemporaryDirectory(prefix="inductor-plugin-pack-") as folder:
         store = open_store(Path(folder) / "cache", trust=trust)
         imported = import_archive(store, file, trusted=trust is None)
+        vouching = vouchers(store.root, store.iter_kernels(), store.trust)
     if len(imported.packs) != 1:
         raise PackError(
             f"{file} holds {len(imported.packs)} packs; name a file that `precompile` wrote"
         )
-    return imported.packs[0]
+    return imported.packs[0], vouching
 
 
 def _default_name(pack: Pack) -> str:

@@ -65,9 +65,13 @@ class Vouchers:
         """Return them as plain JSON values."""
         return asdict(self)
 
-    def text(self) -> str:
-        """Return one line."""
-        parts = [f"{self.built} built here"]
+    def signers(self) -> str:
+        """Return the names, or keys, of those who have signed."""
+        return ", ".join(each.name or each.key for each in self.signed)
+
+    def text(self, place: str = "here") -> str:
+        """Return one line; ``place`` is the cache."""
+        parts = [f"{self.built} built {place}"]
         parts += [f"{s.kernels} signed by {s.name or s.key}" for s in self.signed]
         parts += [f"{self.operator} taken with --trust"] if self.operator else []
         parts += [f"{self.directory} merged from another cache"] if self.directory else []

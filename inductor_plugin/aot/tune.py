@@ -21,6 +21,7 @@ from inductor_plugin.config import Config, split
 from inductor_plugin.errors import OptionError
 from inductor_plugin.tuning.counters import COUNTERS, Stats
 from inductor_plugin.tuning.ticket import TuningTicket
+from inductor_plugin.worker.devices import lookup
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class TuneReport:
 
     Attributes:
         model: ``module:function``.
-        device: ``cpu`` or ``cuda``.
+        device: Where it was tuned: ``cpu``, ``cuda``, ``npu:0`` ...
         sets: Number of sets of inputs.
         frozen: True if the weights were constants of the compiled graphs.
         seconds: Seconds of all compiles and first calls.
@@ -100,6 +101,9 @@ class TuneReport:
 def tune(request: TuneRequest, say: Callable[[str], None] = print) -> TuneReport:
     """Compile a model for each set of its inputs; every decision is in the cache afterwards.
 
+    It is compiled where the model or its inputs are; from the CPU it is moved to a GPU, or to a device that a package describes, if there
+    is one.
+
     Args:
         request: What to tune.
         say: Called with each line of progress.
@@ -108,8 +112,8 @@ def tune(request: TuneRequest, say: Callable[[str], None] = print) -> TuneReport
         OptionError: There is no such model, or it has no output with a gradient to train on.
         CacheError: The cache cannot be written to, or is off.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     model, sets = models.load_sets(request.model)
+    device = device_of(model, sets)
     store = store_to_write(Config.load(split(request.options)[0]))
     lost = store.unwritten
     model, sets = model.to(device).train(request.training), models.moved(sets, device)
@@ -138,6 +142,21 @@ def tune(request: TuneRequest, say: Callable[[str], None] = print) -> TuneReport
         stats=COUNTERS.snapshot().since(before),
         unwritten=store.unwritten - lost,
     )
+
+
+def device_of(model: nn.Module, sets: Sequence[models.Inputs]) -> str:
+    """Return the device on which a model is tuned.
+
+    That of its parameters, its buffers or its inputs, the first that is not the CPU; else the current CUDA device, else the first
+    device of this machine that a package describes, else the CPU.
+    """
+    tensors = (*model.parameters(), *model.buffers(), *models.tensors(sets))
+    own = [tensor.device for tensor in tensors if tensor.device.type not in ("cpu", "meta")]
+    if own:
+        return str(own[0])
+    if torch.cuda.is_available():
+        return "cuda"
+    return next(iter(lookup.present()), "cpu")
 
 
 def _compiled(model: nn.Module, request: TuneRequest) -> Callable[..., Any]:

@@ -9,6 +9,8 @@ from pathlib import Path
 from inductor_plugin.cache import SecondCache, open_store
 from inductor_plugin.cache.guard import exists, is_folder, why_not_trusted
 from inductor_plugin.cache.lookup.second import why_not_read
+from inductor_plugin.cache.trust.listing import vouchers
+from inductor_plugin.cache.trust.policy import trust_or_nobody
 from inductor_plugin.cli.finding import Finding
 
 _LOW_SPACE_BYTES = 2**30
@@ -58,8 +60,13 @@ def _unused(folder: Path) -> tuple[str, str] | None:
     return f"{folder} is not used: {store.degraded}", _ELSEWHERE
 
 
-def second_cache(folder: Path | None) -> Finding:
-    """Check the second cache, which is only read."""
+def second_cache(folder: Path | None, trusted_keys: str = "") -> Finding:
+    """Check the second cache, which is only read, and say who vouches for its kernels.
+
+    Args:
+        folder: Its directory; None for none.
+        trusted_keys: The option of this name: what the second cache has taken by a signature needs that key here, too.
+    """
     name = "cache_read"
     if folder is None:
         return Finding(name, "ok", "no second cache is named")
@@ -67,8 +74,16 @@ def second_cache(folder: Path | None) -> Finding:
     if reason is not None:
         what, _, remedy = reason.rpartition("; ")
         return Finding(name, "broken", what, remedy)
-    content = SecondCache(folder).usage()
+    known = trust_or_nobody(trusted_keys)
+    second = SecondCache(folder, known)
+    content = second.usage()
     detail = f"{folder}, read only: {content.records} records, {content.kernels} kernels"
+    vouching = vouchers(second.root, second.iter_kernels(), known)
+    if content.kernels:
+        detail += f": {vouching.text('there')}"
+    if vouching.refused:
+        remedy = "add the signer to INDUCTOR_PLUGIN_TRUSTED_KEYS; until then these kernels are compiled here"
+        return Finding(name, "broken", detail, remedy)
     return Finding(name, "ok", detail)
 
 

@@ -21,11 +21,11 @@ from inductor_plugin.cache.remote.files import open_files, shown
 from inductor_plugin.cache.transfer.installed import Mismatch, installed_packs, mismatch
 from inductor_plugin.cache.transfer.wheel import read_pack
 from inductor_plugin.cache.trust.policy import trust_or_nobody
-from inductor_plugin.cli.devices import devices
+from inductor_plugin.cli.devices import devices, templates
 from inductor_plugin.cli.disk import cache, second_cache
 from inductor_plugin.cli.farm import farm
 from inductor_plugin.cli.finding import Finding, State
-from inductor_plugin.cli.trust.finding import distrust, trust
+from inductor_plugin.cli.trust.finding import admission, signed_by, trust, vouching_of
 from inductor_plugin.config import (
     Config,
     default_cache_dir,
@@ -67,6 +67,7 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         cpu(),
         gpu(),
         devices(),
+        templates(),
         triton(),
         nvcc(_option("nvcc")),
         cutlass(),
@@ -75,7 +76,7 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         packs(cache_dir or default_cache_dir()),
         trust(cache_dir or default_cache_dir(), default_trusted_keys(), _option("signing_key")),
         cache(cache_dir or default_cache_dir()),
-        second_cache(default_cache_read()),
+        second_cache(default_cache_read(), default_trusted_keys()),
         remote(_option("remote_url")),
         farm(_option("compile_farm"), _option("bench_farm")),
     ]
@@ -318,28 +319,34 @@ def packs(folder: Path) -> Finding:
     broken += [line for line in incomplete if not any(pack.name in line for pack in sound)]
     in_cache = {pack.name for pack in cached if not any(pack.name in line for line in incomplete)}
     known = trust_or_nobody(default_trusted_keys())
-    refused = [
-        distrust(entry_point, installed.files[entry_point], known)
+    admissions = [
+        (pack.name, admission(entry_point, installed.files[entry_point], known))
         for entry_point, pack in results.items()
         if isinstance(pack, Pack) and pack.name not in in_cache
     ]
-    broken += filter(None, refused)
+    broken += [each.refusal for _, each in admissions if each.refusal]
     if broken:
         remedy = "import the pack again, or install its wheel again, or uninstall it"
         return Finding(name, "broken", "; ".join(broken), remedy)
     ready = {pack.name: pack for pack in cached if pack.name in in_cache}
     pending = {pack.name: pack for pack in sound if pack.name not in ready}
-    listed = [f"{pack.target} ({len(pack.kernels)} kernels)" for pack in ready.values()]
-    listed += [
-        f"{pack.target} ({len(pack.kernels)} kernels, installed: taken into the cache at the first compile)"
-        for pack in pending.values()
-    ]
+    vouching = vouching_of(store, ready.values(), known)
+    signers = {pack_name: signed_by(each.signers) for pack_name, each in admissions}
+    later = "installed: taken into the cache at the first compile"
+    listed = [_described(pack, vouching[pack.name]) for pack in ready.values()]
+    listed += [_described(pack, signers[pack.name], later) for pack in pending.values()]
     if not listed:
         return Finding(name, "ok", "none; `inductor-plugin precompile` makes one")
     reason = _mismatch([*ready.values(), *pending.values()])
     if reason is not None:
         return Finding(name, "off", reason.what, reason.remedy)
     return Finding(name, "ok", ", ".join(listed))
+
+
+def _described(pack: Pack, *facts: str) -> str:
+    """Return a pack for people; of the facts, those that are there."""
+    known = filter(None, (f"{len(pack.kernels)} kernels", *facts))
+    return f"{pack.target} ({', '.join(known)})"
 
 
 def _read(name: str, file: Path) -> Pack | str:

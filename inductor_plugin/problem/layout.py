@@ -122,11 +122,11 @@ def why_not_copied(problem: Problem, verdict: LayoutVerdict) -> str | None:
     """
     copied = f"copying {verdict.copied_bytes} bytes"
     operations, compute = _work(problem)
-    if problem.target is None:
+    target = problem.target
+    if target is None or not target.memory_bandwidth > 0:  # a package may state none
         least = LEAST_INTENSITY * verdict.copied_bytes
         enough = operations >= least
         return None if enough else f"{copied} is too much for {operations} operations"
-    target = problem.target
     moved = sum(
         math.prod(operand.size) * item_bytes(operand.dtype)
         for operand in (*problem.inputs, problem.output)

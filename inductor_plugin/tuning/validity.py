@@ -214,7 +214,8 @@ def was_crowded(entry: Quarantined) -> bool:
 
     This one skips a candidate where others hold the memory, and leaves it out where the GPU is too small for it.
     """
-    return entry.status == "out_of_memory" and "CUDA" in entry.reason
+    named = any(name in entry.reason for name in ("CUDA", "HIP"))
+    return entry.status == "out_of_memory" and named
 
 
 def was_refused_earlier(status: str, reason: str, details: Mapping[str, Any]) -> bool:

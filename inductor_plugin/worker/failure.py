@@ -15,6 +15,9 @@ _MEMORY_WORDS = (
     "_status_alloc_failed",  # of cuBLAS, cuDNN and others
     "pch allocation failure",  # g++ with a precompiled header under a memory limit
 )
+_DEVICE_MEMORY_WORDS = ("out of memory", "outofmemoryerror", "_status_alloc_failed")
+"""What torch's allocators of devices (``CUDA out of memory``, ``HIP``, ``XPU``, ``NPU`` ...) and libraries of kernels say; errors of the
+host's memory have the other words."""
 _STICKY_WORDS = (
     "CUDA error",
     "CUDA driver error",
@@ -28,6 +31,11 @@ _STICKY_WORDS = (
 def says_no_memory(text: str) -> bool:
     """Return True if an error text of any library reports that memory ran out."""
     return any(words in text.lower() for words in _MEMORY_WORDS)
+
+
+def says_no_device_memory(text: str) -> bool:
+    """Return True if an error text, of a device of any type, reports that the device's own memory ran out."""
+    return any(words in text.lower() for words in _DEVICE_MEMORY_WORDS)
 
 
 def status_of(error: BaseException) -> Status:

@@ -1,4 +1,4 @@
-"""What torch's `DeviceInterface` says of a device: the only module that asks it."""
+"""What torch's `DeviceInterface` and its module of a device say: the only module that asks them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,13 @@ def start(device: str) -> None:
         interface.synchronize(device)
 
 
+def module_of(device: str) -> Any:
+    """Return torch's module of a device, such as ``torch.npu``; None if it has none."""
+    return getattr(torch, device.partition(":")[0], None)
+
+
 def give_back(device: str) -> None:
     """Let torch's allocator of a device give its unused memory back, if it can."""
-    module: Any = getattr(torch, device.partition(":")[0], None)
-    empty = getattr(module, "empty_cache", None)
+    empty = getattr(module_of(device), "empty_cache", None)
     if empty is not None:
         empty()

@@ -269,7 +269,7 @@ class JobFailed:
         status: ``raised``, ``out_of_memory`` or ``sticky_error``.
         reason: The exception in one line.
         traceback: The whole traceback, for the log.
-        crowded: Where a GPU's memory ran out, whether it would have sufficed for this job alone; None elsewhere.
+        crowded: Where a device's memory ran out, whether it would have sufficed for this job alone; None elsewhere.
     """
 
     status: Status

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from inductor_plugin.aot import tune as tune_module
-from inductor_plugin.aot.tune import TuneRequest, tune
+from inductor_plugin.aot.tune import TuneRequest, device_of, tune
 from inductor_plugin.cache import open_store
 from inductor_plugin.errors import CacheError, OptionError
 from inductor_plugin.tuning.decision import Verdict
@@ -113,6 +114,52 @@ def test_weights_are_frozen_for_inference_on_a_cpu(
     report = tune(request("two_sets", cache_dir, training=training))
     assert [how["freezing"] for how in compiles] == [not training] * 2
     assert report.frozen is not training
+
+
+class Scale(nn.Module):
+    """A model without parameters, and with a buffer if there is one."""
+
+    def __init__(self, factor: Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("factor", factor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def test_a_model_is_tuned_where_it_or_its_inputs_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was moved to CUDA, or from another package's device to the CPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(tune_module.lookup, "present", lambda: ("npu:0",))
+    here = torch.ones(1)
+    with FakeTensorMode():
+        there, other = torch.ones(2, device="xpu:1"), torch.ones(2, device="cuda:3")
+    assert device_of(nn.Linear(2, 2), [(here,)]) == "cuda"
+    assert device_of(Scale(there), [(here, other)]) == "xpu:1"
+    assert device_of(Scale(here), [(here,), ({"mask": [there]},)]) == "xpu:1"
+    assert device_of(Scale(), [{"x": other}]) == "cuda:3"
+    assert device_of(Scale(torch.ones(1, device="meta")), [()]) == "cuda"
+
+
+def test_a_model_on_the_cpu_is_tuned_on_the_first_device_that_is_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    present: list[str] = []
+    monkeypatch.setattr(tune_module.lookup, "present", lambda: tuple(present))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_of(nn.Linear(2, 2), [()]) == "cpu"
+    present += ["npu:0", "npu:1"]
+    assert device_of(nn.Linear(2, 2), [()]) == "npu:0"
+
+
+@pytest.mark.usefixtures("compiles")
+def test_model_and_inputs_are_moved_to_a_described_device_and_not_frozen(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(tune_module.lookup, "present", lambda: ("meta",))  # stands for an NPU
+    report = tune(request("two_sets", cache_dir))
+    assert (report.device, report.frozen) == ("meta", False)
 
 
 @pytest.mark.usefixtures("compiles")

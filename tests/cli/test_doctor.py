@@ -11,11 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from inductor_plugin.cache import document, open_store
+from inductor_plugin.cache.transfer.archive import export_archive, import_archive
 from inductor_plugin.cli import doctor
 from inductor_plugin.cli.finding import Finding, render
 from inductor_plugin.errors import CacheRefusedError
-from tests.support.cache.records import give_away
+from tests.support.cache.records import give_away, kernel_key
 from tests.support.cli.schemas import follow
+from tests.support.trust.payload import FRIEND, TRUST
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +198,27 @@ def test_a_second_cache_is_checked(cache_dir: Path, tmp_path: Path):
     refused = doctor.second_cache(cache_dir)
     assert refused.state == "broken"
     assert refused.remedy.endswith(f"chmod go-w {cache_dir}")
+
+
+def test_of_a_second_cache_it_is_said_who_vouches_for_its_kernels(
+    cache_dir: Path, tmp_path: Path
+) -> None:
+    """It said "ok" where every kernel of the second cache was refused at its load."""
+    theirs = open_store(tmp_path / "theirs")
+    theirs.put_kernel(kernel_key("theirs"), {"kernel.so": b"theirs"})
+    export_archive(theirs, tmp_path / "x", signer=FRIEND)
+    store = open_store(cache_dir, trust=TRUST)
+    import_archive(store, tmp_path / "x")
+    store.put_kernel(kernel_key("own"), {"kernel.so": b"own"})
+    finding = doctor.second_cache(cache_dir, f"{FRIEND.public} a friend")
+    assert (finding.state, finding.detail) == (
+        "ok",
+        f"{cache_dir}, read only: 0 records, 2 kernels: 1 built there, 1 signed by a friend",
+    )
+    refused = doctor.second_cache(cache_dir, "")
+    assert refused.state == "broken"
+    assert "1 built there, 1 refused" in refused.detail
+    assert "add the signer to INDUCTOR_PLUGIN_TRUSTED_KEYS" in refused.remedy
 
 
 def test_a_remote_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

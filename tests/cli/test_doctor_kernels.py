@@ -193,7 +193,7 @@ def test_a_pack_made_otherwise_is_off(
 def test_an_installed_pack_is_read_through(site: Path, tmp_path: Path) -> None:
     packs = doctor.packs(tmp_path / "cache")
     assert packs.state == "ok"
-    assert packs.detail.startswith("RTX 4090 (1 kernels, installed: taken")
+    assert packs.detail.startswith("RTX 4090 (1 kernels, signed by tests, installed: taken")
     (file,) = site.glob(f"*/{PACK_FILE}")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 0xFF
@@ -212,11 +212,20 @@ def test_an_installed_pack_that_lost_kernels_is_nothing_to_repair(
 ) -> None:
     store = open_store(tmp_path / "cache", trust=TRUST)
     assert take_installed(store) == []
-    assert doctor.packs(tmp_path / "cache").detail == "RTX 4090 (1 kernels)"
+    assert doctor.packs(tmp_path / "cache").detail == "RTX 4090 (1 kernels, signed by tests)"
     store.prune(max_bytes=0)
     packs = doctor.packs(tmp_path / "cache")
     assert packs.state == "ok"
     assert "taken into the cache at the first compile" in packs.detail
+
+
+def test_a_pack_whose_key_was_withdrawn_is_not_said_to_be_signed(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert take_installed(open_store(tmp_path / "cache", trust=TRUST)) == []
+    monkeypatch.delenv("INDUCTOR_PLUGIN_TRUSTED_KEYS")
+    packs = doctor.packs(tmp_path / "cache")
+    assert packs.detail == "RTX 4090 (1 kernels, 1 refused: see the finding `trust`)"
 
 
 def test_an_entry_point_that_leads_nowhere_is_broken(site: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A device of another package (examples/custom_device, PrivateUse1): tuned, recorded, replayed, explained, shown.
+"""A device of another package (examples/custom_device, PrivateUse1): tuned, trained on, recorded, replayed, explained, shown.
 
 The package is installed in a folder of its own, with an entry point; each step is a process of its own.
 """
@@ -132,6 +132,34 @@ def test_a_second_process_measures_nothing(tuned: Tuned) -> None:
     assert records(tuned.folder / "home") == tuned.records
 
 
+def test_a_training_step_is_tuned_with_its_gradients(tuned: Tuned, tmp_path: Path) -> None:
+    shutil.copytree(tuned.folder / "home", tmp_path / "home")
+    products = (
+        PRODUCTS + PRODUCTS + 1
+    )  # the gradients of each weight, and of what lies between them
+    said = replace(tuned, folder=tmp_path).run("-c", TRAINED)
+    assert f"same gradients: True\n{products} products\n" in said
+    after = records(tmp_path / "home")
+    assert len(after) == products  # the forward pass has the products of inference
+    for key in after.keys() - tuned.records.keys():
+        measured: dict[str, Any] = after[key]["candidates"]
+        assert {each["status"] for each in measured.values()} == {"ok"}
+        assert "toy_npu_direct.direct" in offered(after[key])
+
+
+def test_tune_tunes_on_it_what_is_there_and_what_is_on_the_cpu(
+    tuned: Tuned, tmp_path: Path
+) -> None:
+    machine = replace(tuned, folder=tmp_path)
+    (tmp_path / "layer.py").write_text(LAYER, encoding="utf-8")
+    for name in ("on_cpu", "there"):
+        command = (*PLUGIN, "tune", f"layer:{name}", "--json", "--training")
+        said: dict[str, Any] = json.loads(machine.run(*command))
+        assert (said["device"], said["frozen"]) == ("npu:0", False)
+        assert {problem["key"] for problem in said["problems"]} == set(records(tmp_path / "home"))
+        assert len(said["problems"]) == 2
+
+
 def test_its_decisions_are_pinned_and_replayed_without_records(tuned: Tuned) -> None:
     pins = tuned.folder / "pins.json"
     tuned.run("-c", RECORDED, str(pins), RUN)
@@ -209,6 +237,40 @@ def test_a_device_that_nobody_describes_rightly_is_left_to_inductor_with_one_lin
     assert done.stderr.count("inductor-plugin: ") == 1, done.stderr
     assert said in done.stderr
 
+
+TRAINED = """
+import copy
+import torch
+import toy_npu.backend
+import inductor_plugin
+
+torch.manual_seed(0)
+layers = torch.nn.Linear(256, 384, bias=False), torch.nn.ReLU(), torch.nn.Linear(384, 64, bias=False)
+plain = torch.nn.Sequential(*layers)
+model, x = copy.deepcopy(plain).to("npu"), torch.randn(32, 256)
+
+plain(x).square().sum().backward()
+torch.compile(model, options=inductor_plugin.options())(x.to("npu")).square().sum().backward()
+gradients = [each.grad for each in plain.parameters()]
+errors = [
+    (mine.grad.cpu() - right).abs().max() / right.abs().max()
+    for mine, right in zip(model.parameters(), gradients, strict=True)
+]
+print("same gradients:", max(errors).item() < 1e-4)
+print(f"{inductor_plugin.stats().problems} products")
+"""
+
+LAYER = """
+import torch
+
+def on_cpu():
+    return torch.nn.Linear(96, 80, bias=False), (torch.randn(24, 96),)
+
+def there():
+    import toy_npu.backend
+    model, inputs = on_cpu()
+    return model.to("npu"), tuple(each.to("npu") for each in inputs)
+"""
 
 RECORDED = """
 import runpy, sys

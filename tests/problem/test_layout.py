@@ -347,8 +347,10 @@ def test_copies_that_take_longer_than_they_can_save_are_not_offered() -> None:
         verdict = judge_problem(CONTRACTS, changed)
         reason = why_not_copied(changed, verdict)
         assert (reason is None) if why is None else (why in str(reason))
-    assert why_not_copied(large, judge_problem(CONTRACTS, large)) is None
-    assert "too much for" in str(why_not_copied(few, judge_problem(CONTRACTS, few)))
+    for figures in (None, replace(on, memory_bandwidth=0.0)):
+        bare = replace(few, target=figures)
+        assert why_not_copied(large, judge_problem(CONTRACTS, large)) is None
+        assert "too much for" in str(why_not_copied(bare, judge_problem(CONTRACTS, bare)))
 
 
 def test_templates_of_products_declare_their_contracts() -> None:

@@ -144,6 +144,8 @@ def test_what_an_earlier_check_refused_is_checked_again(
     [
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", False),
         ("Triton Error [CUDA]: out of memory", False),
+        ("OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB", False),
+        ("OutOfMemoryError: NPU out of memory", True),
         ("benchmark worker of cuda:0 was killed by SIGKILL", True),
     ],
 )

@@ -125,7 +125,7 @@ def test_who_runs_out_of_memory_that_others_hold_is_measured_another_time():
     try:
         outcome = worker.screen(job(candidate("crowded")))
         assert (outcome.status, outcome.no_device) == ("skipped", True)
-        assert "others hold 78.8 GiB of the GPU's 80.0" in outcome.reason
+        assert "others hold 78.8 GiB of the device's 80.0" in outcome.reason
         worker.release()
         assert worker.pid is not None
     finally:

@@ -46,6 +46,18 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
 };
 
+// One stream on which nothing waits, and events that have happened: the device computes what it is asked for before the call
+// returns. Autograd's engine asks for both in a backward pass.
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<kNpu> {
+  c10::Device exchangeDevice(c10::Device) const override { return {kNpu, 0}; }
+  c10::Device getDevice() const override { return {kNpu, 0}; }
+  c10::Stream getStream(c10::Device) const noexcept override { return c10::Stream(c10::Stream::DEFAULT, {kNpu, 0}); }
+  c10::Stream exchangeStream(c10::Stream) const noexcept override { return getStream({kNpu, 0}); }
+  void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+};
+
 // The same memory as a tensor of the host.
 at::Tensor host(const at::Tensor& tensor) {
   if (tensor.device().is_cpu()) return tensor;
@@ -115,9 +127,8 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::nat
 
 } // namespace
 
-// A guard without streams and events: enough for forward passes. Autograd's engine asks for them in a backward pass.
 namespace at::detail {
-C10_REGISTER_GUARD_IMPL(PrivateUse1, c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1>);
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 }
 
 TORCH_LIBRARY(toy_npu, m) {

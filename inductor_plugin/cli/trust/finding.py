@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from inductor_plugin.cache import open_store
-from inductor_plugin.cache.transfer.wheel import read_pack
+from inductor_plugin.cache import Pack, Store, open_store
+from inductor_plugin.cache.transfer.wheel import signers_of
 from inductor_plugin.cache.trust.keys import INSTALL, is_installed, open_signer
 from inductor_plugin.cache.trust.listing import vouchers
 from inductor_plugin.cache.trust.policy import Trust, parse_trust
@@ -49,10 +51,47 @@ def trust(folder: Path, trusted_keys: str, signing_key: str) -> Finding:
     return Finding(_NAME, "ok", detail)
 
 
-def distrust(name: str, file: Path, known: Trust) -> str | None:
-    """Return why an installed pack is not taken into the cache, None if it is."""
+@dataclass(frozen=True)
+class Admission:
+    """Whether a pack is taken into the cache.
+
+    Attributes:
+        signers: Who has signed its kernels, by name or key.
+        refusal: Why it is not taken; empty if it is.
+    """
+
+    signers: str = ""
+    refusal: str = ""
+
+
+def admission(name: str, file: Path, known: Trust) -> Admission:
+    """Return whether an installed pack is taken into the cache.
+
+    Args:
+        name: Of its entry point.
+        file: The pack.
+        known: Whose signatures count.
+    """
     try:
-        read_pack(file, known)
+        return Admission(signers_of(file, known))
     except TrustError as error:
-        return f"the installed pack {name} is not used: {error}"
-    return None
+        return Admission(refusal=f"the installed pack {name} is not used: {error}")
+
+
+def vouching_of(store: Store, packs: Iterable[Pack], known: Trust) -> dict[str, str]:
+    """Return for each pack in a cache, by its name, who has signed its kernels, and how many are refused; empty for neither."""
+    packed = store.packed()
+    entries = {entry.digest: entry for entry in store.iter_kernels() if entry.digest in packed}
+    texts: dict[str, str] = {}
+    for pack in packs:
+        own = [entries[digest] for digest in pack.kernels if digest in entries]
+        vouching = vouchers(store.root, own, known)
+        refused = f"{len(vouching.refused)} refused: see the finding `{_NAME}`"
+        parts = [signed_by(vouching.signers()), refused if vouching.refused else ""]
+        texts[pack.name] = ", ".join(filter(None, parts))
+    return texts
+
+
+def signed_by(signers: str) -> str:
+    """Return who has signed, in words; empty if nobody has."""
+    return f"signed by {signers}" if signers else ""

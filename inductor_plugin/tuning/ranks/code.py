@@ -7,8 +7,12 @@ import re
 
 _OWN: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\bcuda:\d+"), "cuda"),
+    # Of any other type only where a device is meant: an operator's argument may be a text such as 'layer:3'.
+    (re.compile(r"(device[=(])(['\"])([a-z]\w*):\d+\2"), r"\1\2\3\2"),
     (
-        re.compile(r"\b(_DeviceGuard|set_device|set_index|get_raw_stream|synchronize)\(\d+\)"),
+        re.compile(
+            r"\b(_DeviceGuard|device|set_device|set_index|get_raw_stream|synchronize)\(\d+\)"
+        ),
         r"\1(N)",
     ),
     # In C++ the device is an argument, behind its type or in front of the stream.

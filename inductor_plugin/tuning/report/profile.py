@@ -1,6 +1,7 @@
 """Which record a kernel in a trace of ``torch.profiler`` is of, and why it runs. Pure.
 
-A chosen kernel is called in a range that names its record (`ops.ranges`). A kernel of a GPU is of the range in which it was launched.
+A chosen kernel is called in a range that names its record (`ops.ranges`). A kernel of a GPU, or of another device, is of the range in
+which it was launched.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from inductor_plugin.cache.report import number
 
 _RANGE = re.compile(r"inductor_plugin ([0-9a-f]{12}/[0-9a-f]{12}) (\S+) (.+)", re.DOTALL)
 """A range's name, as `inductor.graph.kernel_ranges` writes it."""
+_LAUNCHING = ("_runtime", "_driver")
+"""What categories of calls of the host that launch kernels end in: ``cuda_driver``, ``xpu_runtime``, ``privateuse1_runtime``."""
 _DIGITS = 12
 
 
@@ -122,7 +125,7 @@ def _add_device_times(
     launched: dict[str, ProfiledKernel] = {}
     for span in spans:
         thread = _thread(span)
-        if span.get("cat") not in ("cuda_runtime", "cuda_driver") or thread not in calls:
+        if not str(span.get("cat")).endswith(_LAUNCHING) or thread not in calls:
             continue
         at = bisect_right(begins[thread], span["ts"]) - 1
         if at >= 0 and span["ts"] <= calls[thread][at][1]:

@@ -59,10 +59,10 @@ _kept: OrderedDict[str, ProblemState] = OrderedDict()
 
 def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
     """Run one job of the benchmark worker, on a GPU while no other process of the machine runs one there."""
-    memory.mark_start()
     before_s = CHECKING.total_s
     candidates = (job.candidate,) if isinstance(job, ScreenJob) else job.candidates
     device, subject = candidates[0].output.device, candidates[0].candidate_id
+    memory.mark_start(device)
     uuid = uuid_of(device)
     # As a rule, others have the same options.
     wait_s = WAIT_S + max(each.timeout_s for each in candidates)

@@ -63,7 +63,7 @@ def prepare(settings: LoadSettings) -> float:
 
 def compare(job: GraphJob) -> GraphTimes:
     """Run graphs in turns, and free what they took."""
-    memory.mark_start()
+    memory.mark_start(job.device)
     try:
         return _compared(job)
     finally:

@@ -165,7 +165,9 @@ def serve(connection: Connection[Any, Any], idle_s: float) -> None:
             failed = jobs.JobFailed(failure.status_of(error), reason, traceback.format_exc())
             if failed.status == "raised" and (broken := device_fault()):
                 failed = replace(failed, status="sticky_error", reason=f"{reason}; {broken}")
-            elif failed.status == "out_of_memory" and (shortage := shortage_of(str(error))):
+            elif failed.status == "out_of_memory" and (
+                shortage := shortage_of(f"{type(error).__name__}: {error}")
+            ):
                 reason = f"{reason}; {shortage.reason}"
                 failed = replace(failed, crowded=shortage.is_crowded, reason=reason)
             answer = pickle.dumps((failed,))
@@ -194,7 +196,7 @@ def device_fault() -> str:
 
 
 def shortage_of(text: str) -> Any:
-    """Return the `Shortage` of a GPU's memory that an error reports; None if it reports none."""
+    """Return the `Shortage` of a device's memory that an error reports; None if it reports none."""
     memory = sys.modules.get("inductor_plugin.worker.child.memory")
     return memory.shortage(text) if memory is not None else None
 

@@ -1,8 +1,9 @@
-"""A GPU's memory while candidates are measured: whose fault it is that it runs out, and giving it back."""
+"""A device's memory while candidates are measured: whose fault it is that it runs out, and giving it back."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -13,6 +14,9 @@ import torch
 
 from inductor_plugin.device import DEVICES
 from inductor_plugin.worker import interface
+from inductor_plugin.worker.failure import says_no_device_memory
+
+logger = logging.getLogger(__name__)
 
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -22,7 +26,7 @@ _CONTEXT_BYTES = 2 << 30
 
 @dataclass(frozen=True)
 class Shortage:
-    """A GPU at the moment an allocation failed.
+    """A GPU, or another device, at the moment an allocation failed.
 
     Attributes:
         total_bytes: Its memory; 0 if it answers no more.
@@ -42,7 +46,7 @@ class Shortage:
 
     @property
     def is_crowded(self) -> bool:
-        """True if the job would have had enough memory, were it alone on the GPU. Pure."""
+        """True if the job would have had enough memory, were it alone on the device. Pure."""
         need = self.used_bytes + self.wanted_bytes + _CONTEXT_BYTES
         return not self.total_bytes or need <= self.total_bytes
 
@@ -50,15 +54,15 @@ class Shortage:
     def reason(self) -> str:
         """Who holds the memory, in words."""
         if not self.total_bytes:
-            return "who holds the GPU's memory is not known"
+            return "who holds the device's memory is not known"
         if not self.is_crowded:
             need = self.used_bytes + self.wanted_bytes
-            return f"it needs {_gib(need)} GiB of the GPU's {_gib(self.total_bytes)}"
+            return f"it needs {_gib(need)} GiB of the device's {_gib(self.total_bytes)}"
         others = max(0, self.total_bytes - self.free_bytes - self.held_bytes)
         before = (
             "" if self.before_bytes is None else f", {_gib(self.before_bytes)} were free before"
         )
-        return f"others hold {_gib(others)} GiB of the GPU's {_gib(self.total_bytes)}{before}"
+        return f"others hold {_gib(others)} GiB of the device's {_gib(self.total_bytes)}{before}"
 
 
 def wanted_bytes(text: str) -> int:
@@ -67,35 +71,76 @@ def wanted_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]]) if match else 0
 
 
-class _Before:
-    """What was free when a job began."""
+class _Job:
+    """The job that runs: its device, and what was free there when it began."""
 
+    device = "cpu"
     free_bytes: int | None = None
 
 
-def mark_start() -> None:
-    """Remember how much of the GPU's memory is free, at the beginning of a job; nothing where no GPU is used."""
-    _Before.free_bytes = None
-    if torch.cuda.is_initialized():
-        with suppress(RuntimeError):  # a broken device says so when it is used
-            _Before.free_bytes = int(_cuda().mem_get_info()[0])
+def mark_start(device: str) -> None:
+    """Remember a job's device and how much memory is free there, at its beginning; nothing where that cannot be asked.
+
+    Args:
+        device: ``cpu``, ``cuda:0``, ``npu:0`` ...
+    """
+    _Job.device, _Job.free_bytes = device, None
+    module = _asked(device)
+    state = None if module is None else _free_and_total(module)
+    if state is not None:
+        _Job.free_bytes = state[0]
 
 
 def shortage(text: str) -> Shortage | None:
-    """Return the GPU's state after an allocation there failed; None where it was not a GPU's memory.
+    """Return the state of the job's device after an allocation there failed.
+
+    None where it was not the device's memory, or where torch's module of the device does not say how much is free (``mem_get_info``).
 
     Args:
-        text: The error. Its exception must still be alive, so that what it holds counts.
+        text: The error, with its class. Its exception must still be alive, so that what it holds counts.
     """
-    if "CUDA" not in text or not torch.cuda.is_initialized():
+    module = _asked(_Job.device)
+    if module is None or not says_no_device_memory(text):
         return None
-    cuda, wanted = _cuda(), wanted_bytes(text)
+    before, wanted = _Job.free_bytes, wanted_bytes(text)
+    state = _free_and_total(module)
+    if state is not None:
+        free, total = state
+        # Without an account of the allocator, what went since the beginning is the job's.
+        used = _count(module, "memory_allocated", max(0, (before or free) - free))
+        return Shortage(total, before, free, _count(module, "memory_reserved", used), used, wanted)
+    # It is broken, and nothing is known of the job's need; or it has never said, as drivers of some devices cannot.
+    is_broken = module is torch.cuda or before is not None
+    return Shortage(0, before, 0, 0, 0, wanted) if is_broken else None
+
+
+def _asked(device: str) -> Any:
+    """Return torch's module of a device that this process uses and whose memory can be asked about, else None."""
+    module = interface.module_of(device)
+    if device.partition(":")[0] == "cpu" or not hasattr(module, "mem_get_info"):
+        return None
+    is_used = getattr(module, "is_initialized", None)
+    return module if is_used is None or is_used() else None
+
+
+def _free_and_total(module: Any) -> tuple[int, int] | None:
+    """Return the bytes that are free on the current device and those it has; None if it does not say."""
     try:
-        free, total = cuda.mem_get_info()
-        used, held = cuda.memory_allocated(), cuda.memory_reserved()
-    except RuntimeError:  # the device is broken: nothing is known of the job's need
-        return Shortage(0, _Before.free_bytes, 0, 0, 0, wanted)
-    return Shortage(total, _Before.free_bytes, free, held, used, wanted)
+        free, total = module.mem_get_info()
+        return int(free), int(total)
+    # The border to a package's code, which may raise anything; a broken GPU raises RuntimeError.
+    except Exception:
+        logger.debug("the memory of %s is not known", _Job.device, exc_info=True)
+        return None
+
+
+def _count(module: Any, name: str, otherwise: int) -> int:
+    """Return what the allocator of a device counts, or another number if it does not."""
+    try:
+        return int(getattr(module, name)())
+    except Exception:  # the border to a package's code, as in `_free_and_total`
+        logger.debug("%s of %s is not known", name, _Job.device, exc_info=True)
+        return otherwise
 
 
 def give_back(
@@ -124,10 +169,6 @@ def give_back(
 
 def _torch() -> Any:
     return torch  # typed partly
-
-
-def _cuda() -> Any:
-    return torch.cuda
 
 
 def _gib(count: int) -> str:

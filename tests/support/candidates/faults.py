@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from inductor_plugin.worker.child import memory
+
 MEMORY_BYTES = 4 << 30
 """Memory limit of the tests' worker, and the additional memory that a candidate allocates."""
 
@@ -49,6 +51,7 @@ def crowded(out: torch.Tensor, right: torch.Tensor) -> None:
     torch.cuda.is_initialized = lambda: True
     torch.cuda.mem_get_info = lambda: (1 << 28, 80 << 30)
     torch.cuda.memory_allocated = torch.cuda.memory_reserved = lambda: 1 << 30
+    memory.mark_start("cuda:0")
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
 
 

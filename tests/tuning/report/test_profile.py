@@ -71,7 +71,7 @@ def test_a_candidate_that_the_cache_does_not_choose_any_more_is_said_to_be_old(
     assert (kernel.candidate, kernel.runs) == ("fast", False)
 
 
-def event(name: str, cat: str, ts: float, dur: float, tid: int = 1, **arguments: int) -> Any:
+def event(name: str, cat: str | None, ts: float, dur: float, tid: int = 1, **arguments: int) -> Any:
     return {"pid": 1, "tid": tid, "name": name, "cat": cat, "ts": ts, "dur": dur, "args": arguments}
 
 
@@ -91,6 +91,30 @@ def test_a_kernel_of_a_gpu_is_of_the_range_that_launched_it() -> None:
     (kernel,) = profiled({"traceEvents": events}, [known])
     assert kernel.device_ms == {"triton_tem_fused_mm_0": 2.0}
     assert kernel.host_ms == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize(
+    ("category", "launches"),
+    [
+        ("privateuse1_runtime", True),
+        ("privateuse1_driver", True),
+        ("xpu_runtime", True),
+        ("mtia_runtime", True),
+        ("cpu_op", False),
+        (None, False),
+    ],
+)
+def test_a_kernel_of_another_device_is_of_the_range_that_launched_it(
+    category: str | None, launches: bool
+) -> None:
+    known = product("fast", 7)
+    events = [
+        event(label(known, "fast"), "cpu_op", 10.0, 5.0),
+        event("aclrtLaunchKernel", category, 12.0, 1.0, correlation=5),
+        event("npu_mm", "kernel", 30.0, 2000.0, 9, correlation=5),
+    ]
+    (kernel,) = profiled({"traceEvents": events}, [known])
+    assert kernel.device_ms == ({"npu_mm": 2.0} if launches else {})
 
 
 def test_figures_of_another_kind_are_left_out() -> None:

@@ -1,8 +1,11 @@
-"""Whose fault it is that a GPU's memory runs out, on a fake one, and giving it back."""
+"""Whose fault it is that a device's memory runs out, on a fake one, and giving it back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -82,30 +85,123 @@ def test_memory_that_would_have_sufficed_for_the_job_alone_is_others(
 
 def test_what_others_hold_is_said(card: FakeCard) -> None:
     card.free = 9.0
-    memory.mark_start()
+    memory.mark_start("cuda:0")
     card.free, card.used, card.held = 0.5, 1.0, 1.5
     lack = memory.shortage(TEXT)
     assert lack is not None
-    assert lack.reason == "others hold 78.0 GiB of the GPU's 80.0, 9.0 were free before"
+    assert lack.reason == "others hold 78.0 GiB of the device's 80.0, 9.0 were free before"
 
 
 def test_of_a_broken_gpu_nothing_is_known(card: FakeCard) -> None:
     card.broken = True
-    memory.mark_start()
+    memory.mark_start("cuda:0")
     lack = memory.shortage(TEXT)
     assert lack is not None
     assert lack.is_crowded
-    assert lack.reason == "who holds the GPU's memory is not known"
+    assert lack.reason == "who holds the device's memory is not known"
 
 
 @pytest.mark.usefixtures("card")
 def test_the_machine_s_memory_is_another_matter() -> None:
-    assert memory.shortage("DefaultCPUAllocator: can't allocate memory") is None
-
-
-def test_without_a_gpu_there_is_none_to_run_out() -> None:
-    memory.mark_start()
+    memory.mark_start("cuda:0")
+    assert memory.shortage("RuntimeError: DefaultCPUAllocator: can't allocate memory") is None
+    assert memory.shortage("MemoryError: std::bad_alloc") is None
+    memory.mark_start("cpu")
     assert memory.shortage(TEXT) is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0", "npu:0"])
+def test_without_a_gpu_there_is_none_to_run_out(device: str) -> None:
+    memory.mark_start(device)
+    assert memory.shortage(TEXT) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXT,
+        "HIP out of memory. Tried to allocate 2.00 GiB",
+        "RuntimeError: HIP error: out of memory",
+        "Triton Error [CUDA]: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "OutOfMemoryError: no room",
+    ],
+)
+def test_a_gpu_s_memory_is_meant_whoever_says_so(card: FakeCard, text: str) -> None:
+    memory.mark_start("cuda:0")
+    card.free = 0.5
+    lack = memory.shortage(text)
+    assert lack is not None
+    assert lack.is_crowded
+
+
+NPU_TEXT = "OutOfMemoryError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 0; 32.00 GiB)"
+
+
+def npu(monkeypatch: pytest.MonkeyPatch, free: list[float], **functions: Callable[[], Any]) -> None:
+    """Give torch a module of another device of 32 GiB.
+
+    Args:
+        monkeypatch: Takes it away again.
+        free: What is free there in GiB at each question, in order; it raises where there is no more.
+        functions: What the module has besides.
+    """
+
+    def mem_get_info() -> tuple[int, int]:
+        return int(free.pop(0) * GIB), 32 * GIB
+
+    module = SimpleNamespace(mem_get_info=mem_get_info, **functions)
+    monkeypatch.setattr(torch, "npu", module, raising=False)
+    memory.mark_start("npu:0")
+
+
+@pytest.mark.parametrize(
+    ("used", "crowded", "reason"),
+    [
+        (1.0, True, "others hold 29.5 GiB of the device's 32.0, 4.0 were free before"),
+        (29.0, False, "it needs 31.0 GiB of the device's 32.0"),
+    ],
+)
+def test_another_package_s_device_says_who_holds_its_memory(
+    monkeypatch: pytest.MonkeyPatch, used: float, crowded: bool, reason: str
+) -> None:
+    """It was the candidate's fault, and the second time quarantine, although another process held the memory."""
+    held: Any = {"memory_allocated": lambda: used * GIB, "memory_reserved": lambda: 2 * GIB}
+    npu(monkeypatch, [4.0, 0.5], is_initialized=lambda: True, **held)
+    lack = memory.shortage(NPU_TEXT)
+    assert lack is not None
+    assert (lack.is_crowded, lack.reason) == (crowded, reason)
+
+
+@pytest.mark.parametrize(("before", "crowded"), [(4.0, True), (31.0, False)])
+def test_without_an_account_of_the_allocator_what_went_is_the_job_s(
+    monkeypatch: pytest.MonkeyPatch, before: float, crowded: bool
+) -> None:
+    npu(monkeypatch, [before, 0.5])
+    lack = memory.shortage(NPU_TEXT)
+    assert lack is not None
+    assert lack.is_crowded is crowded
+    assert lack.used_bytes == lack.held_bytes == int((before - 0.5) * GIB)
+
+
+def test_a_device_that_never_says_what_is_free_leaves_it_at_the_candidate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    npu(monkeypatch, [])
+    assert memory.shortage(NPU_TEXT) is None
+    npu(monkeypatch, [4.0], is_initialized=lambda: False)  # this process does not use it
+    assert memory.shortage(NPU_TEXT) is None
+    monkeypatch.setattr(torch, "npu", SimpleNamespace(), raising=False)
+    memory.mark_start("npu:0")
+    assert memory.shortage(NPU_TEXT) is None
+
+
+def test_of_a_device_that_says_it_no_more_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    npu(monkeypatch, [4.0])
+    lack = memory.shortage(NPU_TEXT)
+    assert lack is not None
+    assert lack.is_crowded
+    assert lack.reason == "who holds the device's memory is not known"
 
 
 @pytest.mark.parametrize(("used", "calls"), [(0.0, ["cache"]), (1.0, ["garbage", "cache"])])

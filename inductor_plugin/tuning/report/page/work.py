@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from inductor_plugin.cache.report import number
 from inductor_plugin.errors import TargetError
 from inductor_plugin.problem.attention import DIRECTIONS, attention_of, operands_of
 from inductor_plugin.problem.definition import Operand, Problem, item_bytes
@@ -103,7 +104,7 @@ def work_of(problem: Mapping[str, Any], describe: str) -> Work | None:
         work = Work(float(operations), float(moved), read.inputs[first].dtype)
     except ODD:
         return None
-    sound = all(math.isfinite(number) and number > 0 for number in (work.flops, work.bytes))
+    sound = all(math.isfinite(value) and value > 0 for value in (work.flops, work.bytes))
     return work if sound else None
 
 
@@ -128,13 +129,22 @@ def peak_of(environment: Mapping[str, Any]) -> Peak | None:
         )
     except (TargetError, *ODD):
         return None
-    peak = peak_of_target(target)
-    return peak if all(map(math.isfinite, (peak.bandwidth, *peak.rates.values()))) else None
+    return peak_of_target(target)
 
 
-def peak_of_target(target: Target) -> Peak:
-    """Return the peaks of a GPU."""
-    return Peak(target.name, target.memory_bandwidth, dict(target.rates), target.sources)
+def peak_of_target(target: Target) -> Peak | None:
+    """Return the peaks of a device; None unless its bandwidth and at least one rate are finite and positive.
+
+    The figures may be a package's, which nobody has checked.
+    """
+    rates = {dtype: rate for dtype, rate in dict(target.rates).items() if _is_peak(rate)}
+    if not rates or not _is_peak(target.memory_bandwidth):
+        return None
+    return Peak(target.name, target.memory_bandwidth, rates, target.sources)
+
+
+def _is_peak(figure: object) -> bool:
+    return (number(figure) or 0.0) > 0.0
 
 
 def _paired(inputs: Any, describe: str) -> list[tuple[Mapping[str, Any], tuple[int, ...]]]:

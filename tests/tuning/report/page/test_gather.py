@@ -37,6 +37,15 @@ def test_a_described_device_has_the_peaks_of_its_target() -> None:
         assert peak_here(NPU) is None  # it has none
 
 
+@pytest.mark.parametrize("fields", [{"rates": ()}, {"memory_bandwidth": 0.0}])
+def test_figures_without_a_peak_draw_no_roof(fields: dict[str, Any]) -> None:
+    def bare(device: str) -> Target:
+        return replace(figures(device), **fields)
+
+    with described(target=bare):
+        assert peak_here(NPU) is None
+
+
 def test_figures_are_those_of_a_device_of_their_name_alone() -> None:
     with described(target=figures):
         assert peak_here({"device": {**NPU["device"], "name": "Fake NPU 2"}}) is None

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from inductor_plugin.problem.attention import Mask, arguments
 from inductor_plugin.problem.definition import Operand, Problem, SizeClass
-from inductor_plugin.tuning.report.page.work import Work, peak_of, work_of
+from inductor_plugin.problem.target import target
+from inductor_plugin.tuning.report.page.work import Work, peak_of, peak_of_target, work_of
 from tests.support.cache.measured_gpu import H100
 
 
@@ -159,3 +161,23 @@ def test_a_problem_beyond_floating_point_has_no_work(extent: int) -> None:
 @pytest.mark.parametrize("count", [10**300, 10**400])
 def test_a_device_beyond_floating_point_has_no_roof(count: int) -> None:
     assert peak_of({"device": {**H100["device"], "multiprocessors": count}}) is None
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "rates", "shown"),
+    [
+        (1e9, (("float32", 1e12),), {"float32": 1e12}),
+        (1e9, (("float32", 1e12), ("int8", 0.0), ("bfloat16", math.inf)), {"float32": 1e12}),
+        (1e9, (("float32", 10**400), ("float16", math.nan), ("int8", -1.0)), None),
+        (1e9, (), None),
+        (0.0, (("float32", 1e12),), None),
+        (math.inf, (("float32", 1e12),), None),
+        (math.nan, (("float32", 1e12),), None),
+    ],
+)
+def test_a_roof_needs_a_bandwidth_and_a_rate(
+    bandwidth: float, rates: tuple[tuple[str, float], ...], shown: dict[str, float] | None
+) -> None:
+    """A package may give a `Target` for its occupancy alone: its page ended with a traceback, or had a roof at -Infinity."""
+    peak = peak_of_target(replace(target("H100"), memory_bandwidth=bandwidth, rates=rates))
+    assert (None if peak is None else peak.rates) == shown
