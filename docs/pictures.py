@@ -3,13 +3,14 @@
 They are of the demo's cache, of one that a training step of GPT-2 leaves, and of the demo's beside that of a process with one
 thread; both are tuned here first. With CACHE the overview and the charts are those of that cache. What a CPU has no figures
 for (the roofline) and would take days to measure (10,000 records) is of records of an H100 that nobody has measured; the
-picture itself says so.
+picture itself says so. ``words.json`` beside them has the titles, heads and sentences that the page had then: a test notices when it has others.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from inductor_plugin.tuning.report.page.gather import read_json
 from tests.support.browser import Page, browser_path, opened_browser
+from tests.support.page_scripts import ASSETS
 from tests.support.report_pages import (
     WrittenPage,
     cache_at,
@@ -29,6 +31,16 @@ from tests.support.report_pages import (
 )
 
 FOLDER = Path(__file__).parent / "pictures"
+WORDS = FOLDER / "words.json"
+_SHOWN = {
+    "sections.js": (
+        *("summarySection", "problemsSection", "compareSection", "groupsSection", "gainsSection"),
+        *("rooflineLack", "timelineSection", "warmSection"),
+    ),
+    "record.js": ("candidateTable",),
+}
+"""Of each script the functions that make what the pictures show."""
+_TEXT = re.compile(r'"([^"\n]+)"|`([^`\n]+)`')
 _RECORDS = 10_000
 _WIDE, _TALL = 1120, 1180
 
@@ -69,6 +81,21 @@ VIEWS: Mapping[str, View] = {
 """The pictures by name: ``report-NAME.png``."""
 
 
+def page_words() -> dict[str, list[str]]:
+    """Return titles of sections, heads of tables and sentences that the page shows in the pictures, by the function that writes them.
+
+    What begins with a capital is one of them. Everything else of the page may change without a new picture.
+    """
+    words: dict[str, list[str]] = {}
+    for script, functions in _SHOWN.items():
+        text = (ASSETS / script).read_text(encoding="utf-8")
+        for name in functions:
+            body = text.partition(f"\nfunction {name}(")[2].partition("\n}\n")[0]
+            texts = map("".join, _TEXT.findall(body))
+            words[name] = sorted({text for text in texts if re.match("[A-Z][a-z ]", text)})
+    return words
+
+
 def main() -> None:
     """Write the pictures."""
     parser = ArgumentParser(description=__doc__)
@@ -84,6 +111,9 @@ def main() -> None:
         with opened_browser(path) as page:
             for name, view in VIEWS.items():
                 _take(page, pages[view.source].file, view, FOLDER / f"report-{name}.png")
+    WORDS.write_text(
+        json.dumps(page_words(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 def _pages(folder: Path, cache: Path | None, trace: Path | None) -> dict[str, WrittenPage]:

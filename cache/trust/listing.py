@@ -6,11 +6,41 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from inductor_plugin.cache.entry import ENTRY, KernelEntry
+from inductor_plugin.cache.entry import ENTRY, KernelEntry, Way
 from inductor_plugin.cache.guard import why_not_trusted_kernel
 from inductor_plugin.cache.trust.policy import Trust, vouched, why_not_loaded
+
+_WORDS: dict[str, str] = {
+    "built": "built here",
+    "operator": "taken with --trust",
+    "directory": "merged from another cache",
+    "artifacts": "loaded with artifacts",
+    "signature": "signed",
+    "nobody": "refused",
+}
+
+
+@dataclass(frozen=True)
+class Voucher:
+    """Who vouches for a kernel of a cache.
+
+    Attributes:
+        by: ``built``: it was built there, or by a version that kept no account; a way of `entry.Taken`; ``nobody``: it is not loaded.
+        key: The public key whose signature vouches for it, where it was taken by one; empty otherwise.
+        name: The key's name in ``trusted_keys``.
+        reason: Why nobody vouches for it, or who else could have changed it; empty if it is loaded.
+    """
+
+    by: Literal["built", "nobody"] | Way
+    key: str = ""
+    name: str = ""
+    reason: str = ""
+
+    def text(self) -> str:
+        """Return it in a few words, as `Vouchers.text` does."""
+        return f"signed by {self.name or self.key}" if self.key else _WORDS[self.by]
 
 
 @dataclass(frozen=True)
@@ -73,9 +103,9 @@ class Vouchers:
         """Return one line; ``place`` is the cache."""
         parts = [f"{self.built} built {place}"]
         parts += [f"{s.kernels} signed by {s.name or s.key}" for s in self.signed]
-        parts += [f"{self.operator} taken with --trust"] if self.operator else []
-        parts += [f"{self.directory} merged from another cache"] if self.directory else []
-        loaded = "loaded with artifacts of torch.compiler, for which nobody vouches"
+        parts += [f"{self.operator} {_WORDS['operator']}"] if self.operator else []
+        parts += [f"{self.directory} {_WORDS['directory']}"] if self.directory else []
+        loaded = f"{_WORDS['artifacts']} of torch.compiler, for which nobody vouches"
         parts += [f"{self.artifacts} {loaded}"] if self.artifacts else []
         if self.refused:
             first = self.refused[0]
@@ -83,19 +113,30 @@ class Vouchers:
         return ", ".join(parts)
 
 
+def voucher(root: Path, entry: KernelEntry, trust: Trust) -> Voucher:
+    """Return who vouches for a kernel of a cache directory; the checksums of its files are `verify`'s business."""
+    reason = _changeable(root, entry) or why_not_loaded(entry, trust)
+    if reason is not None:
+        return Voucher("nobody", reason=reason)
+    if entry.taken is None:
+        return Voucher("built")
+    key = (vouched(entry, trust).voucher or "") if entry.taken.by == "signature" else ""
+    return Voucher(entry.taken.by, key, trust.keys.get(key, ""))
+
+
 def vouchers(root: Path, entries: Iterable[KernelEntry], trust: Trust) -> Vouchers:
-    """Return who vouches for which kernels of a cache directory; their files' checksums are `verify`'s business."""
+    """Return who vouches for which kernels of a cache directory, as `voucher` does."""
     ways: Counter[str] = Counter()
     signed: Counter[str] = Counter()
     refused: list[RefusedKernel] = []
     for entry in entries:
-        reason = _changeable(root, entry) or why_not_loaded(entry, trust)
-        if reason is not None:
-            refused.append(RefusedKernel(entry.digest, reason))
-        elif entry.taken is not None and entry.taken.by == "signature":
-            signed[vouched(entry, trust).voucher or ""] += 1
+        own = voucher(root, entry, trust)
+        if own.by == "nobody":
+            refused.append(RefusedKernel(entry.digest, own.reason))
+        elif own.by == "signature":
+            signed[own.key] += 1
         else:
-            ways[entry.taken.by if entry.taken is not None else "built"] += 1
+            ways[own.by] += 1
     by_key = tuple(Signed(key, trust.keys.get(key, ""), n) for key, n in sorted(signed.items()))
     return Vouchers(
         built=ways["built"],

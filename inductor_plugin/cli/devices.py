@@ -101,7 +101,7 @@ def _ask_more(device: str, registry: Registry) -> None:
         source.ask("turn", described.turn, device)
     product = _product(device)
     for template in registry.for_op(product.op):
-        lookup.refusal_of(product, template.name)
+        lookup.why_not_offered(product, template.name)
 
 
 def _product(device: str) -> Problem:

@@ -100,7 +100,8 @@ def python(version: tuple[int, int, int]) -> Finding:
 def pytorch() -> Finding:
     """Check the version of torch."""
     reason = compat.why_not_supported()
-    oldest, newest = (".".join(map(str, version)) for version in (compat.OLDEST, compat.NEWEST))
+    oldest = f"{compat.OLDEST[0]}.{compat.OLDEST[1]}"
+    newest = f"{compat.NEWEST[0]}.{compat.NEWEST[1]}"
     if reason is not None:
         return Finding("torch", "broken", reason, f"install a torch from {oldest} to {newest}")
     if compat.torch_version() > compat.NEWEST:

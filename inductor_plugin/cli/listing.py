@@ -19,6 +19,7 @@ from inductor_plugin.cache import Store, open_second, report
 from inductor_plugin.cache.document import inner, load
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.records import record_entries
+from inductor_plugin.cache.trust.listing import voucher
 from inductor_plugin.cli import remote
 from inductor_plugin.cli.output import table
 from inductor_plugin.cli.output.prometheus import metrics
@@ -164,7 +165,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--op", help="only records of this operator")
     parser.add_argument("--environment", metavar="KEY", help="only this environment, by its start")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--kernels", action="store_true", help="list compiled kernels")
+    what.add_argument("--kernels", action="store_true", help="list kernels and their vouchers")
     what.add_argument("--quarantine", action="store_true", help="list candidates not tried again")
     what.add_argument(
         "--environments",
@@ -233,7 +234,8 @@ def _ls(arguments: Namespace) -> int:
 
 def _listed(store: Store, arguments: Namespace) -> _Listed:
     if arguments.kernels:
-        return _Listed([table.kernel_row(e) for e in store.iter_kernels()], table.kernels_text)
+        kernels = [(e, voucher(store.root, e, store.trust)) for e in store.iter_kernels()]
+        return _Listed([table.kernel_row(*kernel) for kernel in kernels], table.kernels_text)
     if arguments.environments:
         return _Listed(_environment_rows(store, arguments), _environments_text)
     if arguments.quarantine:

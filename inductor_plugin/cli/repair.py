@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from inductor_plugin.cache import Store
-from inductor_plugin.cache.trust.listing import vouchers
+from inductor_plugin.cache.trust.listing import RefusedKernel, vouchers
 from inductor_plugin.cache.verify import Damage
 from inductor_plugin.cli.verb import Verb, open_cache, open_to_write, say
 from inductor_plugin.errors import CacheError, printable
+
+_REFUSED = 20
+"""Refused kernels that are named, each on a line."""
 
 
 def _verify_arguments(parser: ArgumentParser) -> None:
@@ -48,10 +52,21 @@ def _verify(arguments: Namespace) -> int:
     )
     if usage.kernels:
         lines.append(f"kernels: {printable(vouching.text())}")
+        lines += _refused_lines(vouching.refused)
     if left and not arguments.repair:
         lines.append("`inductor-plugin verify --repair` sets damaged entries aside")
     say(arguments, fields, "\n".join(lines))
     return 1 if left or vouching.refused else 0
+
+
+def _refused_lines(refused: Sequence[RefusedKernel]) -> list[str]:
+    """Return a line for each kernel that is not loaded, and how many others there are."""
+    lines = [
+        f"    refused {each.digest[:12]}: {printable(each.reason)}" for each in refused[:_REFUSED]
+    ]
+    left = len(refused) - len(lines)
+    more = f"    and {left} more refused: `inductor-plugin verify --json` names them all"
+    return [*lines, more] if left else lines
 
 
 def _repaired(store: Store, damage: Damage) -> str:

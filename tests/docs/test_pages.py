@@ -15,7 +15,7 @@ from typing import get_args
 import pytest
 from sybil.example import SybilFailure
 
-from docs.pictures import VIEWS
+from docs.pictures import VIEWS, WORDS, page_words
 from docs.tables import TABLES
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.layout import Layout
@@ -124,13 +124,22 @@ def test_the_page_has_the_files_of_the_example_word_by_word() -> None:
 
 def test_every_picture_is_on_a_page_with_words_for_those_who_do_not_see_it() -> None:
     named = {f"report-{name}.png" for name in VIEWS}
-    assert {path.name for path in (pages.DOCS / "pictures").iterdir()} == named
+    assert {path.name for path in (pages.DOCS / "pictures").iterdir()} == {*named, WORDS.name}
     texts = [(pages.DOCS / page).read_text(encoding="utf-8") for page in PAGES]
     shown = dict(re.findall(r"!\[([^\]]+)\]\(pictures/([\w-]+\.png)\)", "".join(texts)))
     assert set(shown.values()) == named
     for words in shown:
         assert len(words.split()) > 15
         assert "CPU" in words or "Invented" in words
+
+
+def test_the_pictures_show_the_page_as_it_is() -> None:
+    """Its titles, heads and sentences; a colour or a distance is no reason for new pictures."""
+    words = page_words()
+    assert all(len(texts) > 0 for texts in words.values())
+    assert {"Problem", "Runs", "Gain", "Candidates"} <= set(words["problemsSection"])
+    pictured = json.loads(WORDS.read_text(encoding="utf-8"))
+    assert pictured == words, "`python -m docs.pictures` takes the pictures again: look at them"
 
 
 def test_the_template_of_the_page_is_short_and_uses_the_public_modules_alone(

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,28 +22,58 @@ with torch.no_grad():
 """
 
 
-@pytest.mark.slow
-def test_the_page_links_the_decisions_of_the_graph(tmp_path: Path) -> None:
-    variables = {
-        "TORCHINDUCTOR_FREEZING": "1",
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
-        "INDUCTOR_PLUGIN_CACHE_DIR": str(tmp_path / "cache"),
-        "TORCH_TRACE": str(tmp_path / "trace"),
+_ATTENTION = """
+import math
+import torch
+from inductor_plugin.tuning import race, validity
+validity.AGAIN_S, race.RETAKE_S = math.inf, 0.0  # others run at the same time: what they disturb counts
+q = torch.randn(1, 2, 64, 32)
+with torch.no_grad():
+    torch.compile(torch.nn.functional.scaled_dot_product_attention, backend="inductor_plugin")(q, q, q)
+"""
+
+
+def decisions_of(script: str, folder: Path, trace: str, **variables: str) -> dict[str, Any]:
+    """Run a script; return the decisions that the page of tlparse links.
+
+    Args:
+        script: In Python; it compiles one graph.
+        folder: Has the caches.
+        trace: Name of the folder of its trace.
+        variables: Of its environment.
+    """
+    variables |= {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "INDUCTOR_PLUGIN_CACHE_DIR": str(folder / "cache"),
+        "TORCH_TRACE": str(folder / trace),
     }
-    subprocess.run([sys.executable, "-c", _SCRIPT], env={**os.environ, **variables}, check=True)
-    (log,) = (tmp_path / "trace").iterdir()
-    page = tmp_path / "page"
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, **variables}, check=True)
+    (log,) = (folder / trace).iterdir()
+    page = folder / f"{trace}-page"
     # Strict: a line that tlparse does not know is an error.
     tlparse = [str(Path(sys.executable).parent / "tlparse"), "--strict", "--no-browser"]
     subprocess.run([*tlparse, "-o", str(page), str(log)], check=True)
-    (link,) = set(
-        re.findall(
-            r'href="([^"]*inductor_plugin_decisions[^"]*)"', (page / "index.html").read_text()
-        )
-    )
-    shown = json.loads((page / link).read_text())
+    index = (page / "index.html").read_text()
+    (link,) = set(re.findall(r'href="([^"]*inductor_plugin_decisions[^"]*)"', index))
+    return json.loads((page / link).read_text())
+
+
+@pytest.mark.slow
+def test_the_page_links_the_decisions_of_the_graph(tmp_path: Path) -> None:
+    shown = decisions_of(_SCRIPT, tmp_path, "trace", TORCHINDUCTOR_FREEZING="1")
     (record,) = open_store(tmp_path / "cache").iter_records()
     assert record.decision is not None
     (problem,) = shown["problems"]
     assert (problem["op"], problem["winner"]) == (record.op, record.decision.winner)
     assert {row["candidate"] for row in problem["candidates"]} == record.candidates.keys()
+
+
+@pytest.mark.slow
+def test_the_page_of_a_warm_process_links_the_decisions_out_of_inductors_cache(
+    tmp_path: Path,
+) -> None:
+    cold = decisions_of(_ATTENTION, tmp_path, "cold", INDUCTOR_PLUGIN_VERIFY_GRAPH="off")
+    warm = decisions_of(_ATTENTION, tmp_path, "warm", INDUCTOR_PLUGIN_VERIFY_GRAPH="off")
+    assert [each["from_inductor_cache"] for each in (cold, warm)] == [False, True]
+    decided = [[(p["op"], p["key"], p["winner"]) for p in each["problems"]] for each in (cold, warm)]  # fmt: skip
+    assert decided[0] == decided[1] != []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import browser
+from tests.support.browser import CHROMIUM, REQUIRED
 
 
 def _run(
@@ -23,10 +24,11 @@ def _run(
     goal_s: int = 1200,
     browser: str = "chromium",
     free_mb: int = 9000,
+    required: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run the script with a `make` that is ``make`` and a browser of this name, in a folder without a history.
 
-    Its disk has ``free_mb`` left.
+    Its disk has ``free_mb`` left, and `REQUIRE_BROWSER` is ``required``.
     """
     script = tmp_path / "checkout" / ".ci" / "run"
     script.parent.mkdir(parents=True)
@@ -51,9 +53,11 @@ def _run(
     tools = {name: shutil.which(name) or "" for name in ("dirname", "git", "sleep", "timeout")}
     for name, path in (tools | ({browser: "/bin/true"} if browser else {})).items():
         (stub.parent / name).symlink_to(path)
+    variables = {name: value for name, value in os.environ.items() if name != REQUIRED}
+    variables |= {"PATH": str(stub.parent), "GIT_CEILING_DIRECTORIES": str(tmp_path)}
     return subprocess.run(
         [shutil.which("bash") or "", str(script)],
-        env=os.environ | {"PATH": str(stub.parent), "GIT_CEILING_DIRECTORIES": str(tmp_path)},
+        env=variables | ({REQUIRED: required} if required else {}),
         capture_output=True,
         text=True,
         timeout=60,
@@ -141,6 +145,29 @@ def test_a_run_without_a_browser_says_what_it_has_not_tested(
 
     assert done.returncode == 0
     assert ("the tests that open the report page were skipped" in done.stderr) is not bool(browser)
+    said = ", all of it, after" if browser else ", without the report page, after"
+    assert f".ci/run: passed{said} " in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("browser", "required", "seen"),
+    [("chromium", "", CHROMIUM), ("chromium", "1", "1"), ("", "", ""), ("", "1", "1")],
+)
+def test_where_there_is_a_browser_the_tests_have_to_open_the_page(
+    browser: str, required: str, seen: str, tmp_path: Path, repository: Path
+) -> None:
+    done = _run(tmp_path, repository, f'echo "needs ${REQUIRED}."', browser=browser, required=required)  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"needs {seen}.\n") == done.stdout.count("make ") == 7
+
+
+def test_a_slow_machine_without_a_browser_says_both(tmp_path: Path, repository: Path) -> None:
+    done = _run(tmp_path, repository, "exit 0", part_s=-1, browser="")
+
+    assert done.returncode == 0
+    said = ".ci/run: passed in part, without the report page, after "
+    assert done.stderr.splitlines()[-1].startswith(said)
 
 
 def test_a_machine_three_times_slower_runs_every_step_in_time(repository: Path) -> None:

@@ -141,6 +141,15 @@ def pins_of(source: CacheSource) -> PinSource:
     return PinSource("pins.json", pin_file(pins, source.environments))
 
 
+def named_pins_of(source: CacheSource) -> PinSource:
+    """Return the decisions of a cache as a pin file in which each pin has the fields of its problem."""
+    problems = {record.place: record.problem for record in source.records}
+    pins = [
+        replace(pin, fields=problems[place]) for place, pin in pins_of(source).content.pins.items()
+    ]
+    return PinSource("pins.json", pin_file(pins, source.environments))
+
+
 def results() -> list[Source]:
     """Return two results of benchmarks."""
     return [file_source(REPOSITORY / "benchmarks" / "results" / name) for name in RESULTS]

@@ -9,6 +9,7 @@ from typing import Any
 from inductor_plugin.cache import report
 from inductor_plugin.cache.entry import KernelEntry
 from inductor_plugin.cache.record import is_noisy
+from inductor_plugin.cache.trust.listing import Voucher
 from inductor_plugin.errors import printable
 
 
@@ -111,8 +112,13 @@ def _narrow(rows: Sequence[Mapping[str, Any]], width: int) -> str:
     return report.columns(heads, lines)
 
 
-def kernel_row(entry: KernelEntry) -> dict[str, Any]:
-    """Return one line of the list of kernels."""
+def kernel_row(entry: KernelEntry, voucher: Voucher) -> dict[str, Any]:
+    """Return one line of the list of kernels.
+
+    Args:
+        entry: The kernel.
+        voucher: Who vouches for it.
+    """
     return {
         "key": entry.digest,
         **entry.key.fields(),
@@ -122,12 +128,15 @@ def kernel_row(entry: KernelEntry) -> dict[str, Any]:
         "spills": entry.resources.spills,
         "shared_bytes": entry.resources.shared_bytes,
         "created": entry.created,
+        "vouched": voucher.text(),
+        "refusal": voucher.reason or None,
     }
 
 
 def kernels_text(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the list of kernels as text."""
-    heads = ("KEY", "CREATED", "SIZE", "REGISTERS", "SPILLS", "SHARED", "TARGET", "TEMPLATE")
+    figures = ("REGISTERS", "SPILLS", "SHARED")
+    heads = ("KEY", "CREATED", "SIZE", *figures, "TARGET", "VOUCHED", "TEMPLATE")
     return report.columns(
         heads,
         (
@@ -140,6 +149,7 @@ def kernels_text(rows: Iterable[Mapping[str, Any]]) -> str:
                     for name in ("registers", "spills", "shared_bytes")
                 ),
                 row["target"],
+                row["vouched"],
                 _template_text(row["template"], row["config"]),
             )
             for row in rows

@@ -46,7 +46,10 @@ def trust(folder: Path, trusted_keys: str, signing_key: str) -> Finding:
         )
     detail += f"; kernels: {vouching.text()}"
     if vouching.refused:
-        remedy = "add the signer to INDUCTOR_PLUGIN_TRUSTED_KEYS, or remove them with `inductor-plugin rm`"
+        remedy = (
+            "`inductor-plugin verify` names them: add the signer to INDUCTOR_PLUGIN_TRUSTED_KEYS, "
+            "or remove them with `inductor-plugin rm`"
+        )
         return Finding(_NAME, "broken", detail, remedy)
     return Finding(_NAME, "ok", detail)
 

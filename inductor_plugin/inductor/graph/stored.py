@@ -1,4 +1,4 @@
-"""Graphs out of Inductor's cache, under a job: each carries its decisions, and is served where the ranks agree to them, unless it is due.
+"""Graphs out of Inductor's cache: each carries its decisions, for ``TORCH_TRACE``, and is served under a job where the ranks agree to them, unless it is due.
 
 A rank that finds a graph in Inductor's cache would run the decisions of an earlier job, while another rank, which does not
 find it, takes those of this job.
@@ -22,7 +22,7 @@ from inductor_plugin.cache.remote.exchange import is_worth_sending
 from inductor_plugin.config import Config
 from inductor_plugin.errors import DeviceError
 from inductor_plugin.inductor.facts.scope import active_config, host_counts
-from inductor_plugin.inductor.graph import due
+from inductor_plugin.inductor.graph import due, torch_trace
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.agreed import of_verdict
 from inductor_plugin.tuning.ranks.board import publish
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 _MARK = "inductor_plugin_decisions"
 _LAST = threading.local()
-"""Of each thread that compiles: the decisions of the graph that it has lowered last."""
+"""Of each thread that compiles: the decisions of the graph that it has lowered last, and then that graph."""
 
 
 class GraphDecision(NamedTuple):
@@ -63,7 +63,7 @@ class GraphDecision(NamedTuple):
 
 def forget_decisions() -> None:
     """Forget the decisions of the graph that this thread has compiled last: it was not stored."""
-    _LAST.decisions = ()
+    _LAST.decisions, _LAST.lowered = (), None
 
 
 def add_decisions(tickets: Iterable[tuple[str, TuningTicket]]) -> None:
@@ -106,7 +106,7 @@ def carry_decisions(compiled_graph: Any) -> tuple[GraphDecision, ...]:
     if not hasattr(compiled_graph, _MARK):
         decisions: list[GraphDecision] = list(getattr(_LAST, "decisions", ()))
         setattr(compiled_graph, _MARK, tuple(tuple(fields) for fields in decisions))
-        _LAST.decisions = ()
+        _LAST.decisions, _LAST.lowered = (), compiled_graph
     return tuple(GraphDecision(*fields) for fields in getattr(compiled_graph, _MARK))
 
 
@@ -193,6 +193,10 @@ def _noting(stock: Any) -> Any:
     def post_compile(self: Any, *arguments: Any, **keywords: Any) -> Any:
         config = active_config()
         decisions = () if config is None else carry_decisions(self)
+        lowered, _LAST.lowered = getattr(_LAST, "lowered", None), None
+        if decisions and lowered is not self:
+            # Out of Inductor's cache; what was decided while it was lowered was written then.
+            torch_trace.write_stored([(d.problem, d.winner, d.library) for d in decisions])
         if config is not None and joined(config) is not None:
             kernels = [each for each in decisions if not each.is_of_graph]
             LEDGER.add_winners({f"{each.group}/{each.problem}": each.winner for each in kernels})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from inductor_plugin.cache import Measured
@@ -17,8 +17,28 @@ def decisions(tickets: Sequence[TuningTicket], spent: Stats) -> dict[str, Any]:
     """Return what was decided for the problems of a graph, and what was done for it."""
     return {
         "format": FORM,
+        "from_inductor_cache": False,
         "spent": {name: value for name, value in spent.to_dict().items() if value},
         "problems": [_problem(ticket) for ticket in tickets],
+    }
+
+
+def stored_decisions(carried: Iterable[tuple[str, str, str | None]]) -> dict[str, Any]:
+    """Return what an earlier compile has decided for a graph that comes out of Inductor's cache: nothing was done for it now.
+
+    Args:
+        carried: Of each decision operator and digest, as ``mm/DIGEST``, the winner and the library kernel. Operator ``graph`` is
+            that of what the graph gives up.
+    """
+    places = [(*problem.partition("/"), winner, library) for problem, winner, library in carried]
+    return {
+        "format": FORM,
+        "from_inductor_cache": True,
+        "spent": {},
+        "problems": [
+            {"op": op, "key": digest, "known": True, "winner": winner, "library": library}
+            for op, _, digest, winner, library in places
+        ],
     }
 
 

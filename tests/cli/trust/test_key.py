@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cache.transfer import parcel
 from inductor_plugin.cache.transfer.archive import import_bytes
-from inductor_plugin.cli import main
+from inductor_plugin.cli import main, repair
 from inductor_plugin.cli.trust.finding import trust
 from tests.support.cache.records import kernel_key
 from tests.support.cli.command import answer_of, run
+from tests.support.trust.payload import FRIEND, Kernel
 
 
 @pytest.fixture
@@ -31,6 +33,14 @@ def public(
 def file(store: Store, tmp_path: Path, public: str, capsys: pytest.CaptureFixture[str]) -> Path:
     assert answer_of(store, capsys, "export", tmp_path / "x")["signed_by"] == public
     return tmp_path / "x"
+
+
+def signed_kernels(folder: Path, count: int) -> Iterator[Kernel]:
+    """Yield kernels that a friend has signed, as they are where they were taken by that signature."""
+    for name in map(str, range(count)):
+        kernel = Kernel(folder / name, {"kernel.so": b"library"}, name).signed(FRIEND)
+        kernel.fields["taken"] = {"by": "signature", "source": "x.pack"}
+        yield kernel
 
 
 def test_a_key_is_made_shown_and_never_replaced(
@@ -86,6 +96,50 @@ def test_an_import_is_refused_then_taken_by_the_key_and_all_say_so(
     finding = trust(there, "", "")
     assert finding.state == "broken"
     assert "INDUCTOR_PLUGIN_TRUSTED_KEYS" in finding.remedy
+
+
+def test_kernels_of_a_withdrawn_key_are_named_each_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path / "there")
+    digests = [kernel.place(store).name for kernel in signed_kernels(tmp_path, 3)]
+    run(store, "verify", status=1)
+    lines = capsys.readouterr().out.splitlines()
+    named = [line.split()[1].rstrip(":") for line in lines if line.startswith("    refused ")]
+    assert sorted(named) == sorted(digest[:12] for digest in digests)
+    assert all(FRIEND.public in line for line in lines if line.startswith("    refused "))
+    assert not any("more refused" in line for line in lines)
+    finding = trust(store.root, "", "")
+    assert finding.remedy.startswith("`inductor-plugin verify` names them")
+    monkeypatch.setattr(repair, "_REFUSED", 1)
+    run(store, "verify", status=1)
+    said = capsys.readouterr().out
+    assert said.count("    refused ") == 1
+    assert "and 2 more refused: `inductor-plugin verify --json` names them all" in said
+    run(store, "rm", *named)
+    run(store, "verify")
+
+
+def test_the_list_of_kernels_says_who_vouches_for_each(
+    store: Store,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (own,) = store.iter_kernels()
+    (digest,) = (kernel.place(store).name for kernel in signed_kernels(tmp_path, 1))
+    rows = {row["key"]: row for row in answer_of(store, capsys, "ls", "--kernels")}
+    assert (rows[own.digest]["vouched"], rows[own.digest]["refusal"]) == ("built here", None)
+    assert rows[digest]["vouched"] == "refused"
+    assert FRIEND.public in rows[digest]["refusal"]
+    (refused,) = answer_of(store, capsys, "ls", "--kernels", "--filter", "refused")
+    assert refused["key"] == digest
+    run(store, "ls", "--kernels")
+    assert "VOUCHED" in capsys.readouterr().out
+    monkeypatch.setenv("INDUCTOR_PLUGIN_TRUSTED_KEYS", f"{FRIEND.public} a friend")
+    (signed,) = answer_of(store, capsys, "ls", "--kernels", "--filter", "signed by a friend")
+    assert (signed["key"], signed["refusal"]) == (digest, None)
+    assert answer_of(store, capsys, "ls", "--kernels", "--filter", "refused") == []
 
 
 def test_with_trust_it_is_the_operators_word(

@@ -67,6 +67,26 @@ def test_without_inductors_cache_they_are_not_the_next_ones_either(
     assert stored.carry_decisions(SimpleNamespace()) == ()
 
 
+def test_a_graph_that_is_served_is_in_the_trace_once_and_one_that_was_lowered_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[Any] = []
+    monkeypatch.setattr(stored.torch_trace, "write_stored", written.append)
+    monkeypatch.setattr(stored, "active_config", lambda: Config.load({}, environ={}))
+    monkeypatch.setattr(stored, "joined", lambda _config: None)
+    post_compile = untyped._noting(lambda _self: None)
+    remember()
+    lowered = SimpleNamespace()
+    stored.carry_decisions(lowered)  # as it is stored
+    post_compile(lowered)
+    assert written == []
+    served = SimpleNamespace(inductor_plugin_decisions=(("group", "mm/aa", "fast", "library"),))
+    post_compile(served)
+    assert written == [[("mm/aa", "fast", "library")]]
+    post_compile(SimpleNamespace(inductor_plugin_decisions=()))  # without problems
+    assert len(written) == 1
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_a_graph_of_another_environment_is_compiled_again(
     same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,8 @@
 """What tlparse shows of the plugin: the lines that torch's structured log gets."""
 
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import json
@@ -12,15 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch._dynamo
+import torch._inductor.config as inductor_config
 from torch._logging import _internal as torch_logging  # pyright: ignore[reportPrivateUsage]
 
+import inductor_plugin
 from inductor_plugin.inductor.graph import torch_trace
 from inductor_plugin.tuning.counters import Counters, Stats
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.ticket import TuningTicket
 from tests.support.cache.records import measured
+from tests.support.candidates import wrong_in_process
 from tests.support.fakes.tasks import offer, problem
+from tests.support.lowering import Lab
 
 
 class Lines(logging.Handler):
@@ -64,6 +73,7 @@ def test_the_decisions_of_a_graph_are_an_artifact(trace: Lines) -> None:
         "encoding": "json",
     }
     content = json.loads("\n".join(payload))
+    assert content["from_inductor_cache"] is False
     (known,) = content["problems"]
     assert (known["winner"], known["reason"], known["known"]) == (
         "library",
@@ -76,6 +86,34 @@ def test_the_decisions_of_a_graph_are_an_artifact(trace: Lines) -> None:
         "a": "hung",
     }
     assert (known["not_measured"], known["rejected"]) == (["late"], {"t": "no"})
+
+
+def artifacts(trace: Lines) -> list[dict[str, Any]]:
+    """Return the contents of the plugin's artifacts, in the order in which they were written."""
+    named = [line for line in trace.lines if '"inductor_plugin_decisions"' in line.splitlines()[0]]
+    return [json.loads(line.partition("\n")[2]) for line in named]
+
+
+@pytest.mark.compat
+def test_a_graph_out_of_inductors_cache_has_its_decisions_too(
+    trace: Lines, cache_dir: Path, inductor_cache: Path
+) -> None:
+    """It is not lowered, so nobody reports it."""
+    options: Any = {"cache_dir": str(cache_dir)}
+    a = torch.ones(24, 24)
+    lab = Lab(wrong_in_process.first, cache_dir)
+    with inductor_config.patch(fx_graph_cache=True), wrong_in_process.offered(), lab.open():
+        for _ in range(2):
+            torch._dynamo.reset()
+            torch.compile(torch.mm, backend="inductor_plugin", options=options)(a, a)
+    inductor_plugin.disable()
+    torch._dynamo.reset()
+    lowered, stored = artifacts(trace)
+    assert [each["from_inductor_cache"] for each in (lowered, stored)] == [False, True]
+    same = ("op", "key", "winner", "library")
+    (first,), (second,) = lowered["problems"], stored["problems"]
+    assert {name: second[name] for name in same} == {name: first[name] for name in same}
+    assert (second["known"], stored["spent"]) == (True, {})
 
 
 @pytest.mark.claim

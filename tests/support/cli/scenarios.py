@@ -27,7 +27,7 @@ SCENARIOS: Mapping[str, Sequence[Sequence[str]]] = {
         ["INDUCTOR_PLUGIN_CACHE_READ={other}", "stats", "--cache-dir", "{shared}"],
     ),
     "ls": (["ls"], ["ls", "--op", "mm", "--limit", "1"]),
-    "ls_kernels": (["ls", "--kernels"],),
+    "ls_kernels": (["ls", "--kernels"], ["ls", "--kernels", "--cache-dir", "{signed}"]),
     "ls_quarantine": (
         ["ls", "--quarantine"],
         ["ls", "--quarantine", "--cache-dir", "{shared}"],

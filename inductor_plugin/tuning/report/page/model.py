@@ -111,7 +111,7 @@ def _rows(
         return rows, [_place(record) for record in source.records]
     if isinstance(source, PinSource):
         pins = list(source.content.pins.values())
-        rows = [pin_row(pin, index, tables) for pin in pins]
+        rows = [pin_row(pin, index, tables, peaks) for pin in pins]
         return rows, [(pin.environment, pin.op, pin.digest) for pin in pins]
     return [], []
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from inductor_plugin.cache import Record
 from inductor_plugin.cache.record import GRAPH
+from inductor_plugin.problem.definition import problem_in
 from inductor_plugin.problem.description import described
 from inductor_plugin.problem.epilogue_text import load
 from inductor_plugin.problem.product import own_count
@@ -34,6 +35,7 @@ RECORD = (
 a candidate, since there was nothing to compare it with. ``updated`` in seconds since 1970, ``bound`` in milliseconds. ``total`` counts all candidates, those included that are not in the page."""
 PINNED, NOISY, STAYS = 1, 2, 4
 """Flags: protected from eviction; the comparison is noisy; the library kernel runs."""
+_NO_WORK = (0, 0, 0, -1)
 _KEY = 16
 _DIGEST = re.compile(r"-[0-9a-f]{12}\Z")
 """The digest at the end of a candidate's identity, which a pin knows a candidate by."""
@@ -72,7 +74,6 @@ def record_row(
     names = [measured.candidate for measured in rows]
     winner, library = (decision.winner, decision.library) if decision else (None, None)
     stays = winner is not None and winner == library
-    work, peak = work_of(record.problem, record.describe), peaks.get(record.environment)
     call, read = _call(record)
     flags = PINNED * record.pinned | NOISY * record.noisy | STAYS * stays
     return [
@@ -87,10 +88,7 @@ def record_row(
         place(decision.reason if decision else "nothing is decided"),
         int(record.updated),
         flags,
-        digits(work.flops, 6) if work else 0,
-        digits(work.bytes, 6) if work else 0,
-        digits(peak.bound_ms(work), 4) if work and peak else 0,
-        place(work.dtype) if work else -1,
+        *_work(record, tables, peaks),
         [tables.refusals.place((place(n), place(why))) for n, why in sorted(record.rejected.items())],
         place(call),
         place(read),
@@ -100,9 +98,20 @@ def record_row(
     ]  # fmt: skip
 
 
-def pin_row(pin: Pin, source: int, tables: Tables) -> list[Any]:
-    """Return a pin in the order of `RECORD`: the winner and the library kernel, with their medians."""
+def pin_row(pin: Pin, source: int, tables: Tables, peaks: Mapping[str, Peak]) -> list[Any]:
+    """Return a pin in the order of `RECORD`: the winner and the library kernel, with their medians.
+
+    Work and call are those of the problem's fields, which a pin has where a template has won.
+
+    Args:
+        pin: The pin.
+        source: Index of its source.
+        tables: The lists whose values the row names by their index.
+        peaks: Peaks of the devices that are known, by environment.
+    """
     place, forms = tables.texts.place, tables.forms
+    known = _record_of(pin)
+    call, read = _call(known) if known else ("", "")
     stays = pin.library == pin.winner
     measured = [(pin.winner, pin.winner_ms, pin.template)]
     if pin.library is not None and not stays:
@@ -120,10 +129,10 @@ def pin_row(pin: Pin, source: int, tables: Tables) -> list[Any]:
         place(pin.reason),
         0,
         PINNED | STAYS * stays,
-        *(0, 0, 0, -1),
+        *(_work(known, tables, peaks) if known else _NO_WORK),
         [],
-        place(""),
-        place(""),
+        place(call),
+        place(read),
         len(measured),
         -1,
         [
@@ -144,6 +153,26 @@ def pin_row(pin: Pin, source: int, tables: Tables) -> list[Any]:
             for name, median, template in measured
         ],
     ]
+
+
+def _record_of(pin: Pin) -> Record | None:
+    """Return a record of a pin's problem, without candidates; None if the pin does not have the problem's fields."""
+    problem = problem_in(pin.fields)
+    if problem is None:
+        return None
+    # The pin's own text has layouts and types, too; that of a record has the sizes alone.
+    return Record(pin.environment, pin.op, pin.digest, pin.fields, problem.describe(), {})
+
+
+def _work(
+    record: Record, tables: Tables, peaks: Mapping[str, Peak]
+) -> tuple[float | None, float | None, float | None, int]:
+    """Return the columns ``flops``, ``bytes``, ``bound`` and ``dtype``."""
+    work, peak = work_of(record.problem, record.describe), peaks.get(record.environment)
+    if work is None:
+        return _NO_WORK
+    bound = digits(peak.bound_ms(work), 4) if peak else 0
+    return digits(work.flops, 6), digits(work.bytes, 6), bound, tables.texts.place(work.dtype)
 
 
 def _call(record: Record) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from inductor_plugin.tuning.report.page.source import (
     PinSource,
     ProblemGroup,
 )
+from tests.support.cache.measured_gpu import H100, gpu_records
 from tests.support.cache.records import decision, measured, record
 from tests.support.page_scripts import ASSETS, evaluated
 
@@ -107,6 +108,28 @@ def test_a_configuration_tells_kernels_of_two_environments_apart() -> None:
     there = chosen(FAST, "block_m=64", environment="elsewhere")
     sources = [CacheSource("a", [chosen(FAST, "block_m=32")], {}), CacheSource("b", [there], {})]
     assert differing(page_model(sources)) == [True]
+
+
+def roofline_lack(source: CacheSource | PinSource) -> str | None:
+    """Return what a page says where no roofline is drawn."""
+    scripts = ("text.js", "charts.js", "sections.js")
+    return evaluated("rooflineLack()", *scripts, model=page_model([source]))
+
+
+def test_why_there_is_no_roofline_is_told_apart() -> None:
+    recorded = next(gpu_records(1))
+    pin = pin_of_record(recorded)
+    assert pin is not None
+    named = replace(pin, fields=recorded.problem)
+    cpu = {"device": {"type": "cpu", "name": "a CPU"}}
+    no_work = "Of no problem here are both the work and the time known"
+    no_peak = "The peak rates of a CPU are not known to the plugin, so there is no roof to draw."
+    rate = " Open a problem to see the rate that it reached."
+    assert (roofline_lack(PinSource("p", pin_file([pin], {pin.environment: H100}))) or "").startswith(no_work)  # fmt: skip
+    assert roofline_lack(PinSource("p", pin_file([pin], {pin.environment: cpu}))) == no_peak
+    assert roofline_lack(PinSource("p", pin_file([named], {pin.environment: cpu}))) == no_peak + rate  # fmt: skip
+    assert roofline_lack(CacheSource("c", [recorded], {recorded.environment: cpu})) == no_peak + rate  # fmt: skip
+    assert roofline_lack(CacheSource("c", [], {})) is None
 
 
 def test_each_record_has_an_address_of_its_own() -> None:
@@ -220,3 +243,10 @@ def test_dark_colours_are_for_screens_alone() -> None:
     style = (ASSETS / "style.css").read_text()
     queries = re.findall(r"@media[^{]*prefers-color-scheme: dark[^{]*", style)
     assert [query.strip() for query in queries] == ["@media screen and (prefers-color-scheme: dark)"]  # fmt: skip
+
+
+def test_narrow_is_a_screen_and_no_paper() -> None:
+    """A4 without its margins is narrower than many a phone held across."""
+    style = (ASSETS / "style.css").read_text()
+    queries = re.findall(r"@media[^{]*max-width[^{]*", style)
+    assert [query.strip() for query in queries] == ["@media screen and (max-width: 46rem)"]

@@ -11,7 +11,7 @@ from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import dump
 from inductor_plugin.problem.product import ROLES
-from inductor_plugin.tuning.pins.pin import Pin
+from inductor_plugin.tuning.pins.pin import Pin, pin_of_record
 from inductor_plugin.tuning.report.page.candidates import CANDIDATE, Detail, detail_of, in_page
 from inductor_plugin.tuning.report.page.rows import (
     NOISY,
@@ -142,11 +142,42 @@ def test_characters_that_turn_writing_around_are_shown_by_their_codes() -> None:
 
 def test_a_pin_is_a_row_with_two_candidates() -> None:
     pin = Pin("e", "mm", "d" * 64, "mm(1x2)", "w", "template", 1.0, 24, "lib", 1.5, "faster")
-    known = dict(zip(RECORD, pin_row(pin, 1, Tables.empty()), strict=True))
+    known = dict(zip(RECORD, pin_row(pin, 1, Tables.empty(), {}), strict=True))
     assert (known["winner"], known["library"], known["gain"]) == (0, 1, 1.5)
     assert [candidate(known, place)["median"] for place in (0, 1)] == [1, 1.5]
-    alone = pin_row(replace(pin, winner="lib"), 1, Tables.empty())
+    alone = pin_row(replace(pin, winner="lib"), 1, Tables.empty(), {})
     assert dict(zip(RECORD, alone, strict=True))["gain"] == 1
+
+
+def test_a_pin_that_names_its_problem_has_the_work_and_the_call_of_its_record() -> None:
+    recorded = next(gpu_records(1))
+    pin = pin_of_record(recorded)
+    peak = peak_of(H100)
+    assert pin is not None
+    assert peak is not None
+    peaks = {recorded.environment: peak}
+    tables = Tables.empty()
+    expected = dict(zip(RECORD, record_row(recorded, 0, tables, peaks, EVERYTHING), strict=True))
+    named = replace(pin, fields=recorded.problem)
+    known = dict(zip(RECORD, pin_row(named, 0, tables, peaks), strict=True))
+    same = ("flops", "bytes", "bound", "dtype", "call", "operands")
+    assert [known[name] for name in same] == [expected[name] for name in same]
+    assert known["flops"] > 0
+    assert known["bound"] > 0
+    # That of a library kernel has no fields.
+    bare = dict(zip(RECORD, pin_row(pin, 0, tables, peaks), strict=True))
+    assert [bare[name] for name in same[:4]] == [0, 0, 0, -1]
+    assert tables.texts.values[int(bare["call"])] == ""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"schema": 2}, {"schema": 2, "op": "mm", "epilogue": "", "inputs": 3}, {"op": "mm"}],
+)
+def test_a_pin_with_fields_that_are_no_problem_has_no_work(fields: dict[str, Any]) -> None:
+    pin = Pin("e", "mm", "d" * 64, "mm(1x2)", "w", "template", 1.0, fields=fields)
+    known = dict(zip(RECORD, pin_row(pin, 1, Tables.empty(), {}), strict=True))
+    assert (known["flops"], known["dtype"]) == (0, -1)
 
 
 @pytest.mark.parametrize("extent", [2**63, 10**400])
@@ -164,7 +195,7 @@ def test_a_record_with_extents_that_no_tensor_has_is_a_row(extent: int) -> None:
 
 def test_a_pin_without_a_library_kernel_has_one_candidate_and_no_gain() -> None:
     pin = Pin("e", "mm", "d" * 64, "mm(1x2)", "w", "template", 1.0, 24)
-    known = dict(zip(RECORD, pin_row(pin, 1, Tables.empty()), strict=True))
+    known = dict(zip(RECORD, pin_row(pin, 1, Tables.empty(), {}), strict=True))
     assert (known["winner"], known["library"], known["gain"]) == (0, -1, None)
     assert (known["total"], len(known["candidates"])) == (1, 1)
 

@@ -32,13 +32,14 @@ function candidateTable(record) {
   const known = rows.filter((row) => row.ms);
   const best = Math.min(...known.map((row) => row.ms));
   const micro = inMicro(known.map((row) => row.ms));
+  const unit = micro ? "µs" : "ms";
   const values = known.flatMap((row) => row.box ?? [row.ms]).filter((value) => value > 0);
   // Slow candidates would press the others together: the scale ends behind the library kernel and the fastest six.
   const [low, high] = values.length ? room(values, 0.02) : [1, 2];
   const wanted = Math.max(record.libraryMs ?? 0, known[Math.min(5, known.length - 1)]?.ms ?? 0, best * 1.1) * 1.06;
   const scale = linear(Math.min(low, best * 0.98), Math.max(Math.min(high, wanted, best * 4), best * 1.05), 6, WIDE - 6);
   const winner = record.row[RECORD.winner], library = record.row[RECORD.library];
-  const head = ["Candidate", "Spread", `Median, ${micro ? "µs" : "ms"}`, "Of best", "Samples", "Compile, s"];
+  const head = ["Candidate", "Spread", `Median, ${unit}`, "Of best", "Samples", "Compile, s"];
   const lines = rows.map((row, index) => {
     const marks = [index === winner && el("span", { class: "mark runs" }, "runs"), index === library && el("span", { class: "mark" }, "library"), row.noisy && el("span", { class: "mark warn" }, "noisy")];
     const failed = row.status !== MEASURED;
@@ -49,7 +50,7 @@ function candidateTable(record) {
       el("th", { scope: "row" }, el("div", { class: "name" }, badge(row.family), " ", code(row.name), marks), row.description && el("div", { class: "description" }, row.description),
         failed && el("div", { class: "reason" }, el("b", {}, row.status), row.reason && `: ${row.reason}`)),
       el("td", { class: "plot" }, failed ? null : drawing),
-      el("td", { class: "number" }, inUnit(row.ms, micro)),
+      el("td", { class: "number" }, inUnit(row.ms, micro), row.ms !== null && el("span", { class: "unit" }, ` ${unit}`)), // a phone has no head
       el("td", { class: "number" }, row.ms && !failed ? times(row.ms / best) : missing),
       el("td", { class: "number wide" }, row.samples ? count(row.samples) : missing),
       el("td", { class: "number wide" }, row.compile === null ? missing : plain(row.compile, 2)));

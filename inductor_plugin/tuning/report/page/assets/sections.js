@@ -138,9 +138,18 @@ function rooflineSection() {
   const places = [...new Set(calls.map((record) => record.environment))];
   const charts = places.map((place) => rooflineChart(place)).filter(Boolean);
   if (charts.length) return section("roofline", "Roofline", charts);
+  const why = rooflineLack();
+  return why && section("roofline", "Roofline", el("p", { class: "empty" }, why));
+}
+
+/** Why no environment has a roof with points below it; null where there is no problem. A pin does not always say what its problem is. */
+function rooflineLack() {
   if (!calls.length) return null;
-  const names = [...new Set(places.map((place) => raw.environments[place].device))].join(" and ");
-  return section("roofline", "Roofline", el("p", { class: "empty" }, `The peak rates of ${names} are not known to the plugin, so there is no roof to draw. Open a problem to see the rate that it reached.`));
+  const known = calls.filter((record) => record.flops && record.bytes && record.ms);
+  const roofless = (known.length ? known : calls).filter((record) => !raw.environments[record.environment].peak);
+  if (!roofless.length) return "Of no problem here are both the work and the time known, so there is no point to draw below the roof.";
+  const names = [...new Set(roofless.map((record) => raw.environments[record.environment].device))].join(" and ");
+  return `The peak rates of ${names} are not known to the plugin, so there is no roof to draw.${known.length ? " Open a problem to see the rate that it reached." : ""}`;
 }
 
 function graphsSection() {
@@ -231,6 +240,7 @@ function warmSection() {
 }
 
 function refusedSection() {
+  if (!records.length || !sources.some((source) => source.kind === "cache")) return null; // pins do not say who refused
   const refused = new Map();
   for (const record of records) for (const place of record.refused) appended(refused, place, record);
   const failures = new Map();
@@ -251,7 +261,6 @@ function refusedSection() {
     ...[...failures.values()].map((entry) => ({ ...entry, name: named([...entry.names]) })),
   ];
   for (const source of sources) for (const [name, status, why] of source.quarantined ?? []) rows.push({ name: text(name), what: "quarantine", why: [text(status), text(why)].filter(Boolean).join(": "), records: [] });
-  if (!records.length) return null;
   const table = grid({
     name: "refused", label: "Refused and failed", rows, height: "min(60vh, 32rem)", empty: "Every template took every problem, and every candidate ran.",
     words: (r) => `${r.name} ${r.what} ${r.why}`,

@@ -18,6 +18,7 @@ from tests.support.report_pages import (
     cache_at,
     changed,
     invented,
+    named_pins_of,
     pins_of,
     results,
     tuned_by_the_demo,
@@ -112,6 +113,13 @@ def beside(demo: WrittenPage, tmp_path_factory: pytest.TempPathFactory) -> Writt
 def pins(demo: WrittenPage, tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
     """Return the page of the demo's decisions as pins."""
     return written(tmp_path_factory.mktemp("pins"), "pins", pins_of(demo.source))
+
+
+@pytest.fixture(scope="session")
+def gpu_pins(few: WrittenPage, tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
+    """Return the page of 200 decisions as pins that name their problems, as those of templates do."""
+    named = named_pins_of(few.source)
+    return written(tmp_path_factory.mktemp("gpu_pins"), "pins of an H100", named)
 
 
 @pytest.fixture(scope="session")

@@ -22,14 +22,15 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the script of axe-core, https://github.com/dequelabs/axe-core."""
     npm = shutil.which("npm")
     if npm is None:
-        missing("needs npm, which fetches axe-core")
+        missing("needs npm, which fetches axe-core", fetched=True)
     folder = tmp_path_factory.mktemp("axe")
     # What was fetched before is not fetched again, and a machine without a network waits for a second.
     quick = ["--prefer-offline", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=1000"]
     command = [npm, "install", "--no-audit", "--no-fund", *quick, "--prefix", str(folder), AXE]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode != 0:
-        missing(f"needs {AXE}, and npm could not fetch it: {done.stderr.strip()[-200:]}")
+        reason = done.stderr.strip()[-200:]
+        missing(f"needs {AXE}, and npm could not fetch it: {reason}", fetched=True)
     return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
 
 

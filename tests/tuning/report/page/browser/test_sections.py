@@ -29,7 +29,8 @@ SECTIONS = {
     "training": TRACED,
     "many": CACHE,
     "beside": ("summary", "compare", *TUNED[1:]),
-    "pins": ("summary", "problems", "gains", "roofline", "refused", "environments"),
+    "pins": ("summary", "problems", "gains", "roofline", "environments"),
+    "gpu_pins": ("summary", "problems", "gains", "roofline", "environments"),
 }
 
 
@@ -124,14 +125,14 @@ def test_each_problem_says_what_runs_also_where_nothing_was_compared(
     assert "nothing decided" not in kernels
 
 
-@pytest.mark.parametrize("name", ["many"])
+@pytest.mark.parametrize(("name", "count"), [("many", 10_000), ("gpu_pins", 200)])
 def test_the_roofline_of_a_known_device_has_a_roof_for_each_type(
-    name: str, shown_page: WrittenPage, page: Page
+    name: str, count: int, shown_page: WrittenPage, page: Page
 ) -> None:
     (environment,) = shown_page.model["environments"]
     named = environment["peak"]["name"]
-    assert label(page, "roofline") == f"Roofline of {named}: 10,000 problems."
-    assert marks(page, "#roofline path.dots") == 10_000
+    assert label(page, "roofline") == f"Roofline of {named}: {count:,} problems."
+    assert marks(page, "#roofline path.dots") == count
     types = {shown_page.model["texts"][row["dtype"]] for row in rows(shown_page)}
     labels = texts(page, "#roofline .rooftext")
     said = [label.rpartition(" ")[0].rpartition(" ")[0].split(", ") for label in labels]
@@ -149,6 +150,17 @@ def test_without_figures_of_the_device_the_roofline_says_so(
     device = shown_page.model["environments"][0]["device"]
     (said,) = texts(page, "#roofline .empty")
     assert f"The peak rates of {device} are not known" in said
+
+
+@pytest.mark.parametrize("name", ["gpu_pins"])
+def test_a_pin_whose_problem_is_known_has_its_rate_and_its_call(
+    shown_page: WrittenPage, page: Page
+) -> None:
+    assert len(shown_page.model["records"]) == 200
+    page.run("document.querySelector('#grid-problems tbody a').click()")
+    page.wait("document.getElementById('record').open")
+    assert any("roof" in name for name in figures(page, "record"))
+    assert texts(page, "#record pre code") == ["torch.mm(a, b)"]
 
 
 @pytest.mark.parametrize("name", ["demo", "training"])

@@ -1,4 +1,4 @@
-"""A page is sorted, searched, opened and printed: for the caches of the demo and of a training step, and for 200 and 10,000 records."""
+"""A page is sorted, searched and opened: for the caches of the demo and of a training step, and for 200 and 10,000 records."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from tests.support.report_pages import SHOWN, SIZES, WrittenPage, invented, open
 NONE = "\N{EN DASH}"
 FIRST_PAINT_MS = 2000
 READY_MS = 2000
-PAPER_PX = 680
-"""Width of A4 without its margins."""
 
 
 def number(text: str) -> float:
@@ -254,49 +252,6 @@ def test_an_empty_cache_says_what_to_do(page: Page, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_is_printed_without_what_is_for_a_screen(
-    page: Page, many: WrittenPage, tmp_path: Path
-) -> None:
-    opened(page, many.file)
-    page.media(paper=True)
-    hidden = (
-        "['nav', '.search'].map(name => getComputedStyle(document.querySelector(name)).display)"
-    )
-    assert page.run(hidden) == ["none", "none"]
-    page.run("dispatchEvent(new Event('beforeprint'))")
-    assert page.run(f"{SHOWN}.length") == 500
-    assert page.paper(tmp_path / "page.pdf") > 50_000
-    page.media()
-    page.run("dispatchEvent(new Event('afterprint'))")
-    assert page.run(f"{SHOWN}.length") < 100
-
-
-@pytest.mark.slow
-def test_what_is_printed_fits_on_the_paper(page: Page, few: WrittenPage, tmp_path: Path) -> None:
-    """A browser lays a page out for paper without telling its script: drawings keep the size of the screen's."""
-    reason = "wrong numbers " * 40
-    source = replace(few.source, quarantined=[("kernel_" + "x" * 90, "wrong", reason)])
-    opened(page, written(tmp_path, "paper", source).file)
-    page.run("document.getElementById('refused').scrollIntoView()")
-    page.media(paper=True)
-    page.run("dispatchEvent(new Event('beforeprint'))")
-    far = (
-        "(each) => each.getBoundingClientRect().right - document.body.getBoundingClientRect().right"
-    )
-    drawings = "[...document.querySelectorAll('.drawing svg')]"
-    narrow = f"document.body.style.width = '{PAPER_PX}px'"
-    assert page.run(f"({narrow}, Math.max(...{drawings}.map({far})))") <= 1
-    page.size(PAPER_PX, 900)
-    page.run("dispatchEvent(new Event('beforeprint'))")
-    cells = "[...document.querySelectorAll('.grid tbody tr:not(.gap) td')]"
-    wide = f"{cells}.filter((each) => each.scrollWidth > each.clientWidth + 1)"
-    assert page.run(f"{wide}.map((each) => each.outerHTML).slice(0, 3)") == []
-    whole = page.run("document.getElementById('refused').innerText")
-    assert reason.strip() in whole
-    assert "quarantine" in whole
-
-
-@pytest.mark.slow
 def test_two_caches_are_read_side_by_side_on_a_phone(page: Page, tmp_path: Path) -> None:
     left = invented(30, "/caches/old")
     right = replace(invented(30, "/caches/new"), name="/caches/new")
@@ -337,3 +292,22 @@ def test_the_reason_of_a_quarantine_is_opened_by_touch_and_by_key(
         assert reason.strip() in page.run("document.getElementById('record').innerText")
         page.press("Escape")
         page.wait("!document.getElementById('record').open")
+
+
+@pytest.mark.slow
+def test_the_times_of_candidates_have_a_unit_where_they_have_no_head(
+    page: Page, few: WrittenPage
+) -> None:
+    opened(page, few.file)
+    page.run(f"{SHOWN}[0].querySelector('a').click()")
+    page.wait("document.getElementById('record').open")
+    head = page.run("document.querySelector('#record .candidates th.number').innerText")
+    unit = head.partition(", ")[2]
+    medians = "[...document.querySelectorAll('#record .candidates tbody td.number:nth-child(3)')].map((each) => each.innerText)"
+    assert unit in ("µs", "ms")
+    assert not any(unit in text for text in page.run(medians))
+    page.size(*SIZES["phone"][:2], phone=True)
+    assert page.run("document.querySelector('#record .candidates thead').offsetHeight") == 0
+    times = [text for text in page.run(medians) if text != NONE]
+    assert len(times) > 2
+    assert all(text.endswith(f" {unit}") for text in times)
