@@ -243,10 +243,9 @@ def test_the_committed_file_leaves_seconds_to_each_function() -> None:
 SLOW = re.compile(r"mark\.slow\b")
 SHORT_S = 5.0
 """What takes less is not marked slow. Between this and `LONGEST_S` it depends on what else a run would take."""
-PAGES = "tests/tuning/report/page/browser/test_use.py"
-SHORT_AND_SLOW = {
-    PAGES: "the first test that opens a page makes it for all others: 10,000 records, or compiles of a minute",
-}
+PAGES = "tests/tuning/report/page/browser/"
+_MADE_ONCE = "the first test that opens a page makes it for all others: 10,000 records, or compiles of a minute"
+SHORT_AND_SLOW = {f"{PAGES}test_use.py": _MADE_ONCE, f"{PAGES}test_paper.py": _MADE_ONCE}
 """Files whose slow tests need what none of their own seconds has, and what that is."""
 
 

@@ -71,7 +71,7 @@ def wanted_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]]) if match else 0
 
 
-class _Job:
+class _MemoryOfJob:
     """The job that runs: its device, and what was free there when it began."""
 
     device = "cpu"
@@ -84,11 +84,11 @@ def mark_start(device: str) -> None:
     Args:
         device: ``cpu``, ``cuda:0``, ``npu:0`` ...
     """
-    _Job.device, _Job.free_bytes = device, None
+    _MemoryOfJob.device, _MemoryOfJob.free_bytes = device, None
     module = _asked(device)
     state = None if module is None else _free_and_total(module)
     if state is not None:
-        _Job.free_bytes = state[0]
+        _MemoryOfJob.free_bytes = state[0]
 
 
 def shortage(text: str) -> Shortage | None:
@@ -99,10 +99,10 @@ def shortage(text: str) -> Shortage | None:
     Args:
         text: The error, with its class. Its exception must still be alive, so that what it holds counts.
     """
-    module = _asked(_Job.device)
+    module = _asked(_MemoryOfJob.device)
     if module is None or not says_no_device_memory(text):
         return None
-    before, wanted = _Job.free_bytes, wanted_bytes(text)
+    before, wanted = _MemoryOfJob.free_bytes, wanted_bytes(text)
     state = _free_and_total(module)
     if state is not None:
         free, total = state
@@ -130,7 +130,7 @@ def _free_and_total(module: Any) -> tuple[int, int] | None:
         return int(free), int(total)
     # The border to a package's code, which may raise anything; a broken GPU raises RuntimeError.
     except Exception:
-        logger.debug("the memory of %s is not known", _Job.device, exc_info=True)
+        logger.debug("the memory of %s is not known", _MemoryOfJob.device, exc_info=True)
         return None
 
 
@@ -139,7 +139,7 @@ def _count(module: Any, name: str, otherwise: int) -> int:
     try:
         return int(getattr(module, name)())
     except Exception:  # the border to a package's code, as in `_free_and_total`
-        logger.debug("%s of %s is not known", name, _Job.device, exc_info=True)
+        logger.debug("%s of %s is not known", name, _MemoryOfJob.device, exc_info=True)
         return otherwise
 
 

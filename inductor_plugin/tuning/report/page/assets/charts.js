@@ -31,7 +31,7 @@ function gainChart() {
   return el("div", {}, legend(used, FAMILIES), holder);
 }
 
-/** Achieved operations per second against operations per byte, under the roofs of the devices that are known. */
+/** Operations per second against operations per byte, under known roofs. */
 function rooflineChart(environment) {
   const { peak } = raw.environments[environment];
   const known = calls.filter((record) => record.environment === environment && record.flops && record.bytes && record.ms);
@@ -120,7 +120,7 @@ function timelineChart(timeline) {
   }, "timeline");
 }
 
-/** The medians of a record's candidates on a line that begins at the fastest: what runs is full, the library kernel a bar. */
+/** Medians of candidates from the fastest on: what runs is full, the library kernel a bar. */
 function sparkline(record) {
   const rows = record.row[RECORD.candidates];
   const known = rows.map((row) => row[CANDIDATE.median]).filter((ms) => ms > 0);
@@ -137,7 +137,7 @@ function sparkline(record) {
   return drawing;
 }
 
-/** One row of samples on a shared scale: range, box, median, and each sample where the page has it. */
+/** Samples on a shared scale: range, box, median, each sample the page has. */
 function spread(box, each, median, scale, height = 22) {
   const drawing = svg("g", {});
   const middle = height / 2;

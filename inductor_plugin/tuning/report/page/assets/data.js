@@ -1,4 +1,4 @@
-// The content of the page, and rows as objects. Texts are data: nothing here makes markup of them.
+// The content of the page, and rows as objects. No text becomes markup.
 const raw = JSON.parse(document.getElementById("data").textContent);
 const text = (place) => (place < 0 ? "" : raw.texts[place]);
 const places = (names) => Object.fromEntries(names.map((name, place) => [name, place]));
@@ -17,7 +17,7 @@ function family(kind, name) {
   return "other";
 }
 
-/** The family of a kernel that was compared with nothing: a template's name says it, a library kernel has the operator's name. */
+/** The family of a kernel without rivals: its template, or the library. */
 function familyOfOnly(name) {
   const named = family("", name);
   return named === "other" ? "library" : named;
@@ -131,7 +131,7 @@ const shortNames = (() => {
 })();
 const candidatesOf = (record) => record.row[RECORD.candidates].map(candidateOf);
 const refusalsOf = (record) => record.refused.map((place) => raw.refusals[place].map(text));
-/** Appends to the list of a key; copying the list instead took 18 s for ten thousand records with one reason. */
+/** Append to a key's list; copying it took 18 s for 10,000 records. */
 const appended = (lists, key, value) => (lists.get(key) ?? lists.set(key, []).get(key)).push(value);
 const commonest = (numbers) => {
   const sorted = numbers.filter((n) => n !== null && n > 0).sort((a, b) => a - b);
@@ -139,7 +139,7 @@ const commonest = (numbers) => {
 };
 /** Times are shown in one unit in a table, so that their points are below each other. */
 const inMicro = (values) => (commonest(values) ?? 1) < 0.3;
-/** What problems belong to: models, graphs, a process. Only what a cache or a process has said. */
+/** What problems belong to: models, graphs, a process. */
 const KINDS = { model: "Models", graph: "Graphs", process: "Last process with misses", own: "Graphs of this process" };
 const KIND = { model: "Model", graph: "Graph", process: "Last misses" };
 const groups = sources.flatMap((source, index) => [
@@ -154,7 +154,7 @@ for (const group of groups) {
 const modelsOf = (record) => (groupsOf.get(record.index) ?? []).filter((group) => group.kind === "model");
 const groupOfGraph = new Map(groups.filter((group) => group.record >= 0).map((group) => [group.record, group]));
 const groupAddress = (group) => `#g/${encodeURIComponent(group.id)}`;
-/** What the list of groups says of each, so that no two entries are alike: of several sources, which one it is of. */
+/** The entry of a group in the list: of several sources, with its source. */
 const groupLabels = () => distinct(
   groups.map((group) => `${group.title} (${groupSize(group)})${isBeside ? `, ${shortNames[group.source]}` : ""}`),
   groups.map((group) => group.key),

@@ -1,4 +1,4 @@
-// A table that is sorted, searched and scrolled; of many rows those in sight are in the document.
+// A table that is sorted, searched and scrolled; the document has the rows in sight.
 const AROUND = 12;
 const MOST_PRINTED = 500;
 

@@ -74,7 +74,7 @@ function showTip(event, lines) {
 
 const hideTip = () => { tip.hidden = true; };
 
-/** Let the pointer find the nearest of many points: what it is is shown, and a click opens it. */
+/** Show the point nearest to the pointer; a click opens it. */
 function findable(drawing, points, { lines, open }) {
   const ring = svg("circle", { class: "ring", r: 7, visibility: "hidden" });
   drawing.append(ring);
@@ -126,7 +126,7 @@ const sheet = (width, height) => svg("svg", { viewBox: `0 0 ${width} ${height}`,
 const LEAST = 1e-300, MOST = 1e300;
 const drawable = (value) => Math.min(MOST, Math.max(LEAST, value));
 
-/** A range of positive numbers with some room on both sides; its ends are finite and not zero. */
+/** A range of positive numbers with room on both sides, finite and not zero. */
 function room(values, share = 0.06) {
   let low = Infinity, high = -Infinity;
   for (const value of values) { low = Math.min(low, drawable(value)); high = Math.max(high, drawable(value)); }

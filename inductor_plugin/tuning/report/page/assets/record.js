@@ -1,7 +1,7 @@
-// One record, whole: in a dialog over the page, named by the address, so that links lead to it.
+// One record, whole, in a dialog over the page; its address names it.
 const dialog = document.getElementById("record");
 let opened = null;
-/** The records that the last link was one of: the arrows lead through them. None after a link to a single record. */
+/** The records among which the last link was: arrows lead through them. */
 let together = null;
 /** Width of the drawing of a candidate's samples. */
 const WIDE = 340;
@@ -34,7 +34,7 @@ function candidateTable(record) {
   const micro = inMicro(known.map((row) => row.ms));
   const unit = micro ? "µs" : "ms";
   const values = known.flatMap((row) => row.box ?? [row.ms]).filter((value) => value > 0);
-  // Slow candidates would press the others together: the scale ends behind the library kernel and the fastest six.
+  // The scale ends behind the library kernel and the fastest six.
   const [low, high] = values.length ? room(values, 0.02) : [1, 2];
   const wanted = Math.max(record.libraryMs ?? 0, known[Math.min(5, known.length - 1)]?.ms ?? 0, best * 1.1) * 1.06;
   const scale = linear(Math.min(low, best * 0.98), Math.max(Math.min(high, wanted, best * 4), best * 1.05), 6, WIDE - 6);

@@ -1,4 +1,4 @@
-// The sections of a page, each an element or nothing where there is nothing to say.
+// The sections of a page, each an element, or null where it has no content.
 let problems = null;
 
 function section(id, title, ...children) {
@@ -142,7 +142,7 @@ function rooflineSection() {
   return why && section("roofline", "Roofline", el("p", { class: "empty" }, why));
 }
 
-/** Why no environment has a roof with points below it; null where there is no problem. A pin does not always say what its problem is. */
+/** Why there is no roof with points below it; null without problems. */
 function rooflineLack() {
   if (!calls.length) return null;
   const known = calls.filter((record) => record.flops && record.bytes && record.ms);
@@ -171,7 +171,7 @@ function graphsSection() {
   return section("graphs", "Graphs of this process", table.element);
 }
 
-/** What the cache knows of models, graphs and the last process; a problem may be in many. */
+/** Models, graphs and the last process; a problem may be in many. */
 function groupsSection() {
   const known = groups.filter((group) => group.kind !== "own");
   if (!known.length) return null;
