@@ -30,7 +30,7 @@ class Summary:
         decided: Those with a decision that is valid.
         faster: Those in which another kernel than the library's runs.
         stays: Those in which the library kernel runs.
-        gain: Geometric mean of library time over winner time, of those that are faster and where both are known.
+        gain: Geometric mean of the gains of those that are faster, as their rows have them.
         library_ms: Sum of the library kernels' times where both are known, each problem called once.
         chosen_ms: Sum of the chosen kernels' times of the same problems.
         candidates: Candidates of all problems.
@@ -71,7 +71,13 @@ def summary_of_records(records: Iterable[Record]) -> Summary:
         decided=len(decided),
         faster=sum(_is_faster(decision.winner, decision.library) for decision in decided),
         stays=sum(decision.winner == decision.library for decision in decided),
-        gain=_mean([pair for pair in times if not pair[2]]),
+        gain=_mean(
+            [
+                decision.speedup
+                for decision in decided
+                if _is_faster(decision.winner, decision.library)
+            ]
+        ),
         library_ms=total(library for library, _, _ in times),
         chosen_ms=total(winner for _, winner, _ in times),
         candidates=len(rows),
@@ -105,7 +111,7 @@ def summary_of_pins(pins: Sequence[Pin]) -> Summary:
         decided=len(calls),
         faster=sum(_is_faster(pin.winner, pin.library) for pin in calls),
         stays=sum(pin.winner == pin.library for pin in calls),
-        gain=_mean([pair for pair in known if not pair[2]]),
+        gain=_mean([library / winner for library, winner, stays in known if not stays]),
         library_ms=total(library for library, _, _ in known),
         chosen_ms=total(winner for _, winner, _ in known),
     )
@@ -131,11 +137,11 @@ def total(values: Iterable[float]) -> float:
     return min(sum(values), sys.float_info.max)
 
 
-def _mean(pairs: Sequence[_Times]) -> float | None:
-    """Return the geometric mean of the gains, None where there is none or it is no number."""
-    if not pairs:
+def _mean(gains: Iterable[float | None]) -> float | None:
+    """Return the geometric mean of the gains that are known, None where there is none or it is no number."""
+    logs = [math.log(gain) for gain in gains if gain is not None and 0.0 < gain < math.inf]
+    if not logs:
         return None
-    logs = [math.log(library) - math.log(winner) for library, winner, _ in pairs]
     with suppress(OverflowError):
         return math.exp(sum(logs) / len(logs))
     return None
