@@ -113,9 +113,8 @@ def output_size(op: str, operands: Sequence[Shaped]) -> tuple[int, ...] | None:
     a, b = (operands[index].size for index in pair)
     if not a or not b:
         return None
-    rows = (
-        a[-2:-1] if len(b) < len(a) else a[:-1]
-    )  # groups that divide the columns of B have A in a batch
+    # Where groups divide the columns of B, A has one more dimension.
+    rows = a[-2:-1] if len(b) < len(a) else a[:-1]
     return (*rows, _INT4_COLUMNS * b[0] if op == "weight_int4pack_mm" else b[-1])
 
 

@@ -63,13 +63,18 @@ def says(nvcc: Path, version: str) -> Path:
     return nvcc
 
 
-def test_an_nvcc_that_cannot_be_used_is_passed_over_unless_it_was_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_packages(name: str) -> tuple[Path, ...]:
+@pytest.fixture
+def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No package brings a toolkit."""
+
+    def none(name: str) -> tuple[Path, ...]:
         return ()
 
-    monkeypatch.setattr(cuda_toolkit, "package_folders", no_packages)
+    monkeypatch.setattr(cuda_toolkit, "package_folders", none)
+
+
+@pytest.mark.usefixtures("no_packages")
+def test_an_nvcc_that_cannot_be_used_is_passed_over_unless_it_was_named(tmp_path: Path) -> None:
     old = says(toolkit_at(tmp_path / "old", major=11), "11.8.89")
     good = says(toolkit_at(tmp_path / "good"), "13.0.88")
     environ = {"CUDA_HOME": str(tmp_path / "old"), "PATH": str(good.parent)}
@@ -269,13 +274,8 @@ def test_a_package_that_is_not_installed_has_no_folders() -> None:
     assert folder == Path(pytest.__file__).parent
 
 
-def test_where_none_can_be_used_the_reason_is_that_of_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_packages(name: str) -> tuple[Path, ...]:
-        return ()
-
-    monkeypatch.setattr(cuda_toolkit, "package_folders", no_packages)
+@pytest.mark.usefixtures("no_packages")
+def test_where_none_can_be_used_the_reason_is_that_of_the_first(tmp_path: Path) -> None:
     home = says(toolkit_at(tmp_path / "home", major=11), "11.8.89")
     on_path = says(toolkit_at(tmp_path / "path", major=11), "11.2.67")
     environ = {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
