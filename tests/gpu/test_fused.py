@@ -1,4 +1,4 @@
-"""Epilogues fused and apart, and operands in every layout, on a GPU. Compiled, not yet run on a GPU.
+"""Epilogues fused and apart, and operands in every layout, on a GPU. The epilogues have run on an H200 (FINDINGS.md), the layouts on no GPU yet.
 
 Whole compiles with one way of fusing, or one way of reading an operand, forced to win, each in a process
 of its own.

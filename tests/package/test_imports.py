@@ -182,7 +182,7 @@ BY_NAME = {
     "cryptography": {"cache/trust/keys.py"},
     "fsspec": {"inductor_plugin/config/value.py", "cache/remote/files.py"},
     "nvMatmulHeuristics": {"inductor_plugin/cost/nvidia.py"},
-    "pynvml": {"inductor_plugin/worker/nvml.py", "inductor_plugin/worker/devices/cuda.py"},
+    "pynvml": {"inductor_plugin/worker/nvml.py"},
     "triton": {
         "inductor_plugin/aot/fake_device.py",
         "inductor_plugin/inductor/facts/toolchain.py",

@@ -24,6 +24,7 @@ from torch.nn import functional
 from benchmarks.harness.forced import WAYS, forced_fusion
 from tests.gpu.cases.product import Function, Spec, by_columns, by_rows
 from tests.gpu.forced.process import Graph, every_way, main
+from tests.support.native.spelled_out import operators_for_sites
 
 OPERATOR = "cutlass_mm_epilogue.out("
 
@@ -98,7 +99,8 @@ def report(pair: str, cache_dir: Path) -> dict[str, Any]:
 
 
 def calls(code: str) -> dict[str, int]:
-    """Return how often generated code calls CUTLASS with an epilogue, Triton, and a library product."""
+    """Return how often generated code calls CUTLASS with an epilogue, Triton, and other products."""
+    code = operators_for_sites(code)
     return {
         "cutlass": code.count(OPERATOR),
         "triton": len(re.findall(r"^ *triton_\w+\.run\(", code, re.M)),

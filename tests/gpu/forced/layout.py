@@ -33,6 +33,7 @@ from tests.gpu.forced.process import compiled, listed, main
 from tests.gpu.harness.ways import drawn
 from tests.support.candidates import row_major_ops
 from tests.support.graphs import layouts
+from tests.support.native.spelled_out import operators_for_sites
 from tests.support.warned import forget
 
 Size = tuple[int, int, int]
@@ -156,6 +157,7 @@ class _Warnings(logging.Handler):
 
 def calls(code: str) -> dict[str, int]:
     """Return how often generated code calls each kind of product."""
+    code = operators_for_sites(code)
     return {
         "copied": len(re.findall(r"torch\.ops\.inductor_plugin\.copied_\d\.out\(", code)),
         "picky": code.count("torch.ops.picky."),

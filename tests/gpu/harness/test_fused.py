@@ -289,10 +289,10 @@ def forced_here(pair: str, cache_dir: Path) -> None:
         Lab(slow_fusions, cache_dir).open() as lab,
         forced_fusion(way) as taken,
     ):
-        code = code_of(fused_forced.GRAPHS[name], lab)
+        code_of(fused_forced.GRAPHS[name], lab)
     assert taken
     assert all(kernel.startswith(WAYS[way]) for kernel in taken), taken
-    called = fused_forced.calls(code)
+    called = fused_forced.calls(lab.written[-1])
     if way == "apart":
         assert called == {"cutlass": 0, "triton": 1, "others": 1}
     else:

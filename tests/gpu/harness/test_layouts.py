@@ -84,9 +84,9 @@ def lowered_ways(layout: str, cache_dir: Path) -> dict[str, dict[str, Any]]:
             gpu.installed(),
             Lab(lambda _: 0.1, cache_dir / way).open() as lab,
         ):
-            code = lab.lower(listed, *arguments, gemm_backends=backends, max_candidates=case.most)
+            lab.lower(listed, *arguments, gemm_backends=backends, max_candidates=case.most)
         warned = ["warned"] if case.conflict and way != "library" else []
-        calls = layout_forced.calls(code)
+        calls = layout_forced.calls(lab.written[-1])
         result[way] = {"error": 0.0, "taken": taken[-1], "calls": calls, "warnings": warned}
     return result
 
