@@ -33,7 +33,7 @@ import torch.distributed as dist
 from torch import nn
 
 import inductor_plugin
-from inductor_plugin.tuning.runtime import DeviceContext
+from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from tests.support.candidates.fast_templates import rivals_offered
 
 START_S = 900.0
@@ -277,6 +277,7 @@ def main(arguments: Sequence[str]) -> None:
     if order.verify:
         said["report"] = asdict(inductor_plugin.verify_ranks(timeout_s=120.0))
     said["stats"] = asdict(inductor_plugin.stats())
+    RUNTIME.close()  # as `atexit` does, which `os._exit` leaves out: what is to be warned of is said then
     said["warnings"] = warnings.texts
     print(json.dumps(said), flush=True)
     if order.host and 0 not in (order.kill, order.stop):
