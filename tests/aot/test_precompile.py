@@ -31,7 +31,7 @@ from inductor_plugin.errors import (
 )
 from inductor_plugin.inductor import native
 from inductor_plugin.kernels.nvcc import NoToolkit, find
-from inductor_plugin.ops.native import source as sites
+from inductor_plugin.ops.native import source
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.cache.records import kernel_key
@@ -264,18 +264,18 @@ def test_the_library_of_call_sites_comes_with_cutlass_kernels(
     monkeypatch.setattr(precompile, "instructions", lambda _: {})
     if compiler:
         monkeypatch.setattr(
-            native, "_build", lambda store, _: store.put_kernel(sites.key(), {"kernel.so": b"so"})
+            native, "_build", lambda store, _: store.put_kernel(source.key(), {"kernel.so": b"so"})
         )
     monkeypatch.setattr(
         native, "why_not_compiled", lambda: None if compiler else "there is no compiler"
     )
     finished = run(request_, quiet)
-    assert (sites.key().digest in finished.pack.kernels) is compiler
+    assert (source.key().digest in finished.pack.kernels) is compiler
     assert finished.count("sites") == compiler
     assert any("there is no compiler" in warning for warning in finished.warnings) is not compiler
     other = open_store(tmp_path / "other")
     import_archive(other, request_.out, trusted=True)
-    assert (other.kernel(sites.key().digest) is not None) is compiler
+    assert (other.kernel(source.key().digest) is not None) is compiler
 
 
 def test_nothing_is_compiled_into_a_cache_that_cannot_keep_it(
@@ -338,7 +338,7 @@ def test_odd_sizes_are_compiled_and_refusals_are_remembered(request_: Request) -
 
 
 def test_the_general_set_is_compiled(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-    from inductor_plugin.aot import lower as lowering_model
+    from inductor_plugin.aot import lower as lower_module
     from inductor_plugin.aot import standard
 
     seen: list[tuple[Any, Config]] = []
@@ -348,7 +348,7 @@ def test_the_general_set_is_compiled(request_: Request, monkeypatch: pytest.Monk
         return []
 
     monkeypatch.setattr(precompile, "lower_model", lower)
-    assert lowering_model.lower_model is not lower
+    assert lower_module.lower_model is not lower
     with pytest.raises(PackError):
         run(replace(request_, models=(), standard="sm_90a"), quiet)
     ((make, config),) = seen

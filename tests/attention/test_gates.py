@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from inductor_plugin.attention import flash_wheel
 from inductor_plugin.attention.gates import DispatchContext
 from inductor_plugin.attention.library import KERNELS
 from inductor_plugin.config import Config
@@ -210,6 +211,15 @@ def test_a_kernel_that_is_offered_has_a_backend_of_the_option() -> None:
     backends = {kernel.backend for kernel in KERNELS.values() if kernel.replaces}
     assert backends <= {*option.metadata["choices"]}
     assert {kernel.backend for kernel in KERNELS.values() if not kernel.replaces} == {""}
+
+
+def test_a_kernel_of_a_package_needs_the_module_that_its_call_imports() -> None:
+    kernels = [kernel for kernel in KERNELS.values() if kernel.defined_by == flash_wheel.__name__]
+    assert {kernel.name for kernel in kernels} == flash_wheel.PACKAGES.keys()
+    for name, module in flash_wheel.PACKAGES.items():
+        assert refused(name, context=replace(H100, packages=frozenset({module}))) == ""
+        others = replace(H100, packages=frozenset(flash_wheel.PACKAGES.values()) - {module})
+        assert "cannot be imported" in refused(name, context=others)
 
 
 def test_a_bias_and_a_cap_are_for_some_kernels() -> None:

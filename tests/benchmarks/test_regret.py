@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from benchmarks.choices import regret as command
+from benchmarks.choices import regret as regret_module
 from benchmarks.choices.arm import LAYERS, distinct
 from benchmarks.choices.figures import (
     Tuning,
@@ -228,7 +228,7 @@ class Processes:
         assert (folder.is_dir(), turns, layers) == (True, 40, 0)
         self.asked.append((arm, load_name))
         if arm in self.broken:
-            raise command.ArmError("it ended with 1: TypeError")
+            raise regret_module.ArmError("it ended with 1: TypeError")
         if arm == "reference":
             return {
                 "compile_s": 1.0,
@@ -246,9 +246,9 @@ class Processes:
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     these = Processes()
-    monkeypatch.setattr(command, "run", these.run)
-    monkeypatch.setattr(command, "machine", mock.Mock(return_value=dict(FACTS)))
-    monkeypatch.setattr(command.time, "sleep", mock.Mock())
+    monkeypatch.setattr(regret_module, "run", these.run)
+    monkeypatch.setattr(regret_module, "machine", mock.Mock(return_value=dict(FACTS)))
+    monkeypatch.setattr(regret_module.time, "sleep", mock.Mock())
     return these
 
 
@@ -257,7 +257,7 @@ def go(tmp_path: Path) -> Callable[..., tuple[int, Any]]:
     out = tmp_path / "regret.json"
 
     def call(*arguments: str) -> tuple[int, Any]:
-        status = command.main(
+        status = regret_module.main(
             ["--rounds", "1", "--loads", "quiet", "2 busy", "--out", str(out), *arguments]
         )
         return status, json.loads(out.read_text()) if out.exists() else None
@@ -324,13 +324,13 @@ def test_a_reference_samples_every_candidate_in_turns_and_stock_names_them_alike
     tmp_path: Path,
 ) -> None:
     """A race that ends in an error has no samples, and would leave the benchmark without figures."""
-    answer = command.run("reference", "quiet", tmp_path, turns=4, layers=1)
+    answer = regret_module.run("reference", "quiet", tmp_path, turns=4, layers=1)
     (problem,) = answer["problems"].values()
     samples = problem["samples_ms"]
     assert len(samples) >= 2
     assert problem["choice"] in samples
     (turns,) = {len(each) for each in samples.values()}
     assert 1 <= turns <= 4
-    stock = command.run("stock", "quiet", tmp_path, turns=0, layers=1)
+    stock = regret_module.run("stock", "quiet", tmp_path, turns=0, layers=1)
     assert stock["problems"].keys() == answer["problems"].keys()
     assert all(entry["choice"] in samples for entry in stock["problems"].values())

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +162,20 @@ def test_no_file_of_a_cache_does_harm_at_length(template: Path, kind: str, attac
 
 @QUICK
 @given(VALUES)
-def test_fields_are_a_record_or_a_value_error(value: Any) -> None:
-    with suppress(ValueError):
-        from_fields({"format": 1, "candidates": value})
-    with suppress(ValueError):
-        from_fields({**to_fields(SOUND), "candidates": {"a": value}, "decision": value})
+def test_fields_that_are_no_record_are_a_value_error(value: Any) -> None:
+    """No value that is drawn is a candidate: one has more than a dozen fields."""
+    for fields in (
+        {"format": 1, "candidates": value},
+        {**to_fields(SOUND), "candidates": {"a": value}, "decision": value},
+    ):
+        with pytest.raises(ValueError, match="it is not a record: "):
+            from_fields(fields)
+
+
+@QUICK
+@given(VALUES)
+def test_a_field_of_a_newer_version_is_written_as_it_was_read(value: Any) -> None:
+    fields = to_fields(SOUND)
+    newer = from_fields({**fields, "newer": value})
+    assert newer == replace(from_fields(fields), extra={"newer": value})
+    assert to_fields(newer) == {**fields, "newer": value}

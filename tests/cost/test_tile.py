@@ -1,3 +1,5 @@
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -5,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inductor_plugin.cost.tile import (
+    BYTES,
     GemmShape,
     Grid,
     TileConfig,
@@ -14,7 +17,8 @@ from inductor_plugin.cost.tile import (
     swizzle_of,
     why_not,
 )
-from inductor_plugin.problem.target import target
+from inductor_plugin.problem.target import names, target
+from inductor_plugin.templates.cutlass.order import _DTYPES
 
 H100, A100, B200 = target("H100"), target("A100"), target("B200")
 SHAPE = GemmShape(4096, 4096, 4096)
@@ -27,6 +31,13 @@ def test_operations_and_bytes_are_those_of_the_product():
     assert shape.bytes == 7 * (2 * 5 * 2 + 5 * 3 * 1 + 2 * 3 * 4)
     assert shape.compute == "bfloat16"
     assert GemmShape(1, 1, 1, a="float32", b="float32").compute == "tf32"
+
+
+def test_the_models_know_the_types_that_gpus_and_cutlass_kernels_multiply():
+    """A product of another type has no predicted time, so that its kernels are in no order."""
+    multiplied = {dtype for name in names() for dtype, _ in target(name).rates}
+    assert multiplied >= {"tf32", "bfloat16", "int8"}
+    assert multiplied | {*_DTYPES.values()} <= BYTES.keys()
 
 
 def test_schedules_tell_who_loads_and_who_computes():

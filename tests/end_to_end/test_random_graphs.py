@@ -31,8 +31,8 @@ from torch._dynamo.utils import counters
 import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.kernels.call import CppKernel, OpKernel
-from inductor_plugin.worker.child import bench as bench_child
-from inductor_plugin.worker.child import compile as compile_child
+from inductor_plugin.worker.child import bench as child_bench
+from inductor_plugin.worker.child import compile as child_compile
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     Compiled,
@@ -91,7 +91,7 @@ class Bench(Lab):
         """Compile Inductor's C++ templates in this process, with the compile worker's own code."""
         assert isinstance(job, CppCompileJob)
         self.units.append(job)
-        done(compile_child.run(job, lambda event: None))
+        done(child_compile.run(job, lambda event: None))
 
     def screen(self, job: ScreenJob) -> Outcome:
         outcome = self._ran(job)
@@ -112,7 +112,7 @@ class Bench(Lab):
                 candidate.candidate_id, "hung" if fault == "hangs" else "crashed", "told"
             )
         try:
-            return bench_child.screen(replace(job, sampling=_ONCE), lambda event: None)
+            return child_bench.screen(replace(job, sampling=_ONCE), lambda event: None)
         except Exception as error:  # noqa: BLE001  the border to a candidate, as `serve` of the worker has
             return Outcome(candidate.candidate_id, "raised", str(error))
 
@@ -218,7 +218,7 @@ def test_what_runs_is_right(seeds: range, shared: Path) -> None:
         try:
             examine(graphs, shared, gemm_backends="ATEN,CPP")
         finally:
-            bench_child.release()
+            child_bench.release()
     assert bench.tasks or seeds.start
     if seeds.start == 0:
         assert bench.ended["raised"] > 3

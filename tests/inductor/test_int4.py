@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch._inductor import lowering as inductor_lowering
 
-from inductor_plugin.inductor import int4 as int4_lowering
+from inductor_plugin.inductor import int4 as inductor_int4
 from inductor_plugin.kernels.call import ExternKernel
-from inductor_plugin.ops import int4 as int4_op
+from inductor_plugin.ops import int4 as ops_int4
 from inductor_plugin.worker.child.inductor import extern_function
 from tests.support.lowering import Lab, library_first
 from tests.support.triton.lowering import offered
@@ -36,9 +36,9 @@ def test_where_the_library_is_faster_its_operator_is_called(cache_dir: Path) -> 
     assert library is not None
     kernel = library.kernel
     assert isinstance(kernel, ExternKernel)
-    assert extern_function(kernel.name) is int4_op.weight_int4pack_mm
+    assert extern_function(kernel.name) is ops_int4.weight_int4pack_mm
     assert kernel.kwargs == (("group", 64),)
-    assert lab.record()["problem"]["op"] == int4_op.NAME
+    assert lab.record()["problem"]["op"] == ops_int4.NAME
 
 
 @NEEDS_CUDA
@@ -47,7 +47,7 @@ def test_where_the_library_is_faster_its_operator_is_called(cache_dir: Path) -> 
 def test_outside_the_plugins_scope_aten_is_called_as_ever(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int4_lowering, "active_config", lambda: None)
+    monkeypatch.setattr(inductor_int4, "active_config", lambda: None)
     a, b, scales = arguments(4, 512, 1024, 4, 64)
     with offered(TEMPLATE), Lab(library_first, cache_dir).open() as lab:
         code = lab.lower(
@@ -71,27 +71,27 @@ def test_on_a_cpu_aten_is_called_as_ever(cache_dir: Path) -> None:
 def lowerings() -> Iterator[dict[Any, Any]]:
     """Return Inductor's table of lowerings, and put its entry for the operator back."""
     table: dict[Any, Any] = inductor_lowering.lowerings
-    before = table.pop(int4_lowering._OP, None)
+    before = table.pop(inductor_int4._OP, None)
     yield table
-    table.pop(int4_lowering._OP, None)
+    table.pop(inductor_int4._OP, None)
     if before is not None:
-        table[int4_lowering._OP] = before
+        table[inductor_int4._OP] = before
 
 
 @pytest.mark.compat
 def test_uninstalled_it_leaves_the_operator_to_inductor(lowerings: dict[Any, Any]) -> None:
     for _ in range(2):
-        int4_lowering.install()
-        assert int4_lowering.installed()
-    int4_lowering.uninstall()
-    assert not int4_lowering.installed()
-    assert int4_lowering._OP not in lowerings
+        inductor_int4.install()
+        assert inductor_int4.installed()
+    inductor_int4.uninstall()
+    assert not inductor_int4.installed()
+    assert inductor_int4._OP not in lowerings
 
 
 def test_a_lowering_of_others_is_not_taken_away(lowerings: dict[Any, Any]) -> None:
     """Inductor's own is there where the operator was lowered before the plugin was on."""
     other = object()
-    lowerings[int4_lowering._OP] = other
-    assert not int4_lowering.installed()
-    int4_lowering.uninstall()
-    assert lowerings[int4_lowering._OP] is other
+    lowerings[inductor_int4._OP] = other
+    assert not inductor_int4.installed()
+    inductor_int4.uninstall()
+    assert lowerings[inductor_int4._OP] is other

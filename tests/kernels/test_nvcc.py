@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.kernels import nvcc as cuda_toolkit
+from inductor_plugin.kernels import nvcc as nvcc_module
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit, ToolkitPlace
 from tests.support.cutlass.toolkit import toolkit_at
 
@@ -14,7 +14,7 @@ HEADERS = ("4.2.0", ("/cutlass/include", "/cutlass/util"))
 def test_places_come_in_the_documented_order(tmp_path: Path) -> None:
     on_path = toolkit_at(tmp_path / "path")
     environ = {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
-    places = cuda_toolkit.places(str(tmp_path / "named"), environ, [tmp_path / "site"])
+    places = nvcc_module.places(str(tmp_path / "named"), environ, [tmp_path / "site"])
     assert [(place.origin, place.nvcc) for place in places] == [
         ("option", tmp_path / "named" / "bin" / "nvcc"),
         ("CUDA_HOME", tmp_path / "home" / "bin" / "nvcc"),
@@ -24,14 +24,14 @@ def test_places_come_in_the_documented_order(tmp_path: Path) -> None:
 
 
 def test_an_option_may_name_the_program_itself(tmp_path: Path) -> None:
-    (place,) = cuda_toolkit.places(str(tmp_path / "bin" / "nvcc"), {"PATH": ""}, ())
+    (place,) = nvcc_module.places(str(tmp_path / "bin" / "nvcc"), {"PATH": ""}, ())
     assert place == ToolkitPlace("option", tmp_path / "bin" / "nvcc")
 
 
 def test_places_with_an_nvcc_are_tried(tmp_path: Path) -> None:
     nvcc = toolkit_at(tmp_path / "there")
     missing = ToolkitPlace("CUDA_HOME", tmp_path / "gone" / "bin" / "nvcc")
-    assert cuda_toolkit.present([missing, ToolkitPlace("PATH", nvcc)]) == (
+    assert nvcc_module.present([missing, ToolkitPlace("PATH", nvcc)]) == (
         ToolkitPlace("PATH", nvcc),
     )
 
@@ -39,21 +39,19 @@ def test_places_with_an_nvcc_are_tried(tmp_path: Path) -> None:
 def test_a_wrong_option_is_not_passed_over(tmp_path: Path) -> None:
     nvcc = toolkit_at(tmp_path / "there")
     wrong = ToolkitPlace("option", tmp_path / "gone" / "bin" / "nvcc")
-    present = cuda_toolkit.present([wrong, ToolkitPlace("PATH", nvcc)], "gone")
+    present = nvcc_module.present([wrong, ToolkitPlace("PATH", nvcc)], "gone")
     assert isinstance(present, NoToolkit)
     assert "option nvcc is 'gone'" in present.reason
     assert not present.missing
-    named = cuda_toolkit.present(
-        [ToolkitPlace("option", nvcc), ToolkitPlace("PATH", nvcc)], "there"
-    )
+    named = nvcc_module.present([ToolkitPlace("option", nvcc), ToolkitPlace("PATH", nvcc)], "there")
     assert named == (ToolkitPlace("option", nvcc),)
 
 
 def test_without_nvcc_the_reason_says_where_it_was_looked_for_and_what_to_install() -> None:
-    present = cuda_toolkit.present([ToolkitPlace("CUDA_HOME", Path("/gone/bin/nvcc"))])
+    present = nvcc_module.present([ToolkitPlace("CUDA_HOME", Path("/gone/bin/nvcc"))])
     assert isinstance(present, NoToolkit)
     assert "/gone/bin/nvcc (CUDA_HOME)" in present.reason
-    assert cuda_toolkit.INSTALL_NVCC in present.reason
+    assert nvcc_module.INSTALL_NVCC in present.reason
     assert present.missing
 
 
@@ -70,7 +68,7 @@ def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(name: str) -> tuple[Path, ...]:
         return ()
 
-    monkeypatch.setattr(cuda_toolkit, "package_folders", none)
+    monkeypatch.setattr(nvcc_module, "package_folders", none)
 
 
 @pytest.mark.usefixtures("no_packages")
@@ -78,15 +76,15 @@ def test_an_nvcc_that_cannot_be_used_is_passed_over_unless_it_was_named(tmp_path
     old = says(toolkit_at(tmp_path / "old", major=11), "11.8.89")
     good = says(toolkit_at(tmp_path / "good"), "13.0.88")
     environ = {"CUDA_HOME": str(tmp_path / "old"), "PATH": str(good.parent)}
-    toolkit = cuda_toolkit.find("", environ, headers=HEADERS)
+    toolkit = nvcc_module.find("", environ, headers=HEADERS)
     assert isinstance(toolkit, Toolkit)
     assert (toolkit.nvcc, toolkit.origin) == (str(good), "PATH")
-    named = cuda_toolkit.find(str(old), environ, headers=HEADERS)
-    alone = cuda_toolkit.find("", {**environ, "PATH": ""}, headers=HEADERS)
+    named = nvcc_module.find(str(old), environ, headers=HEADERS)
+    alone = nvcc_module.find("", {**environ, "PATH": ""}, headers=HEADERS)
     for refused in (named, alone):
         assert isinstance(refused, NoToolkit)
         assert "is CUDA 11.8.89, CUTLASS needs 12.3" in refused.what
-        assert refused.remedy == cuda_toolkit.INSTALL_NVCC
+        assert refused.remedy == nvcc_module.INSTALL_NVCC
         assert not refused.missing
 
 
@@ -99,19 +97,19 @@ def test_a_cutlass_of_another_major_version_is_refused(
     def the_package(name: str) -> tuple[Path, ...]:
         return (tmp_path,)
 
-    monkeypatch.setattr(cuda_toolkit, "package_folders", the_package)
+    monkeypatch.setattr(nvcc_module, "package_folders", the_package)
     for major, minor in ((3, 9), (5, 0)):
         header.write_text(
             f"#define CUTLASS_MAJOR {major}\n#define CUTLASS_MINOR {minor}\n#define CUTLASS_PATCH 1\n"
         )
-        headers = cuda_toolkit.cutlass_headers()
+        headers = nvcc_module.cutlass_headers()
         assert isinstance(headers, NoToolkit)
         assert f"nvidia-cutlass {major}.{minor}.1 is installed, kernels need 4.x" in headers.reason
-        assert cuda_toolkit.INSTALL_CUTLASS in headers.reason
+        assert nvcc_module.INSTALL_CUTLASS in headers.reason
     header.write_text(header.read_text().replace("MAJOR 5", "MAJOR 4"))
-    assert not isinstance(cuda_toolkit.cutlass_headers(), NoToolkit)
+    assert not isinstance(nvcc_module.cutlass_headers(), NoToolkit)
     header.unlink()
-    headers = cuda_toolkit.cutlass_headers()
+    headers = nvcc_module.cutlass_headers()
     assert isinstance(headers, NoToolkit)
     assert "holds no CUTLASS headers" in headers.what
 
@@ -119,7 +117,7 @@ def test_a_cutlass_of_another_major_version_is_refused(
 @pytest.mark.parametrize("lib", ["lib64", "lib"])
 def test_a_toolkit_brings_its_headers_and_runtime(tmp_path: Path, lib: str) -> None:
     nvcc = toolkit_at(tmp_path / "cuda", lib=lib)
-    toolkit = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, ())
+    toolkit = nvcc_module.assemble(ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, ())
     assert isinstance(toolkit, Toolkit)
     root = tmp_path / "cuda"
     assert toolkit.include_dirs == (
@@ -136,7 +134,7 @@ def test_wheels_may_hold_the_runtime_of_a_slim_toolkit(tmp_path: Path) -> None:
     nvcc.parent.mkdir(parents=True)
     nvcc.touch()
     toolkit_at(tmp_path / "site" / "nvidia" / "cu13", lib="lib")
-    toolkit = cuda_toolkit.assemble(
+    toolkit = nvcc_module.assemble(
         ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, [tmp_path / "site"]
     )
     assert isinstance(toolkit, Toolkit)
@@ -152,7 +150,7 @@ def test_what_a_toolkit_lacks_is_named(tmp_path: Path) -> None:
         (bare, "13.0.88", "nvidia-cuda-cccl"),
         (other, "13.0.88", "libcudart.so.13"),
     ):
-        toolkit = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), version, HEADERS, ())
+        toolkit = nvcc_module.assemble(ToolkitPlace("PATH", nvcc), version, HEADERS, ())
         assert isinstance(toolkit, NoToolkit)
         assert wanted in toolkit.reason
 
@@ -160,7 +158,7 @@ def test_what_a_toolkit_lacks_is_named(tmp_path: Path) -> None:
 def test_the_oldest_release_is_accepted(tmp_path: Path) -> None:
     nvcc = toolkit_at(tmp_path / "oldest", major=12)
     for version, accepted in (("12.3.107", True), ("12.2.140", False)):
-        toolkit = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), version, HEADERS, ())
+        toolkit = nvcc_module.assemble(ToolkitPlace("PATH", nvcc), version, HEADERS, ())
         assert isinstance(toolkit, Toolkit) is accepted
 
 
@@ -169,7 +167,7 @@ def test_a_script_that_calls_nvcc_leads_to_its_toolkit(tmp_path: Path) -> None:
     script = tmp_path / "bin" / "nvcc"
     script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec {tmp_path}/cuda/bin/nvcc "$@"\n')
-    toolkit = cuda_toolkit.assemble(ToolkitPlace("PATH", script), "13.0.88", HEADERS, ())
+    toolkit = nvcc_module.assemble(ToolkitPlace("PATH", script), "13.0.88", HEADERS, ())
     assert isinstance(toolkit, Toolkit)
     assert toolkit.nvcc == str(script)
     assert toolkit.cudart == str(tmp_path / "cuda" / "lib64" / "libcudart.so.13")
@@ -177,12 +175,12 @@ def test_a_script_that_calls_nvcc_leads_to_its_toolkit(tmp_path: Path) -> None:
 
 def test_a_version_is_read_from_what_nvcc_prints(tmp_path: Path) -> None:
     text = "Cuda compilation tools, release 13.0, V13.0.88\nBuild cuda_13.0.r13.0/compiler.0"
-    assert cuda_toolkit.parse_version(text) == "13.0.88"
-    assert cuda_toolkit.parse_version("nothing") is None
+    assert nvcc_module.parse_version(text) == "13.0.88"
+    assert nvcc_module.parse_version("nothing") is None
     broken = tmp_path / "nvcc"
     broken.write_text("#!/bin/sh\necho no licence\nexit 3\n")
     broken.chmod(0o755)
-    version = cuda_toolkit.nvcc_version(broken)
+    version = nvcc_module.nvcc_version(broken)
     assert isinstance(version, NoToolkit)
     assert "ended with 3" in version.reason
     assert "no licence" in version.reason
@@ -190,9 +188,9 @@ def test_a_version_is_read_from_what_nvcc_prints(tmp_path: Path) -> None:
 
 def test_the_command_links_the_runtime_by_its_full_name_and_no_driver(tmp_path: Path) -> None:
     nvcc = toolkit_at(tmp_path / "cuda")
-    toolkit = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, ())
+    toolkit = nvcc_module.assemble(ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, ())
     assert isinstance(toolkit, Toolkit)
-    words = cuda_toolkit.command(toolkit, "sm_90a")
+    words = nvcc_module.command(toolkit, "sm_90a")
     assert words[0] == str(nvcc)
     assert "-gencode=arch=compute_90a,code=sm_90a" in words
     assert f"-Xlinker={tmp_path}/cuda/lib64/libcudart.so.13" in words
@@ -210,7 +208,7 @@ def test_the_key_knows_versions_and_flags_but_no_paths(tmp_path: Path) -> None:
     def key(folder: str, version: str, cutlass: str, arch: str) -> str:
         root = tmp_path / folder
         nvcc = root / "bin" / "nvcc" if root.exists() else toolkit_at(root)
-        toolkit = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), version, (cutlass, ("/c",)), ())
+        toolkit = nvcc_module.assemble(ToolkitPlace("PATH", nvcc), version, (cutlass, ("/c",)), ())
         assert isinstance(toolkit, Toolkit)
         return toolkit.key_text(arch)
 
@@ -227,9 +225,9 @@ def test_the_key_knows_versions_and_flags_but_no_paths(tmp_path: Path) -> None:
 def test_headers_are_found_without_importing_their_package() -> None:
     import sys
 
-    headers = cuda_toolkit.cutlass_headers()
+    headers = nvcc_module.cutlass_headers()
     if isinstance(headers, NoToolkit):
-        assert cuda_toolkit.INSTALL_CUTLASS in headers.reason
+        assert nvcc_module.INSTALL_CUTLASS in headers.reason
         pytest.skip(headers.reason)
     version, folders = headers
     assert version.startswith("4.2")
@@ -243,14 +241,14 @@ def test_an_nvcc_of_another_cuda_than_torch_is_refused(
 ) -> None:
     nvcc = toolkit_at(tmp_path / "cuda")
     nvcc.write_text("#!/bin/sh\necho release 13.0, V13.0.88\n")
-    monkeypatch.setattr(cuda_toolkit, "cutlass_headers", lambda: HEADERS)
-    assert isinstance(cuda_toolkit.find(str(nvcc), {}), Toolkit)
-    assert isinstance(cuda_toolkit.find(str(nvcc), {}, major=13), Toolkit)
-    toolkit = cuda_toolkit.find(str(nvcc), {}, major=12)
+    monkeypatch.setattr(nvcc_module, "cutlass_headers", lambda: HEADERS)
+    assert isinstance(nvcc_module.find(str(nvcc), {}), Toolkit)
+    assert isinstance(nvcc_module.find(str(nvcc), {}, major=13), Toolkit)
+    toolkit = nvcc_module.find(str(nvcc), {}, major=12)
     assert isinstance(toolkit, NoToolkit)
     assert "is CUDA 13.0.88, but torch was built for CUDA 12" in toolkit.reason
     # The wheels of the extra bring CUDA 13: no help here.
-    assert cuda_toolkit.INSTALL_NVCC not in toolkit.reason
+    assert nvcc_module.INSTALL_NVCC not in toolkit.reason
     assert "toolkit of CUDA 12" in toolkit.remedy
 
 
@@ -258,19 +256,19 @@ def test_headers_of_the_standard_library_lie_beside_those_of_the_runtime_or_in_t
     tmp_path: Path,
 ) -> None:
     place = ToolkitPlace("PATH", toolkit_at(tmp_path, cccl=False))
-    without = cuda_toolkit.assemble(place, "13.0.88", HEADERS, ())
+    without = nvcc_module.assemble(place, "13.0.88", HEADERS, ())
     assert isinstance(without, NoToolkit)
     assert "no cuda/std headers" in without.what
     (tmp_path / "include" / "cuda" / "std").mkdir(parents=True)
-    toolkit = cuda_toolkit.assemble(place, "13.0.88", HEADERS, ())
+    toolkit = nvcc_module.assemble(place, "13.0.88", HEADERS, ())
     assert isinstance(toolkit, Toolkit)
     assert toolkit.include_dirs == (*HEADERS[1], str(tmp_path / "include"))
 
 
 def test_a_package_that_is_not_installed_has_no_folders() -> None:
-    assert cuda_toolkit.package_folders("no_such_package_at_all") == ()
-    assert cuda_toolkit.package_folders("this") == ()  # a module is no package
-    (folder,) = cuda_toolkit.package_folders("pytest")
+    assert nvcc_module.package_folders("no_such_package_at_all") == ()
+    assert nvcc_module.package_folders("this") == ()  # a module is no package
+    (folder,) = nvcc_module.package_folders("pytest")
     assert folder == Path(pytest.__file__).parent
 
 
@@ -279,6 +277,6 @@ def test_where_none_can_be_used_the_reason_is_that_of_the_first(tmp_path: Path) 
     home = says(toolkit_at(tmp_path / "home", major=11), "11.8.89")
     on_path = says(toolkit_at(tmp_path / "path", major=11), "11.2.67")
     environ = {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
-    refused = cuda_toolkit.find("", environ, headers=HEADERS)
+    refused = nvcc_module.find("", environ, headers=HEADERS)
     assert isinstance(refused, NoToolkit)
     assert refused.what == f"{home} is CUDA 11.8.89, CUTLASS needs 12.3"

@@ -69,6 +69,26 @@ def test_every_name_of_a_file_is_in_that_file(repository: Path):
     assert missing == []
 
 
+def test_each_row_of_where_to_add_has_one_place_to_begin_and_a_list_where_many_follow(
+    repository: Path,
+):
+    """A row was longer than a screen once, with nine places in it."""
+    text = (repository / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Where do I add ...\n")[2]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in re.findall(r"^\| (?!what \|).*", section, re.MULTILINE)
+    ]
+    assert len(rows) >= 31
+    for what, begin, then in rows:
+        assert len(re.findall(r"`[\w./]*[./][\w./]*`", begin)) == (what != "a module"), what
+        assert len(then) <= 320, what
+        assert len(re.findall(r"`[\w./]*[./][\w./]*`", then)) <= 3, what
+    listed = {what for what, _, then in rows if then.endswith("the list below.")}
+    headings = re.findall(r"^### (.*)\n\n1\. ", section, re.MULTILINE)
+    assert {heading[0].lower() + heading[1:] for heading in headings} == listed
+
+
 @pytest.mark.parametrize("root", ["inductor_plugin", "templates", "cache"])
 def test_folders_are_small_and_say_what_lives_in_them(root: str, repository: Path):
     for folder in (repository / root, *(repository / root).rglob("*/")):

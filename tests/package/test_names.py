@@ -23,6 +23,8 @@ def bindings(text: str) -> dict[str, int]:
                 names[name] = node.lineno
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 names[name.strip("_").lower()] = node.lineno
+            case ast.alias(asname=str(name)):
+                names[name] = node.lineno
             case _:
                 pass
     return names
@@ -31,11 +33,13 @@ def bindings(text: str) -> dict[str, int]:
 def may_bind(text: str, words: set[str]) -> bool:
     """Return False for a module that binds none of the words: to parse all of them takes 5 s.
 
-    A name that is bound is followed by what assigns it or ends it, by ``in``, or by what ends its line early.
+    A name that is bound is followed by what assigns it or ends it, by ``in``, or by what ends its line early; or it
+    follows ``as``.
     """
     names = "|".join(words)
     ends = r"[-+*/|&@%^<>]*=|[:,)\](\[#\\]|in\b"
-    return re.search(rf"(?<![^\W_])(?:{names})_*\s*(?:{ends})", text, re.IGNORECASE) is not None
+    bound = rf"(?<![^\W_])(?:{names})_*\s*(?:{ends})|\bas\s+(?:{names})\b"
+    return re.search(bound, text, re.IGNORECASE) is not None
 
 
 @pytest.mark.parametrize(
@@ -110,8 +114,64 @@ def test_what_returns_why_not_returns_none_where_nothing_is_against_it(
         "def _made(): ...",
         "class Made: ...",
         "class MADE_(int): ...",
+        "import a as made",
+        "from a import b as made",
     ],
 )
 def test_each_kind_of_binding_is_seen(text: str) -> None:
     assert may_bind(text, {"found", "made"})
     assert "made" in bindings(text)
+
+
+_IMPORTED_AS = re.compile(
+    r"^ *(?:from (?P<package>[\w.]+) )?import (?P<name>[\w.]+) as (?P<alias>\w+)", re.MULTILINE
+)
+"""ruff gives each import with an alias a line of its own."""
+
+
+def foreign_aliases(text: str, repository: Path) -> list[str]:
+    """Return the aliases of modules of this repository that have a word which is not in the module's path.
+
+    Such a word may be what the module was called before it was moved. A ``__main__`` has no name of its own.
+    """
+    foreign: list[str] = []
+    for match in _IMPORTED_AS.finditer(text):
+        path = ".".join(filter(None, (match["package"], match["name"])))
+        file = repository / path.replace(".", "/")
+        if match["name"].endswith("__main__") or not (
+            file.is_dir() or file.with_suffix(".py").is_file()
+        ):
+            continue
+        if set(match["alias"].split("_")) - {*re.split(r"[._]", path), "module"}:
+            foreign.append(match["alias"])
+    return foreign
+
+
+@pytest.mark.parametrize("root", ["tests", "benchmarks"])
+def test_a_module_is_imported_under_words_of_its_path(root: str, repository: Path) -> None:
+    files = sorted((repository / root).rglob("*.py"))
+    texts = {file: file.read_text(encoding="utf-8") for file in files}
+    assert any(_IMPORTED_AS.search(text) for text in texts.values())
+    assert [
+        f"{file.relative_to(repository)}: {alias}"
+        for file, text in texts.items()
+        for alias in foreign_aliases(text, repository)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "foreign"),
+    [
+        ("from inductor_plugin.kernels import nvcc as cuda_toolkit", ["cuda_toolkit"]),
+        ("    from inductor_plugin.ops import int4 as int4_op", ["int4_op"]),
+        ("import inductor_plugin.worker.timer as measure", ["measure"]),
+        ("from inductor_plugin.templates import cutlass as gemm", ["gemm"]),  # a package
+        ("from inductor_plugin.kernels import nvcc as nvcc_module", []),
+        ("from inductor_plugin.worker.child import compile as child_compile", []),
+        ("from inductor_plugin.kernels.nvcc import find as search", []),  # a function
+        ("import numpy as np", []),
+        ("import benchmarks.fleet.__main__ as program", []),
+    ],
+)
+def test_a_word_of_another_path_is_seen(text: str, foreign: list[str], repository: Path) -> None:
+    assert foreign_aliases(text, repository) == foreign

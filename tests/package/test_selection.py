@@ -253,23 +253,54 @@ def _marks(text: str) -> tuple[dict[str, str], str]:
     """Return the decorators of each function of a file, and the marks of the file, as text."""
     tree = ast.parse(text)
     whole = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    own = {node.name: " ".join(map(ast.unparse, node.decorator_list)) for node in functions}
+    own = {node.name: _decorators(node) for node in _functions(tree)}
     return own, " ".join(line for line in whole if line.startswith("pytestmark"))
 
 
+def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def _decorators(function: ast.FunctionDef) -> str:
+    return " ".join(map(ast.unparse, function.decorator_list))
+
+
+def _fixtures(text: str) -> dict[str, str]:
+    """Return the decorators of the fixtures that each function of a file takes and the file defines, as text."""
+    functions = _functions(ast.parse(text))
+    fixtures: dict[str, str] = {}
+    for function in functions:
+        if "fixture(" in (decorators := _decorators(function)):
+            renamed = re.search(r"\bname='(\w+)'", decorators)
+            fixtures[renamed[1] if renamed else function.name] = decorators
+    return {
+        function.name: " ".join(fixtures.get(each.arg, "") for each in function.args.args)
+        for function in functions
+    }
+
+
+def _long_and_unmarked(names: Mapping[str, float], text: str) -> list[str]:
+    """Return what took longer than 20 s and is not marked slow.
+
+    A case may have a mark of its own, among the parameters of its function or of a fixture.
+    """
+    (own, of_file), fixtures = _marks(text), _fixtures(text)
+    return [
+        name
+        for name in sorted(names)
+        if names[name] > selection.LONGEST_S
+        and (function := name.partition("[")[0])
+        and not SLOW.search(f"{own[function]} {of_file} {fixtures[function]}")
+    ]
+
+
 def test_what_took_longer_than_20_s_is_marked_slow(repository: Path) -> None:
-    """A case may have a mark of its own."""
-    unmarked: list[str] = []
-    for file, names in selection.read(options.DURATIONS).by_file.items():
-        long = {name for name, seconds in names.items() if seconds > selection.LONGEST_S}
-        own, of_file = _marks((repository / file).read_text("utf-8")) if long else ({}, "")
-        unmarked += [
-            f"{file}::{name}"
-            for name in sorted(long)
-            if "[" not in name and not SLOW.search(f"{own[name]} {of_file}")
-        ]
-    assert unmarked == []
+    unmarked = {
+        file: _long_and_unmarked(names, (repository / file).read_text("utf-8"))
+        for file, names in selection.read(options.DURATIONS).by_file.items()
+        if max(names.values()) > selection.LONGEST_S
+    }
+    assert {file: names for file, names in unmarked.items() if names} == {}
 
 
 def _short_and_slow(names: Mapping[str, float], text: str) -> list[str]:
@@ -319,6 +350,30 @@ def test_a_mark_counts_for_what_it_is_written_at(
     text: str, names: dict[str, float], short: list[str]
 ) -> None:
     assert _short_and_slow(names, text) == short
+
+
+SLOW_CASE = "@pytest.mark.parametrize('a', [1, pytest.param(2, marks=pytest.mark.slow)])\ndef test_x(a): ..."
+SLOW_FIXTURE = (
+    "@pytest.fixture(name='a', params=[1, pytest.param(2, marks=[pytest.mark.slow])])\n"
+    "def an_a(): ...\ndef test_x(a): ...\ndef test_y(b): ..."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "unmarked"),
+    [
+        (SLOW_FUNCTION, {"test_x": 20.1, "test_x[0]": 99.0, "test_y": 20.0}, []),
+        (SLOW_FUNCTION, {"test_y": 20.1, "test_y[0]": 20.2}, ["test_y", "test_y[0]"]),
+        (SLOW_FILE, {"test_x": 20.1, "test_y[0]": 20.1}, []),
+        (SLOW_CASE, {"test_x": 1.0, "test_x[2]": 20.1}, []),
+        (SLOW_FIXTURE, {"test_x[2]": 20.1}, []),
+        (SLOW_FIXTURE, {"test_y[2]": 20.1, "test_x": 20.1}, ["test_y[2]"]),
+    ],
+)
+def test_what_is_long_has_a_mark_of_its_own_or_of_its_case(
+    text: str, names: dict[str, float], unmarked: list[str]
+) -> None:
+    assert _long_and_unmarked(names, text) == unmarked
 
 
 def test_pytest_enters_every_folder_of_tests(pytestconfig: pytest.Config, repository: Path) -> None:

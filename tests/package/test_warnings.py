@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin import errors as notice
+from inductor_plugin import errors
 from tests.support.warned import forget
 
 WARNERS = {
@@ -36,7 +36,7 @@ def begins_with_name(message: ast.expr) -> bool:
         message = message.values[0]
         if isinstance(message, ast.FormattedValue):
             return isinstance(message.value, ast.Name) and message.value.id == "NAME"
-    return isinstance(message, ast.Constant) and str(message.value).startswith(notice.NAME)
+    return isinstance(message, ast.Constant) and str(message.value).startswith(errors.NAME)
 
 
 def test_every_warning_begins_with_the_plugins_name(repository: Path) -> None:
@@ -70,13 +70,13 @@ def test_a_warning_is_given_once_until_it_may_be_given_again(
 ) -> None:
     logger = logging.getLogger("inductor_plugin.test")
     for text in ("the cache is full", "the cache is full", "the disk is full"):
-        notice.warn_once(logger, text)
+        errors.warn_once(logger, text)
     assert [record.getMessage() for record in caplog.records] == [
         "inductor-plugin: the cache is full",
         "inductor-plugin: the disk is full",
     ]
-    notice.warn_once(logger, "12 problems were missing", topic="missing")
-    notice.warn_once(logger, "13 problems were missing", topic="missing")
+    errors.warn_once(logger, "12 problems were missing", topic="missing")
+    errors.warn_once(logger, "13 problems were missing", topic="missing")
     forget()
-    notice.warn_once(logger, "the cache is full")
+    errors.warn_once(logger, "the cache is full")
     assert len(caplog.records) == 4

@@ -44,7 +44,6 @@ from tests.support.fakes.nodes import FakeBenchCluster, bench_on
 from tests.support.fakes.waiting import wait_idle
 from tests.support.worker.benched import LIBRARY, SETTINGS, A, B, C, candidate
 
-SLOW = pytest.mark.slow
 QUICK = Sampling(warmup=1, samples=3, min_sample_ms=0.05, max_total_s=5.0, cold_cache=False)
 TOLERANCE = 1e-4
 CHECK = NumberCheck(Tolerance(TOLERANCE, TOLERANCE))
@@ -55,7 +54,9 @@ def job(competitor: BenchCandidate, library: BenchCandidate | None = LIBRARY) ->
 
 
 @pytest.fixture(
-    name="worker", scope="module", params=["local", "farm", pytest.param("ray", marks=SLOW)]
+    name="worker",
+    scope="module",
+    params=["local", "farm", pytest.param("ray", marks=pytest.mark.slow)],
 )
 def a_worker(request: pytest.FixtureRequest) -> Generator[Bench, None, None]:
     """The local worker, and that of a farm: on a node in this process, and on one of Ray. What one passes, all pass."""
@@ -168,6 +169,7 @@ def test_finals_go_on_without_the_one_that_breaks(worker: Bench):
 def test_finals_stop_when_their_time_is_over(worker: Bench):
     short = replace(QUICK, max_total_s=0.0)
     outcomes = worker.final(FinalJob("one problem", (LIBRARY, candidate("good")), 99999, short))
+    assert [outcome.candidate_id for outcome in outcomes] == ["library-mm", "good"]
     assert all(0 < len(outcome.samples_ms) < 99999 for outcome in outcomes)
 
 

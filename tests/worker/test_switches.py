@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from inductor_plugin.attention.library import KERNELS
 from inductor_plugin.cache import digest_of
 from inductor_plugin.config import Config
 from inductor_plugin.tuning.environment import numerics, worker_settings
@@ -46,6 +47,14 @@ def test_each_is_in_the_key_of_a_gpu_and_in_its_worker(switch: Switch) -> None:
     assert numerics("cpu") == cpu
     assert worker_settings(Config(), "bench", "cuda:0").switches == ((switch.name, other(switch)),)
     assert worker_settings(Config(), "bench", "cpu").switches == ()
+
+
+def test_a_backend_of_attention_that_torch_may_choose_has_a_switch() -> None:
+    """Without one, what was measured while the user had switched it off would be the record of all."""
+    kernels = (kernel for kernel in KERNELS.values() if kernel.operator.startswith("aten."))
+    backends = {kernel.backend for kernel in kernels} - {""}
+    assert backends >= {"FLASH", "CUDNN"}
+    assert {f"sdpa_{backend.lower()}" for backend in backends} <= {each.name for each in SWITCHES}
 
 
 def test_a_worker_has_all_of_them() -> None:

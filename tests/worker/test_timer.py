@@ -11,7 +11,7 @@ import pytest
 
 from inductor_plugin.errors import KernelError
 from inductor_plugin.worker import cpu_timer
-from inductor_plugin.worker import timer as measure
+from inductor_plugin.worker import timer as timer_module
 from inductor_plugin.worker.failure import one_line, status_of
 from tests.support.worker.sampling import sampling
 
@@ -55,20 +55,20 @@ class FakeTimer:
     [
         (0.1, 1.0, False, 10),
         (5.0, 1.0, False, 1),
-        (0.0, 1.0, False, measure.MAX_REPEATS),
+        (0.0, 1.0, False, timer_module.MAX_REPEATS),
         (0.1, 0.0, False, 1),
-        (0.1, 1.0, True, measure.COLD_REPEATS),
+        (0.1, 1.0, True, timer_module.COLD_REPEATS),
         (5.0, 1.0, True, 1),
     ],
 )
 def test_a_sample_lasts_long_enough(call_ms: float, min_sample_ms: float, cold: bool, repeats: int):
     how = sampling(min_sample_ms=min_sample_ms, cold_cache=cold)
-    assert measure.repeats_for(FakeTimer(call_ms), lambda: None, how) == repeats
+    assert timer_module.repeats_for(FakeTimer(call_ms), lambda: None, how) == repeats
 
 
 def test_warm_up_comes_first_and_each_sample_is_kept():
     timer, calls = FakeTimer(0.5), list[int]()
-    samples = measure.take_samples(timer, lambda: calls.append(len(timer.samples)), sampling())
+    samples = timer_module.take_samples(timer, lambda: calls.append(len(timer.samples)), sampling())
     assert samples.used_ms == (0.5,) * 4
     assert not samples.disturbed
     assert calls[:2] == [0, 0]
@@ -76,7 +76,7 @@ def test_warm_up_comes_first_and_each_sample_is_kept():
 
 
 def test_time_that_is_over_leaves_one_sample():
-    samples = measure.take_samples(FakeTimer(0.5), lambda: None, sampling(max_total_s=0.0))
+    samples = timer_module.take_samples(FakeTimer(0.5), lambda: None, sampling(max_total_s=0.0))
     assert samples.used_ms == (0.5,)
 
 
@@ -84,7 +84,7 @@ def test_disturbed_samples_are_taken_again():
     timer = FakeTimer(
         0.5, [False, True, False, True, True, False, True, False]
     )  # the first finds the repeats
-    samples = measure.take_samples(timer, lambda: None, sampling(retake_s=1.0))
+    samples = timer_module.take_samples(timer, lambda: None, sampling(retake_s=1.0))
     assert len(samples.calm_ms) == 4
     assert len(samples.disturbed_ms) == 4
     assert samples.used_ms == (0.5,) * 4
@@ -92,10 +92,10 @@ def test_disturbed_samples_are_taken_again():
 
 def test_but_not_for_ever_and_not_unless_asked():
     timer, how = FakeTimer(0.5, itertools.repeat(True)), sampling(max_total_s=0.01, retake_s=0.02)
-    samples = measure.take_samples(timer, lambda: time.sleep(0.002), how)
+    samples = timer_module.take_samples(timer, lambda: time.sleep(0.002), how)
     assert samples.disturbed
     assert samples.used_ms == (0.5,) * 4
-    samples = measure.take_samples(timer, lambda: None, sampling())
+    samples = timer_module.take_samples(timer, lambda: None, sampling())
     assert not samples.disturbed
     assert len(timer.samples) >= 8
 
@@ -110,10 +110,10 @@ def test_a_few_calm_samples_beside_disturbed_ones_are_too_few(
     """One was enough: of a library kernel and of a rival that were measured apart, beside other work."""
     timer = FakeTimer(0.5, itertools.chain([False], late, itertools.repeat(True)))
     how = sampling(max_total_s=0.0, retake_s=60.0)
-    samples = measure.take_samples(timer, lambda: None, how)
+    samples = timer_module.take_samples(timer, lambda: None, how)
     assert (len(samples.calm_ms), samples.disturbed) == (calm, disturbed)
     assert samples.used_ms == (0.5,) * calm
-    once = measure.take_samples(
+    once = timer_module.take_samples(
         FakeTimer(0.5, [False, True]), lambda: None, sampling(samples=1, retake_s=60.0)
     )
     assert (len(once.calm_ms), once.disturbed) == (1, False)  # no more were asked for
@@ -123,7 +123,7 @@ def test_and_no_longer_than_the_limit_where_none_is_disturbed():
     """The time for retakes is for a candidate that has too few calm samples because others were disturbed."""
     timer = FakeTimer(0.5, itertools.chain([False, False], itertools.repeat(True)))
     how = sampling(max_total_s=0.0, retake_s=60.0)
-    samples = measure.take_samples(timer, lambda: None, how)
+    samples = timer_module.take_samples(timer, lambda: None, how)
     assert samples.used_ms == (0.5,)
     assert len(timer.samples) == 2
 
@@ -175,8 +175,8 @@ def test_the_wait_of_two_busy_threads_on_one_core_is_seen():
 
 @pytest.mark.parametrize("cold", [False, True])
 def test_the_cpu_timer_measures_a_call(cold: bool):
-    timer = measure.timer_for("cpu")
-    assert timer is measure.timer_for("cpu")
+    timer = timer_module.timer_for("cpu")
+    assert timer is timer_module.timer_for("cpu")
     taken_ms = timer.sample(lambda: time.sleep(0.01), 20, cold=cold)
     assert 9 < taken_ms < 100
 
@@ -215,7 +215,7 @@ def test_of_disturbed_samples_as_many_count_as_were_wanted_the_shortest_of_sixty
     def shorter() -> None:
         timer.call_ms -= 1.0
 
-    samples = measure.take_samples(timer, shorter, how)
+    samples = timer_module.take_samples(timer, shorter, how)
     assert len(timer.samples) == 60
     assert samples.used_ms == (38.0, 39.0, 40.0, 41.0)  # two calls to warm up, then sixty
     assert samples.disturbed
@@ -224,5 +224,5 @@ def test_of_disturbed_samples_as_many_count_as_were_wanted_the_shortest_of_sixty
 def test_a_call_is_made_before_its_first_sample_in_any_case() -> None:
     timer, calls = FakeTimer(0.5), list[int]()
     how = sampling(warmup=0, min_sample_ms=0.0)
-    assert measure.repeats_for(timer, lambda: calls.append(1), how) == 1
+    assert timer_module.repeats_for(timer, lambda: calls.append(1), how) == 1
     assert (len(calls), timer.samples) == (1, [])

@@ -15,7 +15,7 @@ from inductor_plugin.errors import KernelError
 from inductor_plugin.problem.attention import Attention, Mask
 from inductor_plugin.problem.target import Target
 from inductor_plugin.problem.tolerance import attention_bound
-from inductor_plugin.templates.cutlass_attention import problem as cutlass_problem
+from inductor_plugin.templates.cutlass_attention import problem as attention_problem
 from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
 from tests.emulator.kernels import build
 from tests.emulator.kernels.gemm import DTYPES, dtype_name
@@ -264,7 +264,7 @@ def facts_of(case: Case) -> Attention:
         backward=case.config.backward,
         scale=case.scale,
     )
-    facts = cutlass_problem.facts_of(problem)
+    facts = attention_problem.facts_of(problem)
     assert isinstance(facts, Attention), facts
     return facts
 

@@ -19,11 +19,11 @@ import pytest
 from inductor_plugin.kernels import nvcc
 from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.kernels.unit import CppSource, unique_symbol
-from inductor_plugin.templates.cutlass import source as gemm_source
+from inductor_plugin.templates.cutlass import source as cutlass_source
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass_attention import source as attention_source
 from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
-from inductor_plugin.worker.child import compile as compile_child
+from inductor_plugin.worker.child import compile as child_compile
 from inductor_plugin.worker.jobs import CppCompileJob, Event
 from tests.emulator.runtime.runtime import SONAME
 from tests.support.repository import REPOSITORY
@@ -50,7 +50,7 @@ def text_of(config: GemmConfig | FmhaConfig) -> str:
         text = attention_source.source(config)
         assert isinstance(text, str), text
         return text
-    return gemm_source.source(config)
+    return cutlass_source.source(config)
 
 
 def arch_of(config: GemmConfig | FmhaConfig) -> str:
@@ -120,7 +120,7 @@ def _compile(sources: dict[Path, CppSource], words: tuple[str, ...], folder: Pat
     keys = "".join(source.key for source in sources.values())
     workdir = folder / f"{hashlib.sha256(keys.encode()).hexdigest()[:32]}.{os.getpid()}"
     job = CppCompileJob(tuple(sources.values()), words, str(workdir), _LIMIT_S)
-    for path, outcome in zip(sources, compile_child.run(job, _ignore), strict=True):
+    for path, outcome in zip(sources, child_compile.run(job, _ignore), strict=True):
         assert outcome.status == "ok", outcome.reason
         assert outcome.library is not None
         unfinished = path.with_suffix(f".{os.getpid()}")

@@ -22,7 +22,7 @@ from tests.emulator.kernels import build
 from tests.emulator.machine.schedule import EAGER, Schedule
 from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.runtime import Runtime
-from tests.emulator.suite import row as table
+from tests.emulator.suite import row as row_module
 from tests.emulator.suite.entry import Entry, entries
 from tests.emulator.suite.row import Row, Verdict, counts_of, ptx_of, rounded, versions
 
@@ -47,14 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if entry.family in (given.family or [entry.family])
         and entry.name in (given.case or [entry.name])
     ]
-    rows = {} if given.again else table.read()
+    rows = {} if given.again else row_module.read()
     missing = [entry for entry in chosen if not is_done(entry, rows.get(entry.name))]
     if given.built:
         missing = [each for each in missing if not each.config or build.is_built(each.config)]
     print(f"{len(chosen)} cases, {len(missing)} of them to run", flush=True)
     ends = time.monotonic() + given.limit_s
     right, wrong = run(Runtime(build.CACHE), missing, ends, again=given.again)
-    rows = {} if given.again else table.read()
+    rows = {} if given.again else row_module.read()
     print(*left_lines(chosen, rows, right), sep="\n")
     print(*(f"wrong: {name}: {text}" for name, text in wrong.items()), sep="\n", flush=True)
     return 1 if wrong else 0
@@ -64,7 +64,7 @@ def run(
     runtime: Runtime,
     missing: Sequence[Entry],
     ends: float,
-    path: Path = table.TABLE,
+    path: Path = row_module.TABLE,
     *,
     again: bool = False,
 ) -> tuple[set[str], dict[str, str]]:
@@ -90,9 +90,9 @@ def run(
         for entry in part:
             if time.monotonic() > ends:
                 break
-            old = None if again else table.read(path).get(entry.name)
+            old = None if again else row_module.read(path).get(entry.name)
             row, text = row_of(runtime, entry, old)
-            rows = table.read(path)  # another process may have added some
+            rows = row_module.read(path)  # another process may have added some
             if text:
                 wrong[entry.name] = text
                 rows.pop(entry.name, None)
@@ -100,7 +100,7 @@ def run(
                 right.add(entry.name)
                 rows[entry.name] = row
             print(f"{entry.name}: {text or row.errors}", flush=True)
-            table.write(rows.values(), _facts(), path)
+            row_module.write(rows.values(), _facts(), path)
     return right, wrong
 
 

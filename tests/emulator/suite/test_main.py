@@ -13,7 +13,7 @@ from tests.emulator.machine.schedule import EAGER, LATE, Schedule
 from tests.emulator.runtime.launch import Launch
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.snippet import module
-from tests.emulator.suite import row as table
+from tests.emulator.suite import row as row_module
 from tests.emulator.suite.__main__ import is_done, left_lines, row_of, run
 from tests.emulator.suite.entry import Entry
 from tests.emulator.suite.products import SM100
@@ -96,10 +96,10 @@ def test_a_case_that_is_wrong_in_its_last_schedule_has_no_row(
     assert text.startswith("late: ")
     assert row.errors == {"eager": 0.5}
     path = tmp_path / "table.json"
-    table.write([recorded(wrong, EAGER, LATE), ROWS["whole"]], {}, path)
+    row_module.write([recorded(wrong, EAGER, LATE), ROWS["whole"]], {}, path)
     right, said = run(NO_RUNTIME, [wrong, NEW], time.monotonic() + 60, path)
     assert (right, said) == ({"new"}, {"wrong": text})
-    assert sorted(table.read(path)) == ["new", "whole"]
+    assert sorted(row_module.read(path)) == ["new", "whole"]
     row, text = row_of(NO_RUNTIME, WHOLE)
     assert (text, row.errors) == ("", {"eager": 0.5, "late": 0.5})
 
@@ -129,9 +129,9 @@ def test_a_row_of_another_source_keeps_its_verdicts_while_its_launches_run_the_s
     old = recorded(entry, EAGER, LATE, source="of before")
     old.ptx = ptx_of([launch])
     path = tmp_path / "table.json"
-    table.write([old], {}, path)
+    row_module.write([old], {}, path)
     run(NO_RUNTIME, [entry], time.monotonic() + 60, path)
-    row = table.read(path)["case"]
+    row = row_module.read(path)["case"]
     assert ran == [EAGER]
     assert is_done(entry, row)
     assert (row.errors, row.seconds, row.ptx) == ({"late": 0.5, "eager": 0.25}, 2.5, old.ptx)
@@ -141,7 +141,7 @@ def test_a_row_of_another_source_keeps_its_verdicts_while_its_launches_run_the_s
         assert row_of(NO_RUNTIME, entry, changed)[0].errors == {"eager": 0.25, "late": 0.25}
         assert ran == [EAGER, LATE]
     ran.clear()
-    table.write([old], {}, path)
+    row_module.write([old], {}, path)
     run(NO_RUNTIME, [entry], time.monotonic() + 60, path, again=True)
     assert ran == [EAGER, LATE]
 

@@ -13,10 +13,10 @@ from inductor_plugin.templates.cutlass.choices import Choice
 from inductor_plugin.templates.cutlass.config import LaunchOptions
 from inductor_plugin.templates.cutlass.order import tile_of
 from tests.emulator.kernels.gemm import DTYPES, Case, dtype_name
-from tests.emulator.suite import row as table
+from tests.emulator.suite import row as row_module
 from tests.emulator.suite.products import CASES, Product
 
-ROWS = table.read()
+ROWS = row_module.read()
 COUNTED = {
     name: product
     for name, product in CASES.items()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.emulator.machine.schedule import EAGER, LATE, Schedule
 from tests.emulator.runtime.runtime import Runtime
-from tests.emulator.suite import row as table
+from tests.emulator.suite import row as row_module
 from tests.emulator.suite import templates
 from tests.emulator.suite.__main__ import is_done
 from tests.emulator.suite.entry import Entry, entries
@@ -35,7 +35,7 @@ def sampled(place: int, schedules: Sequence[Schedule]) -> list[Schedule]:
 RUNS = [
     (name, schedule)
     for place, (name, entry) in enumerate(ENTRIES.items())
-    if entry.family not in _UNSEEN or name in table.read()
+    if entry.family not in _UNSEEN or name in row_module.read()
     for schedule in sampled(place, entry.schedules)
 ]
 MORE = 1.25
@@ -45,7 +45,7 @@ _FEW = 4096
 
 
 def test_no_committed_row_is_wrong_or_of_no_case() -> None:
-    rows = table.read()
+    rows = row_module.read()
     assert rows
     for name, row in rows.items():
         entry = ENTRIES[name]
@@ -56,13 +56,13 @@ def test_no_committed_row_is_wrong_or_of_no_case() -> None:
 
 
 def test_families_of_old_rows_have_one() -> None:
-    rows = table.read()
+    rows = row_module.read()
     old = {row.family for name, row in rows.items() if not is_done(ENTRIES[name], row)}
     assert set(_OLD) <= old
 
 
 def test_families_that_are_not_run_whole_have_cases_without_a_row() -> None:
-    rows = table.read()
+    rows = row_module.read()
     whole = {entry.family for entry in ENTRIES.values()} - {
         entry.family for name, entry in ENTRIES.items() if name not in rows
     }
@@ -71,7 +71,7 @@ def test_families_that_are_not_run_whole_have_cases_without_a_row() -> None:
 
 
 def test_what_a_kernel_reads_and_writes_is_at_least_its_operands_and_not_much_more() -> None:
-    row = table.read()["sm80 one A for all"]
+    row = row_module.read()["sm80 one A for all"]
     m, n, k, batch = 65, 72, 40, 3
     once = 2 * batch * (m * k + k * n)
     assert once < row.counts["global read"] <= 2 * once
@@ -86,7 +86,7 @@ def test_a_kernel_is_right(runtime: Runtime, name: str, schedule: Schedule) -> N
     verdict = entry.run(runtime, schedule)
     assert verdict.error <= 1
     assert verdict.changed == 0
-    if schedule == EAGER and (row := table.read().get(name)) is not None:
+    if schedule == EAGER and (row := row_module.read().get(name)) is not None:
         grown = larger(row.counts, counts_of(verdict.launches))
         assert not grown, f"more than recorded: {grown}"
 

@@ -21,7 +21,7 @@ from inductor_plugin.worker.jobs import JobFailed
 from tests.gpu import test_candidates
 from tests.gpu.cases import builds, kernels, offers
 from tests.gpu.cases.kernels import Kernels
-from tests.gpu.forced import start as processes
+from tests.gpu.forced import start as forced_start
 from tests.gpu.harness import results
 from tests.gpu.harness.results import Results
 from tests.support.repository import REPOSITORY
@@ -298,10 +298,10 @@ def test_candidates_that_hang_do_not_end_the_run(monkeypatch: pytest.MonkeyPatch
 def test_no_test_may_take_as_long_as_ends_the_run(pytestconfig: pytest.Config) -> None:
     ends_s = float(pytestconfig.getini("faulthandler_timeout"))
     assert kernels.WAIT_S < kernels.TEST_S <= ends_s - 30
-    assert processes.LIMIT_S < kernels.TEST_S
+    assert forced_start.LIMIT_S < kernels.TEST_S
 
 
 def test_a_process_that_hangs_is_reported(tmp_path: Path) -> None:
     module = "tests.gpu.forced.product"
-    report = processes.run(module, "dry_twin", tmp_path, tmp_path, limit_s=0.2)
+    report = forced_start.run(module, "dry_twin", tmp_path, tmp_path, limit_s=0.2)
     assert report == {"failed": "not ready after 0 s"}

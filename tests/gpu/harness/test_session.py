@@ -20,7 +20,7 @@ from benchmarks.harness import campaign
 from benchmarks.harness.resume import Budget
 from tests.gpu.harness import order
 from tests.gpu.session import __main__ as session
-from tests.gpu.session import environment as facts
+from tests.gpu.session import environment as session_environment
 from tests.gpu.session import plan, requirements, step
 from tests.gpu.session.report import Report
 from tests.gpu.session.run import FILE, Session, environment, opened, run
@@ -346,15 +346,15 @@ def test_the_environment_fails_where_nothing_computes(
     def none() -> str:
         raise RuntimeError("no GPU here")
 
-    monkeypatch.setattr(facts, "gpu", none)
-    assert facts.main(out) == 1
+    monkeypatch.setattr(session_environment, "gpu", none)
+    assert session_environment.main(out) == 1
     assert "summary: RuntimeError: no GPU here" in capsys.readouterr().out
-    assert facts.main([*out, "--cpu"]) == 0
-    monkeypatch.setattr(facts, "gpu", lambda: "a GPU")
-    assert facts.main(out) == 0
+    assert session_environment.main([*out, "--cpu"]) == 0
+    monkeypatch.setattr(session_environment, "gpu", lambda: "a GPU")
+    assert session_environment.main(out) == 0
     assert capsys.readouterr().out.endswith("summary: a GPU\n")
-    monkeypatch.setattr(facts, "backend", none)
-    assert facts.main(out) == 1
+    monkeypatch.setattr(session_environment, "backend", none)
+    assert session_environment.main(out) == 1
 
 
 def test_the_part_for_a_cpu_needs_no_gpu_and_little_else() -> None:

@@ -25,7 +25,7 @@ from torch._inductor.utils import run_and_get_code
 from torch._inductor.virtualized import V
 
 import inductor_plugin
-from inductor_plugin.inductor.candidates import layouts as lowering_layout
+from inductor_plugin.inductor.candidates import layouts as layouts_module
 from inductor_plugin.problem import Problem
 from tests.support import gpu
 from tests.support.candidates import fast_templates
@@ -314,8 +314,8 @@ def test_what_has_no_conflict_is_written_as_before(name: str, clock: Any, cache_
 
     now = code("now")
     with (
-        mock.patch.object(lowering_layout.Layouts, "hold"),
-        mock.patch.object(lowering_layout.Layouts, "moved", return_value=[]),
+        mock.patch.object(layouts_module.Layouts, "hold"),
+        mock.patch.object(layouts_module.Layouts, "moved", return_value=[]),
     ):
         assert code("before") == now
 
@@ -354,7 +354,7 @@ def test_the_stride_of_a_dimension_of_one_element_means_nothing(
 ) -> None:
     with lowering():
         buffer = _IR.ConstantBuffer(name="a", layout=layout_of(size, now))
-        assert lowering_layout.MeasuredInput(buffer, (512, 1)).moved is moved
+        assert layouts_module.MeasuredInput(buffer, (512, 1)).moved is moved
 
 
 def test_open_inputs_are_fixed_to_the_strides_that_they_were_measured_with() -> None:
@@ -366,7 +366,7 @@ def test_open_inputs_are_fixed_to_the_strides_that_they_were_measured_with() -> 
             for name, layout in zip("abc", layouts, strict=True)
         ]
         call: Any = SimpleNamespace(nodes=nodes)
-        inputs = lowering_layout.Layouts(call)
+        inputs = layouts_module.Layouts(call)
         assert inputs.open
         inputs.hold()
         assert not inputs.open
@@ -380,7 +380,7 @@ def test_only_the_library_takes_inputs_that_have_moved(caplog: pytest.LogCapture
     with lowering():
         moved = _IR.ConstantBuffer(name="a", layout=layout_of((4, 8), (8, 1)))
         call: Any = SimpleNamespace(nodes=[moved], problem=problem)
-        inputs = lowering_layout.Layouts(call)
+        inputs = layouts_module.Layouts(call)
         assert inputs.kept(ours, [library]) is ours
         moved.layout = layout_of((4, 8), (1, 4))
         assert inputs.kept(library, [library]) is library

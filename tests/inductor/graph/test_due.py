@@ -14,7 +14,7 @@ from torch._inductor import codecache
 from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.allowance import Allowance, account_of
-from inductor_plugin.inductor.graph import due as marks
+from inductor_plugin.inductor.graph import due as due_module
 from inductor_plugin.inductor.graph.due import (
     Due,
     carry,
@@ -116,7 +116,7 @@ def test_a_graph_that_was_left_out_is_dropped_once_there_is_time(
 def test_another_torch_that_keeps_its_entries_elsewhere_is_no_error(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marks, "codecache", SimpleNamespace(FxGraphCache=SimpleNamespace()))
+    monkeypatch.setattr(due_module, "codecache", SimpleNamespace(FxGraphCache=SimpleNamespace()))
     config = Config.load({"cache_dir": str(cache_dir), "verify_graph": "auto"}, environ={})
     graph = SimpleNamespace()
     carry(graph, Due(need_s=0.0, account=ACCOUNT))

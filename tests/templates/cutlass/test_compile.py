@@ -22,7 +22,7 @@ from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.problem import Operand
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.source import source
-from inductor_plugin.worker.child import compile as compile_child
+from inductor_plugin.worker.child import compile as child_compile
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob, Event
 
 pytestmark = pytest.mark.slow
@@ -84,7 +84,7 @@ def compiled(
     def ignore(event: Event) -> None:
         del event
 
-    return compile_child.run(job, ignore)
+    return child_compile.run(job, ignore)
 
 
 def as_source(config: GemmConfig, text: str = "") -> CppSource:

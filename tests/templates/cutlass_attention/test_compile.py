@@ -23,10 +23,10 @@ from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.ops.abi import KernelFunction
 from inductor_plugin.problem.attention import attention_of
 from inductor_plugin.problem.target import target
-from inductor_plugin.templates.cutlass_attention import source as cutlass_fmha_source
+from inductor_plugin.templates.cutlass_attention import source as attention_source
 from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
 from inductor_plugin.templates.cutlass_attention.fmha import configs
-from inductor_plugin.worker.child import compile as compile_child
+from inductor_plugin.worker.child import compile as child_compile
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob, Event
 from tests.support.attention.problems import attention
 
@@ -78,7 +78,7 @@ def children_s() -> float:
 
 def built(toolkit: Toolkit, batch: Sequence[FmhaConfig], folder: Path) -> Built:
     """Compile kernels as one unit and load them."""
-    texts = [cutlass_fmha_source.source(kernel) for kernel in batch]
+    texts = [attention_source.source(kernel) for kernel in batch]
     sources = tuple(
         CppSource(hashlib.sha256(text.encode()).hexdigest(), text, kernel.name)
         for text, kernel in zip(texts, batch, strict=True)
@@ -89,7 +89,7 @@ def built(toolkit: Toolkit, batch: Sequence[FmhaConfig], folder: Path) -> Built:
 
     job = CppCompileJob(sources, nvcc.command(toolkit, "sm_90a"), str(folder), 1200)
     before = children_s()
-    outcomes = compile_child.run(job, ignore)
+    outcomes = child_compile.run(job, ignore)
     spent = children_s() - before
     assert [(outcome.status, outcome.reason) for outcome in outcomes] == [("ok", "")] * len(batch)
     assert len({outcome.library for outcome in outcomes}) == 1

@@ -16,7 +16,7 @@ from inductor_plugin.template import CudaSource, Template
 from inductor_plugin.templates import BUILTIN
 from inductor_plugin.templates.cutlass import source as cutlass_source
 from inductor_plugin.templates.cutlass_attention import fmha
-from inductor_plugin.templates.cutlass_attention import source as cutlass_fmha_source
+from inductor_plugin.templates.cutlass_attention import source as attention_source
 from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
 from inductor_plugin.templates.cutlass_attention.fmha import CutlassFmha, configs
 from inductor_plugin.templates.cutlass_attention.patch import (
@@ -255,13 +255,13 @@ def test_a_wheel_of_another_text_is_refused_by_name(
     def include() -> Path:
         return tmp_path / "include"
 
-    monkeypatch.setattr(cutlass_fmha_source, "include_folder", include)
-    cutlass_fmha_source.why_not_usable.cache_clear()
+    monkeypatch.setattr(attention_source, "include_folder", include)
+    attention_source.why_not_usable.cache_clear()
     try:
         reason = rejected(attention())
     finally:
         monkeypatch.undo()
-        cutlass_fmha_source.why_not_usable.cache_clear()
+        attention_source.why_not_usable.cache_clear()
     assert "nvidia-cutlass is another one" in reason
     assert FORWARD.path in reason
 
@@ -272,10 +272,10 @@ def test_without_the_wheel_a_kernel_of_a_pack_is_still_named(
     def missing() -> None:
         return None
 
-    monkeypatch.setattr(cutlass_fmha_source, "include_folder", missing)
+    monkeypatch.setattr(attention_source, "include_folder", missing)
     caches: list[Any] = [
-        cutlass_fmha_source.why_not_usable,
-        cutlass_fmha_source.installed,
+        attention_source.why_not_usable,
+        attention_source.installed,
         fmha._text,  # pyright: ignore[reportPrivateUsage]
     ]
     for cache in caches:
@@ -297,13 +297,13 @@ def test_other_kernels_keep_their_interface(
     """A change of the attention files is no reason to build matrix products anew."""
     for path in SOURCE.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    before = cutlass_source.interface(), cutlass_fmha_source.interface()
-    monkeypatch.setattr(cutlass_fmha_source, "_SOURCE", tmp_path)
+    before = cutlass_source.interface(), attention_source.interface()
+    monkeypatch.setattr(attention_source, "_SOURCE", tmp_path)
 
     def after() -> tuple[str, str]:
         cutlass_source.interface.cache_clear()
-        cutlass_fmha_source.interface.cache_clear()
-        return cutlass_source.interface(), cutlass_fmha_source.interface()
+        attention_source.interface.cache_clear()
+        return cutlass_source.interface(), attention_source.interface()
 
     try:
         assert after() == before
@@ -324,11 +324,11 @@ class TestText:
         pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
 
     def test_the_wheel_is_the_one_the_edits_are_for(self) -> None:
-        assert cutlass_fmha_source.why_not_usable() is None
+        assert attention_source.why_not_usable() is None
 
     @pytest.mark.parametrize("header", [FORWARD, BACKWARD])
     def test_edited_text_keeps_its_license(self, header: Header) -> None:
-        include = cutlass_fmha_source.include_folder()
+        include = attention_source.include_folder()
         assert include is not None
         text = patched(header, include / ".." / "examples" / "88_hopper_fmha")
         assert "SPDX-License-Identifier: BSD-3-Clause" in text
@@ -337,7 +337,7 @@ class TestText:
 
     def test_includes_come_first_and_nothing_is_left_open(self) -> None:
         config = FmhaConfig(backward=True, rows=64, columns=128, dim=128, element="f16")
-        text = cutlass_fmha_source.source(config)
+        text = attention_source.source(config)
         lines = text.splitlines()
         last = max(at for at, line in enumerate(lines) if line.startswith("#include"))
         assert all(line.startswith("#include") for line in lines[:last])

@@ -11,7 +11,7 @@ import pytest
 from inductor_plugin.kernels import nvcc
 from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.kernels.unit import CppSource
-from inductor_plugin.worker.child import compile as compile_child
+from inductor_plugin.worker.child import compile as child_compile
 from inductor_plugin.worker.jobs import CppCompileJob, Event
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
@@ -33,7 +33,7 @@ def accumulator_places(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactor
     def ignore(event: Event) -> None:
         del event
 
-    (done,) = compile_child.run(job, ignore)
+    (done,) = child_compile.run(job, ignore)
     assert (done.status, done.reason) == ("ok", "")
     ctypes.CDLL(toolkit.cudart, mode=ctypes.RTLD_GLOBAL)
     return getattr(ctypes.CDLL(str(done.library)), done.symbol)

@@ -12,7 +12,16 @@ import torch
 
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child.operands import build
-from inductor_plugin.worker.child.stress import Stress, borders, fill_gaps, flat, limited, sites
+from inductor_plugin.worker.child.stress import (
+    EXPONENTS,
+    SMALL,
+    Stress,
+    borders,
+    fill_gaps,
+    flat,
+    limited,
+    sites,
+)
 
 TYPES = ["float32", "float16", "bfloat16", "float64", "complex64", "float8_e4m3fn", "float8_e5m2"]
 
@@ -151,6 +160,16 @@ def test_operands_stay_numbers_of_their_type(
     dtype: str, exponent: int, amplitude: float, power: int
 ) -> None:
     assert limited(dtype, exponent, amplitude) == power
+
+
+def test_random_numbers_of_every_floating_type_stay_numbers() -> None:
+    """Powers of two and numbers of four bits are no operands of a product."""
+    types = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    floating = {str(each).removeprefix("torch."): each for each in types if each.is_floating_point}
+    for name in floating.keys() - {"float8_e8m0fnu", "float4_e2m1fn_x2"}:
+        numbers = torch.finfo(floating[name])
+        assert 4.0 * 2.0 ** limited(name, EXPONENTS[0]) < numbers.max, name
+        assert 2.0 ** limited(name, SMALL[0]) > numbers.smallest_normal, name
 
 
 def test_what_is_added_has_an_exponent_of_its_own() -> None:

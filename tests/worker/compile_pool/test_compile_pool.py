@@ -319,11 +319,11 @@ def test_triton_compiles_for_a_gpu_that_is_not_there(pool: Pool, tmp_path: Path)
 def test_flags_from_the_environment_do_not_reach_nvcc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from inductor_plugin.worker.child import compile as compile_child
+    from inductor_plugin.worker.child import compile as child_compile
 
     for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "NVCC_OTHER"):
         monkeypatch.setenv(name, "-G")
-    code, said = compile_child._call(["env"], tmp_path)  # pyright: ignore[reportPrivateUsage]
+    code, said = child_compile._call(["env"], tmp_path)  # pyright: ignore[reportPrivateUsage]
     assert code == 0
     assert "NVCC_OTHER=-G" in said
     assert "NVCC_APPEND_FLAGS" not in said

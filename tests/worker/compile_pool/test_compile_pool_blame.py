@@ -12,7 +12,7 @@ import pytest
 
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker import compile_pool
-from inductor_plugin.worker.child import compile as compile_child
+from inductor_plugin.worker.child import compile as child_compile
 from inductor_plugin.worker.compile_pool import SETUP_S, compile_all
 from inductor_plugin.worker.jobs import (
     OUT_OF_TIME,
@@ -154,6 +154,6 @@ def test_what_adds_flags_to_nvcc_is_not_in_a_compilers_environment(
     """A key does not contain them."""
     for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "NVCC_OTHER"):
         monkeypatch.setenv(name, "-G")
-    variables = compile_child._environment(tmp_path)  # pyright: ignore[reportPrivateUsage]
+    variables = child_compile._environment(tmp_path)  # pyright: ignore[reportPrivateUsage]
     assert {name for name in variables if name.startswith("NVCC_")} == {"NVCC_OTHER"}
     assert variables["TMPDIR"] == str(tmp_path)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from inductor_plugin.ops import int4 as int4_op
+from inductor_plugin.ops import int4 as ops_int4
 from inductor_plugin.problem import Operand, Problem, SizeClass
 from inductor_plugin.templates.triton.int4 import (
     TritonInt4,
@@ -39,7 +39,7 @@ def problem(a: Operand | None = None, b: Operand | None = None, **facts: Any) ->
     n = b.size[0] * 8
     scales = Operand((a.size[1] // 64, n, 2), (2 * n, 2, 1), "bfloat16", "cuda")
     call = Problem(
-        int4_op.NAME,
+        ops_int4.NAME,
         (a, b, scales),
         matrix(a.size[0], n),
         arguments=(("group", "64"),),
