@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 PATIENT := -o faulthandler_timeout=600
 
-# The documentation as build/site/index.html; a broken link or anchor is an error.
+# The documentation as build/site/index.html; a broken link or anchor within it is an error.
 SITE := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 .PHONY: environment demo test test-slow test-part test-docs test-all durations check test-compat test-pytorch simulate test-gpu bench bench-gpu docs site clean

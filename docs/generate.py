@@ -14,6 +14,8 @@ from inductor_plugin.config import PREFIX, Config
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 _VALUES = {"limits": "whole number, or `cuda=24,cpu=64`"}
+_CACHE_DIR = "`$XDG_CACHE_HOME/inductor_plugin`, else `~/.cache/inductor_plugin`"
+"""The default folder, which depends on whose home it is (`config.variables.default_cache_dir`)."""
 BEGIN, END = "<!-- options: begin (make docs) -->\n", "<!-- options: end -->\n"
 RESULTS_BEGIN, RESULTS_END = "<!-- results: begin (make docs) -->\n", "<!-- results: end -->\n"
 
@@ -33,12 +35,13 @@ def options_table(options: Iterable[Field[Any]] = fields(Config), prefix: str = 
     rows = ["| Option and variable | Values | Default | What it does |", "|---|---|---|---|"]
     for option in (option for option in options if option.metadata):
         how = option.metadata
-        shown = "~/.cache/inductor_plugin" if how["kind"] == "folder" else _show(option.default)
+        shown = _show(option.default)
+        default = _CACHE_DIR if how["kind"] == "folder" else shown and f"`{shown}`"
         values = ", ".join(how["choices"]) or _VALUES.get(how["kind"], how["kind"])
         unit = f" ({how['unit']})" if how["unit"] else ""
         rows.append(
             f"| `{option.name}`<br>`{prefix}{option.name.upper()}` | {values}{unit} "
-            f"| {shown and f'`{shown}`'} | {how['sentence']} |"
+            f"| {default} | {how['sentence']} |"
         )
     return "\n".join(rows) + "\n"
 

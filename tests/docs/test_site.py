@@ -1,4 +1,4 @@
-"""`make site`: the pages ask for nothing from a network, and a broken link, anchor or generated part ends the build."""
+"""`make site`: the pages ask for nothing from a network, and a broken internal link, anchor or generated part ends the build."""
 
 from __future__ import annotations
 

@@ -73,6 +73,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     return replace(machine, said=said, records=records(folder / "home"))
 
 
+@pytest.mark.claim
 def test_a_device_of_another_package_is_tuned_by_its_own_timer_and_recorded(tuned: Tuned) -> None:
     assert f"same numbers: True\n{PRODUCTS} products, 0 of them known\n" in tuned.said
     assert f"candidates measured: {2 * PRODUCTS + 1}\n" in tuned.said
@@ -199,6 +200,31 @@ def test_explain_and_the_list_of_environments_show_it(tuned: Tuned) -> None:
     assert "toy_npu_direct.direct-" in explained
     listed = tuned.run(*PLUGIN, "ls", "--environments")
     assert re.search(r"this machine +Toy NPU$", listed, re.MULTILINE), listed
+
+
+def test_its_records_are_read_where_the_package_is_not_installed(
+    tuned: Tuned, tmp_path: Path
+) -> None:
+    without = replace(tuned, site=tmp_path)
+    find = "import importlib.util; print(importlib.util.find_spec('toy_npu'))"
+    assert without.run("-c", find) == "None\n"
+    listed: list[dict[str, Any]] = json.loads(without.run(*PLUGIN, "ls", "--json"))
+    assert {row["key"] for row in listed} == tuned.records.keys()
+    for key, record in tuned.records.items():
+        winner = record["decision"]["winner"]
+        assert f"Runs: {winner}\n" in without.run(*PLUGIN, "explain", key)
+
+
+def test_a_call_on_it_becomes_a_script_that_imports_the_package(
+    tuned: Tuned, tmp_path: Path
+) -> None:
+    key, record = next(iter(tuned.records.items()))
+    file = tmp_path / "call.py"
+    tuned.run(*PLUGIN, "repro", key, "--out", str(file))
+    assert "\nimport toy_npu.plugin  # makes npu known to torch\n" in file.read_text("utf-8")
+    first, *_, last = tuned.run(str(file)).splitlines()
+    assert first.startswith(f"chosen: {record['decision']['winner']} (as recorded; ")
+    assert last == "right"
 
 
 def test_doctor_asks_it_what_a_compile_would(tuned: Tuned) -> None:

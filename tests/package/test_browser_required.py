@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.support.browser import CHROMIUM, REQUIRED, missing
+from tests.support.browser import CHROMIUM, NOT_FETCHED, REQUIRED, missing
+
+
+@pytest.fixture(autouse=True)
+def noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return the file of what could not be fetched: not that of the run to which these tests belong."""
+    file = tmp_path / "not-fetched"
+    monkeypatch.setenv(NOT_FETCHED, str(file))
+    return file
 
 
 def test_without_a_browser_a_test_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,4 +41,22 @@ def test_where_the_browser_alone_is_asked_for_what_a_network_brings_may_be_missi
         missing("needs npm", fetched=True)
     monkeypatch.setenv(REQUIRED, "1")
     with pytest.raises(pytest.fail.Exception, match="needs npm"):
+        missing("needs npm", fetched=True)
+
+
+def test_what_could_not_be_fetched_is_noted_where_the_test_is_skipped(
+    noted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REQUIRED, "1")
+    with pytest.raises(pytest.fail.Exception):
+        missing("needs npm", fetched=True)
+    monkeypatch.delenv(REQUIRED)
+    with pytest.raises(pytest.skip.Exception):
+        missing("needs Chromium")
+    assert not noted.exists()
+    with pytest.raises(pytest.skip.Exception):
+        missing("needs npm", fetched=True)
+    assert noted.read_text(encoding="utf-8") == "needs npm\n"
+    monkeypatch.delenv(NOT_FETCHED)  # by hand, without `.ci/run`
+    with pytest.raises(pytest.skip.Exception):
         missing("needs npm", fetched=True)

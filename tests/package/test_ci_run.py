@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import browser
-from tests.support.browser import CHROMIUM, REQUIRED
+from tests.support.browser import CHROMIUM, NOT_FETCHED, REQUIRED
 
 
 def _run(
@@ -50,7 +50,8 @@ def _run(
     disk = stub.parent / "df"
     disk.write_text(f"#!/bin/sh\necho Avail\necho '  {free_mb}M'\n", encoding="utf-8")
     disk.chmod(0o755)
-    tools = {name: shutil.which(name) or "" for name in ("dirname", "git", "sleep", "timeout")}
+    used = ("dirname", "git", "mktemp", "rm", "sleep", "timeout")
+    tools = {name: shutil.which(name) or "" for name in used}
     for name, path in (tools | ({browser: "/bin/true"} if browser else {})).items():
         (stub.parent / name).symlink_to(path)
     variables = {name: value for name, value in os.environ.items() if name != REQUIRED}
@@ -160,6 +161,18 @@ def test_where_there_is_a_browser_the_tests_have_to_open_the_page(
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"needs {seen}.\n") == done.stdout.count("make ") == 7
+
+
+def test_a_run_that_could_not_fetch_axe_says_so(tmp_path: Path, repository: Path) -> None:
+    make = f'echo "file ${NOT_FETCHED}"; test "$1" != test || echo "needs axe" >>"${NOT_FETCHED}"'
+    done = _run(tmp_path, repository, make)
+
+    assert done.returncode == 0, done.stderr
+    *_, last = done.stdout.splitlines()
+    assert last.startswith(".ci/run: passed, without axe, after ")
+    assert done.stderr.startswith(".ci/run: axe could not be fetched: ")
+    (file,) = {line for line in done.stdout.splitlines() if line.startswith("file ")}
+    assert not Path(file.removeprefix("file ")).exists()
 
 
 def test_a_slow_machine_without_a_browser_says_both(tmp_path: Path, repository: Path) -> None:

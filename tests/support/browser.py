@@ -39,6 +39,8 @@ _ANSWER_S = 240.0
 REQUIRED = "REQUIRE_BROWSER"
 """Variable with which a test that lacks a browser fails instead of being skipped: for want of anything, or, as `CHROMIUM`, of the browser alone."""
 CHROMIUM = "chromium"
+NOT_FETCHED = "NOT_FETCHED"
+"""Variable with the file to which a test that is skipped writes what could not be fetched for it; `.ci/run` reads it."""
 
 
 def browser_path() -> str | None:
@@ -56,6 +58,9 @@ def missing(what: str, *, fetched: bool = False) -> NoReturn:
     required = os.environ.get(REQUIRED, "")
     if required and not (fetched and required == CHROMIUM):
         pytest.fail(f"{REQUIRED}={required} is set, and the test {what}")
+    if fetched and (named := os.environ.get(NOT_FETCHED)):
+        with Path(named).open("a", encoding="utf-8") as file:
+            file.write(f"{what}\n")
     pytest.skip(what)
 
 

@@ -67,20 +67,18 @@ def tuned_by_the_demo(cache: Path, **variables: str) -> Any:
     return read_json(trace)
 
 
-def tuned_by_training(cache: Path, *flags: str, model: str = "gpt2") -> Any:
+def tuned_by_training(cache: Path) -> Any:
     """Compile a training step and an inference of GPT-2 with a new cache; return the trace.
 
-    Args:
-        cache: The cache.
-        flags: Those of `tests.support.processes.pinned`. Without ``--without-template`` a template is offered that is
-            chosen, whatever was measured; so pages with figures for people need it.
-        model: The model, as that program names it.
+    Its two layers have the usual width, so that products take long enough to be compared. The template that the tests of
+    pins offer is left out: it is chosen, whatever was measured, and a page is to show what a tuning decides.
     """
     trace = cache.with_name(f"{cache.name}-trace.json")
     folders = {"TORCHINDUCTOR_CACHE_DIR": str(cache.with_name(f"{cache.name}-inductor"))}
     pins = cache.with_name(f"{cache.name}-pins.json")
-    program = ("tests.support.processes.pinned", "record", model, str(pins), str(cache))
-    _run(["-m", *program, *flags], {**folders, "INDUCTOR_PLUGIN_TRACE_PATH": str(trace)})
+    program = ("tests.support.processes.pinned", "record", "gpt2-large", str(pins), str(cache))
+    variables = {**folders, "INDUCTOR_PLUGIN_TRACE_PATH": str(trace)}
+    _run(["-m", *program, "--without-template"], variables)
     return read_json(trace)
 
 

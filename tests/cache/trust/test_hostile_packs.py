@@ -308,9 +308,10 @@ def test_a_signed_kernel_opens_no_way_for_files_elsewhere(
 
 
 def test_one_kernel_that_is_not_signed_keeps_all_out(make: Make, tmp_path: Path) -> None:
-    members = {**make("a").signed().members(), **make("b").members()}
+    other = make("b")
+    members = {**make("a").signed().members(), **other.members()}
     reason = refused(archives.write(tmp_path / "x", members), tmp_path)
-    assert "1 kernels" in reason
+    assert f"(1 kernels, {other.entry.digest[:12]} first: nobody has signed it)" in reason
 
 
 def test_a_signed_kernel_lends_its_name_to_no_pack(make: Make, tmp_path: Path) -> None:

@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 
+from inductor_plugin.cache import open_store
+from inductor_plugin.cli import pins
 from inductor_plugin.tuning.pins.document import read_file
 from inductor_plugin.tuning.pins.pin import Pin
 from inductor_plugin.tuning.pins.replay import not_offered
-from tests.support.cache.records import kernel_key
+from tests.support.cache.records import ENVIRONMENT, kernel_key
+from tests.support.cli import command
 from tests.support.trust.payload import marking_call, marking_module
 
 
@@ -115,19 +118,59 @@ def test_a_pin_file_in_order_keeps_code_as_text(tmp_path: Path, mark: Path) -> N
     assert (pin.winner, pin.describe, pin.reason) == (marking_call(mark),) * 3
 
 
-@pytest.mark.parametrize(
-    "named", ["evil_module", "evil_module:Template", "{}/evil_module.py", "{}/evil.so"]
-)
-def test_a_pin_imports_no_template_it_names(
-    named: str, tmp_path: Path, mark: Path, payload: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(params=["evil_module", "evil_module:Template", "{}/evil_module.py", "{}/evil.so"])
+def template(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    mark: Path,
+    payload: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
+    """Return what a pin names as its template: a module, or a file, that is there; fail if it has been imported."""
     marking_module(tmp_path, "evil_module", mark)
     (tmp_path / "evil.so").write_bytes(payload)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    winner, template = f"x@{tmp_path}/evil.so", named.format(tmp_path)
+    yield request.param.format(tmp_path)
+    assert "evil_module" not in sys.modules
+
+
+def test_a_pin_imports_no_template_it_names(template: str, tmp_path: Path) -> None:
+    winner = f"x@{tmp_path}/evil.so"
     pin = Pin("e", "mm", kernel_key().digest, "mm(8x8)", winner, template)
     assert "is not registered" in not_offered(pin)
-    assert "evil_module" not in sys.modules
+
+
+def test_the_verb_that_checks_a_pin_file_imports_no_template_it_names(
+    template: str,
+    tmp_path: Path,
+    mark: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(pins, "environments_here", lambda: {"e": ENVIRONMENT})
+    file, winner = tmp_path / "pins.json", f"x@{tmp_path}/evil.so"
+    file.write_bytes(pin_text(marking_call(mark), winner=winner, template=template))
+    store = open_store(tmp_path / "cache")
+    said = command.answer_of(store, capsys, "check", file, status=1)
+    (row,) = said["stale"]
+    assert (row["describe"], row["pinned"]) == (marking_call(mark), winner)
+    assert row["reason"] == f"template {template!r} is not registered"
+
+
+@pytest.mark.parametrize("case", [a_pickle, python, a_module_for_a_template, of_another_format])
+def test_the_verb_that_checks_a_pin_file_refuses_one_that_is_none(
+    case: Callable[[Path], tuple[bytes, str]],
+    tmp_path: Path,
+    mark: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    content, why = case(mark)
+    file = tmp_path / "pins.json"
+    file.write_bytes(content)
+    command.run(open_store(tmp_path / "cache"), "check", file, status=2)
+    said = capsys.readouterr().err
+    assert f"{file} is not a pin file: " in said
+    assert why in said
 
 
 def test_a_pin_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

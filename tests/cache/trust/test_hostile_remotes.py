@@ -163,16 +163,20 @@ def test_what_describes_no_kernel_is_damage(
 
 
 @pytest.mark.parametrize("named", ["{}/evil.so", "../../../evil.so", "x@{}/evil.so", ""])
-def test_a_record_that_names_a_path_for_a_kernel_leads_nowhere(
+def test_a_path_where_a_record_names_its_kernel_is_taken_as_text_and_loads_nothing(
     named: str, tmp_path: Path, payload: bytes, mark: Path
 ) -> None:
+    """Nothing is refused: such a record is data like any other, and its text is the name of no kernel."""
     (tmp_path / "evil.so").write_bytes(payload)
     name = named.format(tmp_path)
     described = edition_of(record(measured("a", kernel=name), decision=decision("a")))
     answer, store = fetched(
         MemoryFiles({edition_name(PLACE, 0): described.dump()}), tmp_path / "cache"
     )
-    assert answer.hit
+    assert (answer.hit, answer.refused, answer.damage) == (True, "", ())
+    taken = store.record(*PLACE)
+    assert taken is not None
+    assert taken.candidates["a"].kernel == name
     assert store.kernel(name) is None
     assert not mark.exists()
 

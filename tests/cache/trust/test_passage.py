@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,21 @@ def test_a_signature_passes_through_everything(tmp_path: Path) -> None:
     assert last.prune(max_bytes=0).kernels == 1
     import_archive(last, tmp_path / "z")
     assert by(last) == ("signature", {FRIEND.public})
+
+
+def test_the_eviction_of_others_leaves_a_kernel_its_signature(tmp_path: Path) -> None:
+    export_archive(built(tmp_path / "first"), tmp_path / "x", signer=FRIEND)
+    store = open_store(tmp_path / "second", trust=TRUST)
+    import_archive(store, tmp_path / "x")
+    other = store.put_kernel(kernel_key("other"), {"kernel.so": b"x" * 100_000})
+    an_hour_ago = time.time() - 3600
+    os.utime(other.folder / ENTRY, (an_hour_ago, an_hour_ago))
+    pruned = store.prune(max_bytes=50_000)
+    assert (pruned.kernels, pruned.records) == (1, 0)
+    after = open_store(store.root, trust=TRUST)
+    assert after.kernel(other.digest) is None
+    assert by(after) == ("signature", {FRIEND.public})
+    assert vouchers(after.root, after.iter_kernels(), TRUST).text() == "0 built here, 1 signed by a friend"
 
 
 def test_trust_does_not_travel(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from inductor_plugin.tuning.counters import Stats
 from inductor_plugin.tuning.decision import Verdict
-from inductor_plugin.tuning.report.decisions import decisions
+from inductor_plugin.tuning.report.decisions import FORM, decisions, stored_decisions
 from inductor_plugin.tuning.ticket import TuningTicket
 from tests.support.cache.records import measured
 from tests.support.fakes.tasks import offer, problem
@@ -41,6 +41,17 @@ def test_what_was_decided_measured_and_spent_is_named() -> None:
     assert (third["known"], third["provisional"]) == (False, False)
 
 
+def section() -> str:
+    """Return what docs/explain.md says on tlparse."""
+    text = (REPOSITORY / "docs" / "explain.md").read_text(encoding="utf-8")
+    return text.partition("\n## In tlparse\n")[2].partition("\n## ")[0]
+
+
+def words(text: str) -> set[str]:
+    """Return the words of a text that are marked as code."""
+    return set(re.findall(r"\w+", " ".join(re.findall("`([^`]+)`", text))))
+
+
 def test_the_page_on_tlparse_names_every_field() -> None:
     selection: Any = None
     offers = (offer("library", library=True),)
@@ -48,8 +59,21 @@ def test_the_page_on_tlparse_names_every_field() -> None:
     ticket = TuningTicket(selection, problem(), "d", offers, rows, {})
     said = decisions([ticket], Stats(compiled=1))
     (row,) = said["problems"]
-    text = (REPOSITORY / "docs" / "explain.md").read_text(encoding="utf-8")
-    section = text.partition("\n## In tlparse\n")[2].partition("\n## ")[0]
-    table = "".join(line for line in section.splitlines() if line.startswith("|"))
-    named = set(re.findall(r"\w+", " ".join(re.findall("`([^`]+)`", table))))
-    assert {*said, *row, *row["candidates"][0]} - named == set()
+    table = "".join(line for line in section().splitlines() if line.startswith("|"))
+    assert {*said, *row, *row["candidates"][0]} - words(table) == set()
+
+
+def test_of_a_graph_out_of_inductors_cache_only_these_fields_are_known() -> None:
+    """The sentence below the table names them, and no others."""
+    said = stored_decisions([("mm/d", "a", "library"), ("graph/g", "held", None)])
+    assert said == {
+        "format": FORM,
+        "from_inductor_cache": True,
+        "spent": {},
+        "problems": [
+            {"op": "mm", "key": "d", "known": True, "winner": "a", "library": "library"},
+            {"op": "graph", "key": "g", "known": True, "winner": "held", "library": None},
+        ],
+    }
+    sentence = section().partition("`problems[]` has only ")[2].partition(";")[0]
+    assert words(sentence) == said["problems"][0].keys()

@@ -78,7 +78,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
 
 @pytest.fixture(scope="session")
 def training(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
-    """Return the page of the cache that a training step of GPT-2 leaves."""
+    """Return the page of the cache that a training step and an inference of GPT-2 leave."""
     return tuned(tmp_path_factory, "GPT-2", tuned_by_training)
 
 

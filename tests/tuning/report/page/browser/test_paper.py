@@ -18,6 +18,11 @@ HEADS = "[...document.querySelectorAll('#grid-{} th')].filter((each) => each.off
 """The columns of a table that are seen."""
 
 
+CELLS = "[...document.querySelectorAll('.grid tbody tr:not(.gap) td')]"
+WIDE = f"{CELLS}.filter((each) => each.scrollWidth > each.clientWidth + 1)"
+"""The cells whose content is wider than they are."""
+
+
 def on_paper(page: Page) -> None:
     """Lay the page out for A4, as a browser does before it prints."""
     page.size(PAPER_PX, 900)
@@ -58,9 +63,7 @@ def test_what_is_printed_fits_on_the_paper(page: Page, few: WrittenPage, tmp_pat
     assert page.run(f"({narrow}, Math.max(...{drawings}.map({far})))") <= 1
     page.size(PAPER_PX, 900)
     page.run("dispatchEvent(new Event('beforeprint'))")
-    cells = "[...document.querySelectorAll('.grid tbody tr:not(.gap) td')]"
-    wide = f"{cells}.filter((each) => each.scrollWidth > each.clientWidth + 1)"
-    assert page.run(f"{wide}.map((each) => each.outerHTML).slice(0, 3)") == []
+    assert page.run(f"{WIDE}.map((each) => each.outerHTML).slice(0, 3)") == []
     whole = page.run("document.getElementById('refused').innerText")
     assert reason.strip() in whole
     assert "quarantine" in whole
@@ -75,6 +78,19 @@ def test_the_table_of_problems_has_all_its_columns_on_paper(page: Page, few: Wri
     widths = page.run(f"[...{SHOWN}[0].children].map((each) => each.clientWidth)")
     assert len(widths) == len(columns)
     assert min(widths) > 40
+    assert page.run("document.documentElement.scrollWidth") <= PAPER_PX
+
+
+@pytest.mark.parametrize("name", ["demo", "training", "beside", "pins", "bench"])
+def test_nothing_of_a_page_is_wider_than_the_paper(
+    name: str, page: Page, request: pytest.FixtureRequest
+) -> None:
+    opened(page, request.getfixturevalue(name).file)
+    on_paper(page)
+    assert page.run(f"{CELLS}.length") > 2
+    assert page.run(f"{WIDE}.map((each) => each.outerHTML).slice(0, 3)") == []
+    beyond = f"[...document.querySelectorAll('body *')].filter((each) => each.getBoundingClientRect().right > {PAPER_PX + 1})"
+    assert page.run(f"{beyond}.map((each) => each.outerHTML.slice(0, 200)).slice(0, 3)") == []
     assert page.run("document.documentElement.scrollWidth") <= PAPER_PX
 
 
