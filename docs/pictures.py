@@ -130,7 +130,7 @@ def _pages(folder: Path, cache: Path | None, trace: Path | None) -> dict[str, Wr
         spans = read_json(trace) if trace else None
     print("tuning a training step of GPT-2", flush=True)
     trained = folder / "training" / "cache"
-    training_spans = tuned_by_training(trained)
+    training_spans = tuned_by_training(trained, "gpt2-large")
     print("tuning the demo with one thread", flush=True)
     single = folder / "demo" / "1-thread"
     tuned_by_the_demo(single, OMP_NUM_THREADS="1")

@@ -67,16 +67,20 @@ def tuned_by_the_demo(cache: Path, **variables: str) -> Any:
     return read_json(trace)
 
 
-def tuned_by_training(cache: Path) -> Any:
+def tuned_by_training(cache: Path, model: str = "gpt2") -> Any:
     """Compile a training step and an inference of GPT-2 with a new cache; return the trace.
 
-    Its two layers have the usual width, so that products take long enough to be compared. The template that the tests of
-    pins offer is left out: it is chosen, whatever was measured, and a page is to show what a tuning decides.
+    The template that the tests of pins offer is left out: it is chosen, whatever was measured, and a page is to show what a
+    tuning decides.
+
+    Args:
+        cache: The cache.
+        model: The model, as `tests.support.processes.pinned` names it; the larger one takes half as long again.
     """
     trace = cache.with_name(f"{cache.name}-trace.json")
     folders = {"TORCHINDUCTOR_CACHE_DIR": str(cache.with_name(f"{cache.name}-inductor"))}
     pins = cache.with_name(f"{cache.name}-pins.json")
-    program = ("tests.support.processes.pinned", "record", "gpt2-large", str(pins), str(cache))
+    program = ("tests.support.processes.pinned", "record", model, str(pins), str(cache))
     variables = {**folders, "INDUCTOR_PLUGIN_TRACE_PATH": str(trace)}
     _run(["-m", *program, "--without-template"], variables)
     return read_json(trace)

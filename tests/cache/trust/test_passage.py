@@ -99,7 +99,10 @@ def test_the_eviction_of_others_leaves_a_kernel_its_signature(tmp_path: Path) ->
     after = open_store(store.root, trust=TRUST)
     assert after.kernel(other.digest) is None
     assert by(after) == ("signature", {FRIEND.public})
-    assert vouchers(after.root, after.iter_kernels(), TRUST).text() == "0 built here, 1 signed by a friend"
+    assert (
+        vouchers(after.root, after.iter_kernels(), TRUST).text()
+        == "0 built here, 1 signed by a friend"
+    )
 
 
 def test_trust_does_not_travel(tmp_path: Path) -> None:
