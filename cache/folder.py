@@ -9,9 +9,10 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from inductor_plugin.cache import atomic, document
 from inductor_plugin.cache.guard import MISSING, read
@@ -50,6 +51,7 @@ _PASSING = frozenset(
 """Errors that pass when a disk has room again, or a process has closed files."""
 
 Signature = tuple[int, int, int]
+Entry = TypeVar("Entry")
 
 
 class Folder:
@@ -168,6 +170,16 @@ class Folder:
             now = time.time()
             if now - status.st_atime > TOUCH_S:
                 os.utime(path, ns=(int(now * 1e9), status.st_mtime_ns))
+
+    def parsed(self, path: Path, parse: Callable[[bytes, Path], Entry]) -> Entry | None:
+        """Return what ``parse`` makes of an entry's file; None if it is missing, or damaged, which is reported."""
+        try:
+            return parse(read(path), path)
+        except MISSING:
+            return None
+        except (OSError, ValueError) as error:
+            self.report(path, error)
+            return None
 
     def report(self, path: Path, error: OSError | ValueError) -> None:
         """Log why an entry is not used, once for each path and kind of reason.

@@ -16,7 +16,7 @@ from typing import Any
 from inductor_plugin.cache import document
 from inductor_plugin.cache.document import is_object, list_of, moment, table_of, text, typed
 from inductor_plugin.cache.folder import Folder
-from inductor_plugin.cache.guard import MISSING, exists, is_folder, read
+from inductor_plugin.cache.guard import exists, is_folder, read
 from inductor_plugin.cache.key import SCHEMA, digest_of
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.record import Record
@@ -200,18 +200,10 @@ class GraphShelf:
 
     def everything(self) -> list[GraphEntry]:
         """Return all entries, the newest first; damaged ones are reported and skipped."""
-        entries = map(self._read, graph_files(self._folder.layout.graphs))
+        files = graph_files(self._folder.layout.graphs)
+        entries = (self._folder.parsed(file, parse_graph) for file in files)
         known = [entry for entry in entries if entry is not None]
         return sorted(known, key=lambda entry: (-entry.compiled, entry.digest))
-
-    def _read(self, path: Path) -> GraphEntry | None:
-        try:
-            return parse_graph(read(path), path)
-        except MISSING:
-            return None
-        except (OSError, ValueError) as error:
-            self._folder.report(path, error)
-            return None
 
 
 def _drop_oldest(graphs: Path) -> None:

@@ -192,7 +192,8 @@ class QuarantineShelf:
         """Return a candidate's entry, or None; one that is not `condemned` may be tried."""
         if self._memory and (environment, candidate) in self._memory:
             return self._memory[environment, candidate]
-        return self._read(self._folder.layout.quarantine(environment, candidate))
+        path = self._folder.layout.quarantine(environment, candidate)
+        return self._folder.parsed(path, parse_quarantined)
 
     def among(self, environment: str, candidates: Iterable[str]) -> dict[str, Quarantined]:
         """Return the entries of those candidates that have one; only their files are opened."""
@@ -231,7 +232,7 @@ class QuarantineShelf:
     def everything(self) -> Iterator[Quarantined]:
         """Yield all entries; damaged ones are reported and skipped."""
         for path in quarantine_files(self._folder.layout.quarantined):
-            entry = self._read(path)
+            entry = self._folder.parsed(path, parse_quarantined)
             if entry is not None and (entry.environment, entry.candidate) not in self._memory:
                 yield entry
         yield from list(self._memory.values())
@@ -257,15 +258,6 @@ class QuarantineShelf:
             fields=plain,
             extra=before.extra if before else {},
         )
-
-    def _read(self, path: Path) -> Quarantined | None:
-        try:
-            return parse_quarantined(read(path), path)
-        except MISSING:
-            return None
-        except (OSError, ValueError) as error:
-            self._folder.report(path, error)
-            return None
 
 
 def _warn_of_unwritten(candidate: str, error: CacheError) -> None:

@@ -193,15 +193,15 @@ def _hooks() -> Any:
     Imported late because `import inductor_plugin` must not load torch (2.5 s).
     """
     try:
-        from inductor_plugin.inductor import hooks as lowering  # noqa: PLC0415
+        from inductor_plugin.inductor import hooks  # noqa: PLC0415
     except (ImportError, AttributeError) as error:  # a torch newer than tested moved something
         _step_aside(f"{type(error).__name__}: {error}")
         return None
-    reason = lowering.why_not_supported()
+    reason = hooks.why_not_supported()
     if reason is not None:
         _step_aside(reason)
         return None
-    return lowering
+    return hooks
 
 
 @functools.cache

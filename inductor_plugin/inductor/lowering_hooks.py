@@ -10,28 +10,27 @@ from inductor_plugin.inductor.guard.guard import compile_graph
 
 __all__ = ["compile_graph", "install", "uninstall"]
 
+_HOOKS = (
+    selector,
+    jinja,
+    flex,
+    kernel_arguments,
+    decide,
+    limits,
+    visitors,
+    lowering,
+    reductions,
+)
+"""Modules that replace functions of Inductor, each with `install` and `uninstall`, in the order of their installation."""
+
 
 def install() -> None:
     """Install those that are not in place; they change nothing outside the plugin's scope."""
-    selector.install()
-    jinja.install()
-    flex.install()
-    kernel_arguments.install()
-    decide.install()
-    limits.install()
-    visitors.install()
-    lowering.install()
-    reductions.install()
+    for hook in _HOOKS:
+        hook.install()
 
 
 def uninstall() -> None:
     """Restore Inductor's own functions."""
-    selector.uninstall()
-    jinja.uninstall()
-    flex.uninstall()
-    kernel_arguments.uninstall()
-    decide.uninstall()
-    limits.uninstall()
-    visitors.uninstall()
-    lowering.uninstall()
-    reductions.uninstall()
+    for hook in _HOOKS:
+        hook.uninstall()

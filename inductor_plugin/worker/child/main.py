@@ -136,11 +136,9 @@ def execute(job: Any, emit: Callable[[Any], None]) -> Any:
     if isinstance(job, jobs.CallJob):
         return getattr(importlib.import_module(job.module), job.function)(*job.args)
     if isinstance(job, (jobs.CppCompileJob, jobs.TritonCompileJob)):
-        from inductor_plugin.worker.child import (
-            compile as compile_child,  # a benchmark worker does without
-        )
+        from inductor_plugin.worker.child.compile import run  # a benchmark worker does without
 
-        return compile_child.run(job, emit)
+        return run(job, emit)
     from inductor_plugin.worker.child import (
         bench,  # imports torch, which a compile worker does without
     )
