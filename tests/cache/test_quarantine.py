@@ -221,7 +221,7 @@ def test_of_many_candidates_only_those_in_quarantine_are_opened(
         opened.append(path.stem)
         return read(path)
 
-    monkeypatch.setattr("inductor_plugin.cache.quarantine.read", opening)
+    monkeypatch.setattr("inductor_plugin.cache.folder.read", opening)
     store = open_store(cache_dir)
     assert store.quarantined_among("e", ["a", "b", "c"]) == {}
     put(cache_dir, "wrong")  # another process

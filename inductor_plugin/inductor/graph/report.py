@@ -18,10 +18,12 @@ from inductor_plugin.cache.layout import place_of
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.facts.origin import function_of
 from inductor_plugin.inductor.graph import misses, torch_trace
+from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.report.terminal import show
 from inductor_plugin.tuning.runtime import DeviceContext
 from inductor_plugin.tuning.selection import Selection
+from inductor_plugin.tuning.task import problem_digest
 from inductor_plugin.tuning.ticket import TuningTicket, decided
 
 logger = logging.getLogger(__name__)
@@ -87,6 +89,7 @@ def keep_graph(
     graph: GraphLowering | None,
     contexts: Iterable[tuple[DeviceContext, Selection]],
     tickets: Sequence[TuningTicket],
+    single: Iterable[tuple[DeviceContext, Problem]],
 ) -> None:
     """Keep in the cache which function a graph is of, and its problems; nothing fails where that fails. Takes about a millisecond.
 
@@ -95,12 +98,13 @@ def keep_graph(
         graph: The graph, whose problems are decided.
         contexts: What its devices' problems were tuned on, and what decided them.
         tickets: Its problems.
+        single: Those with a single candidate, which have a record and no ticket.
     """
     # With policy=build nothing is decided, so that no problem has a record.
     if graph is None or config.policy == "build":
         return
     try:
-        _keep_graph(graph, contexts, tickets)
+        _keep_graph(graph, contexts, tickets, single)
     # The graph is compiled: it does not fail because the cache will not say where it is from.
     except Exception:
         logger.debug("the cache does not say where a graph is from", exc_info=True)
@@ -110,11 +114,14 @@ def _keep_graph(
     graph: GraphLowering,
     contexts: Iterable[tuple[DeviceContext, Selection]],
     tickets: Sequence[TuningTicket],
+    single: Iterable[tuple[DeviceContext, Problem]],
 ) -> None:
+    tuned = ((c, each.problem, each.digest) for c, each in with_contexts(tickets, contexts))
+    others = ((c, problem, problem_digest(problem)) for c, problem in single)
     problems: dict[Store, list[str]] = {}
-    for context, ticket in with_contexts(tickets, contexts):
+    for context, problem, digest in itertools.chain(tuned, others):
         if context.store.graphs.is_kept:
-            place = place_of(context.environment, ticket.problem.op, ticket.digest)
+            place = place_of(context.environment, problem.op, digest)
             problems.setdefault(context.store, []).append(place)
     if not problems:
         return

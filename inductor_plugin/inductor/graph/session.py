@@ -99,6 +99,7 @@ class Session:
         self._trial = trial.current()
         self._is_extra = self._trial is not None and self._trial.is_extra
         self._untuned = 0  # calls on a CPU that have one kernel
+        self._single: list[tuple[DeviceContext, Problem]] = []
         ranges = [RangeWriter()] if are_written(graph) else []
         checks = [OutputGuard(graph, config.check_outputs)] if config.check_outputs != "off" else []
         self.chosen = ChosenKernels([*checks, *ranges])
@@ -252,6 +253,8 @@ class Session:
         if self.config.policy in ("tune", "build"):
             context, _ = self.context(device)
             remember(context.store, context.environment, problem, only, rejected)
+            if rejected:  # otherwise there is no record that the graph could name
+                self._single.append((context, problem))
 
     def pin_of_fusion(self, problem: Problem, device: torch.device) -> Pin | None:
         """Return the pin of a product with its epilogue, with ``policy=pinned``."""
@@ -360,7 +363,7 @@ class Session:
                 observe(tickets)
             contexts = self._contexts.values()
             report(tickets, contexts, self.config, untuned=self._untuned > 0)
-            keep_graph(self.config, self._graph(), contexts, tickets)
+            keep_graph(self.config, self._graph(), contexts, tickets, self._single)
             if self.config.report:
                 run_page.add(self.config, self._graph(), contexts, tickets)
             self._pinning.keep(tickets, self._trial)

@@ -31,7 +31,9 @@ class Products(nn.Module):
         return torch.mm(a, b)
 
 
-def entries(cache_dir: Path, *, gradients: bool, **options: Any) -> Store:
+def entries(
+    cache_dir: Path, *, gradients: bool, dtype: torch.dtype = torch.float32, **options: Any
+) -> Store:
     """Compile a model with a new cache, and return the cache."""
     options = {"cache_dir": str(cache_dir), "table": "off", "progress": "off", **options}
     with (
@@ -41,7 +43,8 @@ def entries(cache_dir: Path, *, gradients: bool, **options: Any) -> Store:
     ):
         torch._dynamo.reset()
         compiled: Any = torch.compile(Products(), options=inductor_plugin.options(**options))
-        a, b = torch.randn(32, 32, requires_grad=gradients), torch.randn(32, 32)
+        a = torch.randn(32, 32, requires_grad=gradients, dtype=dtype)
+        b = torch.randn(32, 32, dtype=dtype)
         result = compiled(a, b)
         if gradients:
             result.backward(torch.randn(32, 32))
@@ -70,6 +73,18 @@ def test_each_graph_of_a_compile_is_in_the_cache_with_its_model(
 
 
 @pytest.mark.usefixtures("inductor_cache")
+def test_a_product_with_a_single_candidate_is_in_its_graph(cache_dir: Path) -> None:
+    """The template takes float32 alone."""
+    store = entries(cache_dir, gradients=False, dtype=torch.float64)
+    (graph,) = store.graphs.everything()
+    (place,) = graph.problems
+    record = store.record(*place.split("/"))
+    assert record is not None
+    assert not record.candidates
+    assert record.rejected
+
+
+@pytest.mark.usefixtures("inductor_cache")
 @pytest.mark.parametrize("cause", ["cache=off", "error"])
 def test_a_compile_does_without(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch, cause: str
@@ -78,7 +93,7 @@ def test_a_compile_does_without(
         raise RecursionError
 
     monkeypatch.setattr(report, "function_of", raising)
-    options = {"cache": "off"} if cause == "cache=off" else {}
+    options: dict[str, Any] = {"cache": "off"} if cause == "cache=off" else {}
     store = entries(cache_dir, gradients=False, **options)
     assert store.graphs.everything() == []
 
@@ -95,8 +110,8 @@ def test_what_is_compiled_for_a_pack_is_no_model_of_the_cache(cache_dir: Path) -
         is_backward=False,
         is_inference=False,
     )
-    keep_graph(Config(policy="build"), graph, [(context, selection)], [ticket, ticket])
+    keep_graph(Config(policy="build"), graph, [(context, selection)], [ticket, ticket], [])
     assert store.graphs.everything() == []
-    keep_graph(Config(), graph, [(context, selection)], [ticket, ticket])
+    keep_graph(Config(), graph, [(context, selection)], [ticket, ticket], [])
     (entry,) = store.graphs.everything()
     assert (entry.function, entry.kind, entry.problems) == ("", "forward", (f"e/mm/{'d' * 64}",))

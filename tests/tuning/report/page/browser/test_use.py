@@ -268,6 +268,16 @@ def test_two_caches_are_read_side_by_side_on_a_phone(page: Page, tmp_path: Path)
         for each in ("td.c-problem", ".pane")
     )
     assert problem > 0.9 * pane
+    kernels = page.run(
+        "[...document.querySelector('#grid-compare tbody tr:not(.gap)').querySelectorAll('td')].map((each) => "
+        "({name: each.className, top: each.getBoundingClientRect().top, text: each.innerText, wide: each.offsetWidth}))"
+    )
+    lines = {cell["name"].rpartition("c-")[2]: cell for cell in kernels}
+    for side in ("a", "b"):
+        kernel, taken = lines[f"kernel{side}"], lines[f"ms{side}"]
+        assert kernel["wide"] > 0.3 * pane
+        assert kernel["text"].strip()
+        assert lines["problem"]["top"] < kernel["top"] < taken["top"] == lines["ratio"]["top"]
     beyond = "document.querySelector('#grid-compare .pane')"
     assert page.run(f"{beyond}.scrollWidth - {beyond}.clientWidth") <= 0
 
