@@ -53,11 +53,14 @@ function grid({ name, label, columns, rows, words, sorted = null, chips = [], ch
     return texts.get(row);
   }
 
+  function kind(column) {
+    return [column.number && "number", column.wide && "wide", `c-${column.name}`].filter(Boolean).join(" ");
+  }
+
   function head(column) {
-    const kind = [column.number && "number", column.wide && "wide", `c-${column.name}`].filter(Boolean).join(" ");
-    if (!column.value) return el("th", { scope: "col", class: kind }, column.title);
+    if (!column.value) return el("th", { scope: "col", class: kind(column) }, column.title);
     const button = el("button", { type: "button", title: column.about ?? null, onclick: () => sort(column) }, column.title);
-    return el("th", { scope: "col", class: kind, "aria-sort": "none" }, button);
+    return el("th", { scope: "col", class: kind(column), "aria-sort": "none" }, button);
   }
 
   function sort(column, down = null) {
@@ -118,9 +121,7 @@ function grid({ name, label, columns, rows, words, sorted = null, chips = [], ch
   }
 
   function line(row, at) {
-    const cells = columns.map((column) => el("td", {
-      class: [column.number && "number", column.wide && "wide", `c-${column.name}`].filter(Boolean).join(" "),
-    }, column.cell(row)));
+    const cells = columns.map((column) => el("td", { class: kind(column) }, column.cell(row)));
     return el("tr", { "data-row": at, "aria-rowindex": at + 2 }, cells);
   }
 

@@ -107,12 +107,11 @@ function compareSection() {
   const differing = rows.filter((row) => row.differs).length;
   const alone = rows.filter((row) => !row.a || !row.b).length;
   const micro = inMicro(rows.map((row) => row.any.ms));
-  const side = (name) => (row) => row[name];
   const columns = [
     { name: "problem", title: "Problem", value: (r) => r.any.text, cell: (r) => el("a", { href: `#r/${r.any.id}`, title: r.any.text }, r.any.text) },
     ...["a", "b"].flatMap((name, index) => [
-      { name: `kernel${name}`, title: shortNames[index], wide: true, value: (r) => side(name)(r)?.winner, cell: (r) => sideCell(side(name)(r)) },
-      { name: `ms${name}`, title: `${micro ? "µs" : "ms"}, ${shortNames[index]}`, about: shortNames[index], number: true, first: true, value: (r) => side(name)(r)?.ms, cell: (r) => inUnit(side(name)(r)?.ms, micro) },
+      { name: `kernel${name}`, title: shortNames[index], wide: true, value: (r) => r[name]?.winner, cell: (r) => sideCell(r[name]) },
+      { name: `ms${name}`, title: `${micro ? "µs" : "ms"}, ${shortNames[index]}`, about: shortNames[index], number: true, first: true, value: (r) => r[name]?.ms, cell: (r) => inUnit(r[name]?.ms, micro) },
     ]),
     { name: "ratio", title: "Faster", about: `Time of ${shortNames[0]} over that of ${shortNames[1]}`, number: true, first: true, value: (r) => r.ratio, cell: (r) => times(r.ratio) },
   ];
