@@ -91,10 +91,10 @@ class Page:
         self.wait("document.readyState === 'complete'")
 
     def wait(self, condition: str) -> None:
-        """Wait until an expression is true, 60 s at most."""
+        """Wait until an expression is true, 60 s at most; a page whose script failed is not waited for."""
         ends = time.monotonic() + 60
         while not self.run(condition):
-            if time.monotonic() > ends:
+            if self.errors or time.monotonic() > ends:
                 raise TimeoutError(f"{condition}; the page says {self.errors}")
             time.sleep(0.02)
 

@@ -98,7 +98,7 @@ def keep_graph(
         graph: The graph, whose problems are decided.
         contexts: What its devices' problems were tuned on, and what decided them.
         tickets: Its problems.
-        single: Those with a single candidate, which have a record and no ticket.
+        single: Its problems with a single candidate, and their devices' contexts; they have a record and no ticket.
     """
     # With policy=build nothing is decided, so that no problem has a record.
     if graph is None or config.policy == "build":
@@ -116,12 +116,12 @@ def _keep_graph(
     tickets: Sequence[TuningTicket],
     single: Iterable[tuple[DeviceContext, Problem]],
 ) -> None:
-    tuned = ((c, each.problem, each.digest) for c, each in with_contexts(tickets, contexts))
-    others = ((c, problem, problem_digest(problem)) for c, problem in single)
+    named = [(context, t.problem.op, t.digest) for context, t in with_contexts(tickets, contexts)]
+    named += [(context, problem.op, problem_digest(problem)) for context, problem in single]
     problems: dict[Store, list[str]] = {}
-    for context, problem, digest in itertools.chain(tuned, others):
+    for context, op, digest in named:
         if context.store.graphs.is_kept:
-            place = place_of(context.environment, problem.op, digest)
+            place = place_of(context.environment, op, digest)
             problems.setdefault(context.store, []).append(place)
     if not problems:
         return

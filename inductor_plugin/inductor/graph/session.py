@@ -99,7 +99,7 @@ class Session:
         self._trial = trial.current()
         self._is_extra = self._trial is not None and self._trial.is_extra
         self._untuned = 0  # calls on a CPU that have one kernel
-        self._single: list[tuple[DeviceContext, Problem]] = []
+        self._single: list[tuple[DeviceContext, Problem]] = []  # problems with a single candidate
         ranges = [RangeWriter()] if are_written(graph) else []
         checks = [OutputGuard(graph, config.check_outputs)] if config.check_outputs != "off" else []
         self.chosen = ChosenKernels([*checks, *ranges])
@@ -253,7 +253,7 @@ class Session:
         if self.config.policy in ("tune", "build"):
             context, _ = self.context(device)
             remember(context.store, context.environment, problem, only, rejected)
-            if rejected:  # otherwise there is no record that the graph could name
+            if rejected:  # without a reason, no record is written that the graph's entry could name
                 self._single.append((context, problem))
 
     def pin_of_fusion(self, problem: Problem, device: torch.device) -> Pin | None:
