@@ -3,7 +3,7 @@ const AROUND = 12;
 const MOST_PRINTED = 500;
 
 /**
- * @param columns name, title, cell(row) and, to sort by, value(row); number: right-aligned; wide: not on a phone, but for two caches;
+ * @param columns name, title, cell(row) and, to sort by, value(row); number: right-aligned; wide: rarely on a phone;
  *   first: biggest first when it is first sorted.
  * @param choices what rows belong to: id, kind, label, keeps(row); chosen is called with the choice of the list, or null.
  * @param words what a row is searched by.
