@@ -107,9 +107,7 @@ def test_the_page_names_no_address() -> None:
 
 def test_a_page_without_records_has_less_than_a_hundred_kilobytes() -> None:
     empty = document(page_model([CacheSource("cache", [], {})]), "cache")
-    assert (
-        len(empty.encode()) < 100_000
-    )  # 99,800; docs/decisions.md says why it has no plotting library
+    assert len(empty.encode()) < 100_000  # docs/decisions.md says why it has no plotting library
 
 
 def test_a_page_without_records_is_one_too() -> None:
