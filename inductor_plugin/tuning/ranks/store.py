@@ -46,7 +46,7 @@ class JobStore(Protocol):
 
 
 @dataclass(eq=False)
-class _Request:
+class _Operation:
     """An operation on its way, and its result."""
 
     operation: Callable[[], Any]
@@ -74,7 +74,7 @@ class C10dStore:
         self._prefix = prefix
         self._slices = max(1, round(limit_s / _SLICE_S))
         self._limit_s = limit_s
-        self._calls: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._lost = ""
@@ -117,7 +117,7 @@ class C10dStore:
         return value.decode("ascii")
 
     def _call(self, operation: Callable[[], Any]) -> Any:
-        call = _Request(operation)
+        call = _Operation(operation)
         with self._guard:
             if self._lost:
                 raise StoreLostError(self._lost)
