@@ -37,7 +37,7 @@ UNPROVEN = "its gain was less than its samples varied"
 """Reason to repeat a measurement: in turns with the library kernel it was faster, but not in enough of them."""
 _UNDECIDED_FIELD, _UNPROVEN_VALUE = "undecided", "unproven"
 """Field of the provenance that is True of a measurement cut short, and its value of an unproven one."""
-_MOST_PROOFS = 3
+MOST_PROOFS = 3
 """Races after which a gain that is still not proven is none."""
 _ATTEMPTS = "attempts"
 _MOST_ATTEMPTS = 6
@@ -150,7 +150,7 @@ def indecision(before: Measured | None) -> dict[str, Any]:
 def unproven(before: Measured | None) -> dict[str, Any]:
     """Return the provenance of a measurement whose gain is not proven; nothing after so many that it never will be."""
     tried = _tried(before)
-    return {} if tried[_ATTEMPTS] > _MOST_PROOFS else {_UNDECIDED_FIELD: _UNPROVEN_VALUE, **tried}
+    return {} if tried[_ATTEMPTS] > MOST_PROOFS else {_UNDECIDED_FIELD: _UNPROVEN_VALUE, **tried}
 
 
 def _tried(before: Measured | None) -> dict[str, int]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.candidates.providers import offered
 from tests.support.compile import Spent, compiled, fresh
 from tests.support.lowering import Lab, library_first
+from tests.support.pages import environment
 from tests.support.repository import REPOSITORY
 
 __all__ = ["fresh"]  # the fixture
@@ -106,7 +106,7 @@ def process(tmp_path: Path) -> Process:
         }
         done = subprocess.run(
             [sys.executable, "-m", "tests.support.processes.artifacts", *arguments],
-            env={**os.environ, **variables},
+            env=environment() | variables,
             timeout=500,
             capture_output=True,
             text=True,

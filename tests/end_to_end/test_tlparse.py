@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import open_store
+from tests.support.pages import environment
 
 _SCRIPT = """
 import torch
@@ -24,9 +24,6 @@ with torch.no_grad():
 
 _ATTENTION = """
 import torch
-from inductor_plugin.tuning import race, validity
-# Not infinite: Inductor's cache keeps no graph that is never due.
-validity.AGAIN_S, validity._MOST_PROOFS, race.RETAKE_S = 1e9, 0, 0.0  # others run at the same time: what they disturb counts
 q = torch.randn(1, 2, 64, 32)
 with torch.no_grad():
     torch.compile(torch.nn.functional.scaled_dot_product_attention, backend="inductor_plugin")(q, q, q)
@@ -47,7 +44,7 @@ def decisions_of(script: str, folder: Path, trace: str, **variables: str) -> dic
         "INDUCTOR_PLUGIN_CACHE_DIR": str(folder / "cache"),
         "TORCH_TRACE": str(folder / trace),
     }
-    subprocess.run([sys.executable, "-c", script], env={**os.environ, **variables}, check=True)
+    subprocess.run([sys.executable, "-c", script], env=environment() | variables, check=True)
     (log,) = (folder / trace).iterdir()
     page = folder / f"{trace}-page"
     # Strict: a line that tlparse does not know is an error.

@@ -27,7 +27,7 @@ from tests.support.fakes.selection import entries, offers, rig
 from tests.support.fakes.tasks import offer, problem
 from tests.support.fakes.workers import spread
 
-MOST_PROOFS = validity._MOST_PROOFS  # pyright: ignore[reportPrivateUsage]
+MOST_PROOFS = validity.MOST_PROOFS
 """Read before the fixture `measured_once` sets it to 0."""
 
 
@@ -194,7 +194,7 @@ def test_a_large_gain_that_is_not_proven_is_measured_again_three_times(
         return ticket.verdict
 
     monkeypatch.setattr(validity, "AGAIN_S", -1.0)
-    monkeypatch.setattr(validity, "_MOST_PROOFS", MOST_PROOFS)
+    monkeypatch.setattr(validity, "MOST_PROOFS", MOST_PROOFS)
     for attempt in (1, 2, 3):
         ticket = rig(tmp_path).plan(offers("a"))
         assert ticket.void == ({} if attempt == 1 else {"a": UNPROVEN})

@@ -1,8 +1,8 @@
-"""For the processes of a page's or an example's test: other tests run at the same time, and what they disturb counts."""
+"""For the processes of a test: other tests run at the same time; what they disturb counts, and no gain has to be proven again."""
 
 from inductor_plugin.tuning import race, validity
 
 # Not infinite: Inductor's cache keeps no graph that is never due (inductor/graph/due.py).
 validity.AGAIN_S = 1e9
-validity._MOST_PROOFS = 0  # pyright: ignore[reportPrivateUsage]
+validity.MOST_PROOFS = 0
 race.RETAKE_S = 0.0

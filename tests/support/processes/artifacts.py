@@ -21,7 +21,6 @@ from torch._dynamo.utils import counters
 
 import inductor_plugin
 from inductor_plugin.activation import observe
-from inductor_plugin.tuning import race, validity
 from tests.support.candidates.fast_templates import rivals_offered
 from tests.support.processes.tuning import ROWS, Small
 
@@ -38,9 +37,6 @@ def main() -> None:
     parser.add_argument("--save")
     parser.add_argument("--without-fx-cache", action="store_true")
     arguments = parser.parse_args()
-    # Others run at the same time: what they disturb counts.
-    validity.AGAIN_S, race.RETAKE_S = 1e9, 0.0
-    validity._MOST_PROOFS = 0  # pyright: ignore[reportPrivateUsage]
     torch.set_num_threads(1)
     torch.manual_seed(0)
     x = torch.randn(ROWS, 256)
