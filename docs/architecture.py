@@ -52,17 +52,17 @@ def layers(repository: Path) -> str:
     return "```\n" + "\n".join(f"  {row}" for row in layer_rows(repository)) + "\n```\n"
 
 
-def layer_rows(repository: Path) -> list[str]:
-    """Return the rows of the contract "arrows go down only", the highest first.
+def layer_rows(repository: Path, name: str = "arrows go down only") -> list[str]:
+    """Return the rows of a contract of import-linter, the highest first.
 
     Raises:
         ValueError: pyproject.toml lacks them.
     """
     text = (repository / "pyproject.toml").read_text(encoding="utf-8")
-    contract = text[text.index('name = "arrows go down only"') :]
+    contract = text.partition(f'name = "{name}"')[2]
     match = re.search(r"^layers = (\[.*?^\])", contract, re.MULTILINE | re.DOTALL)
     if match is None:
-        raise ValueError("pyproject.toml has no layers in 'arrows go down only'; put them back")
+        raise ValueError(f"pyproject.toml has no layers in '{name}'; put them back")
     return ast.literal_eval(match[1])
 
 

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from docs.architecture import renewed
+from docs.architecture import layer_rows, renewed
 from tests.support.repository import MOST_MODULES, modules_in
 
 MOST_ENTRIES = 25
+MOST_LAYERS = 25
+CONTRACTS = ("arrows go down only", "inside inductor/", "the process border")
+"""The contracts with layers, as the text names them: of the package, of `inductor/` and of `worker/`."""
 SHORT = {
     "candidates": "inductor/candidates",
     "child": "worker/child",
@@ -40,6 +43,15 @@ def exists(repository: Path, name: str) -> bool:
 def test_the_generated_parts_are_current(repository: Path):
     text = (repository / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert renewed(text, repository) == text, "run `make docs`"
+
+
+def test_layers_are_few_and_counted_in_the_text(repository: Path):
+    rows = {name: len(layer_rows(repository, name)) for name in CONTRACTS}
+    package, inductor, worker = rows.values()
+    assert sum(rows.values()) <= MOST_LAYERS
+    counts = f"have {sum(rows.values())} layers: the package {package} (above), `inductor/` {inductor}, `worker/` {worker}."
+    text = (repository / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert counts in text
 
 
 def test_every_file_of_the_text_exists(repository: Path):
