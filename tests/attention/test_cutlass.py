@@ -205,17 +205,31 @@ def test_a_workspace_is_known_before_anything_is_allocated(library: Path) -> Non
 
 def test_generated_code_can_be_traced_without_a_kernel() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
 
     ops: Any = torch.ops.inductor_plugin
     with FakeTensorMode():
         q, lse = torch.empty(2, 4, 64, 64), torch.empty(2, 4, 64)
         call_arguments = ("a@0", 0.125, -1, -1, False)
         out = torch.empty_like(q)
-        ops.cutlass_fmha.out(q, q, q, lse, *call_arguments, out=out)
-        ops.cutlass_fmha.out(q, q, q, None, *call_arguments, out=out)
-        ops.cutlass_fmha_output.out(q, q, q, *call_arguments, out=out)
-        back = (q, q, q, q, q, lse, lse, torch.empty_like(q), torch.empty_like(q))
-        ops.cutlass_fmha_backward.out(*back, *call_arguments, out=out)
+        dq, dv = torch.empty_like(q), torch.empty_like(q)
+
+        def call(q: Tensor, lse: Tensor, dq: Tensor, dv: Tensor, out: Tensor) -> Tensor:
+            ops.cutlass_fmha.out(q, q, q, lse, *call_arguments, out=out)
+            ops.cutlass_fmha.out(q, q, q, None, *call_arguments, out=out)
+            ops.cutlass_fmha_output.out(q, q, q, *call_arguments, out=out)
+            back = (q, q, q, q, q, lse, lse, dq, dv)
+            ops.cutlass_fmha_backward.out(*back, *call_arguments, out=out)
+            return out
+
+        traced = make_fx(call)(q, lse, dq, dv, out)
+    called = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    assert called == [
+        ops.cutlass_fmha.out,
+        ops.cutlass_fmha.out,
+        ops.cutlass_fmha_output.out,
+        ops.cutlass_fmha_backward.out,
+    ]
 
 
 def test_schemas_say_what_is_written() -> None:

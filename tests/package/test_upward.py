@@ -61,8 +61,9 @@ def module_of(name: str) -> str:
 
 
 def is_upward(module: str, other: str) -> bool:
-    """Return whether a module is in a lower layer than another one."""
-    return _RANKS[module.partition(".")[0]] > _RANKS[other.partition(".")[0]]
+    """Return whether a module may not import another one: it is in a lower layer, or beside it in the same."""
+    own, its = module.partition(".")[0], other.partition(".")[0]
+    return own != its and _RANKS[own] >= _RANKS[its]
 
 
 def named(text: str) -> Iterator[str]:

@@ -67,17 +67,17 @@ def test_a_step_is_at_most_twice_as_long_as_k(k: int, vector: int, dot: int) -> 
 def test_products_in_a_batch_are_taken() -> None:
     many = batch(24, 4, 512, 128)
     assert TEMPLATE.reject(many) is None
-    assert all(candidate.config["BATCHED"] for candidate in TEMPLATE.candidates(many))
-    assert not any(candidate.config["BATCHED"] for candidate in TEMPLATE.candidates(problem()))
+    for sizes, is_batched in ((many, True), (problem(), False)):
+        offered = TEMPLATE.candidates(sizes)
+        assert {bool(candidate.config["BATCHED"]) for candidate in offered} == {is_batched}
     assert "at most 32 rows" in (TEMPLATE.reject(batch(24, 64, 512, 128)) or "")
 
 
 def test_a_dynamic_size_is_never_taken_for_even() -> None:
     dynamic = problem(dynamic=(SizeClass(0, 1, 4096, 4096, 4096), SizeClass(1, 1, 1, 9999, 4096)))
-    for candidate in TEMPLATE.candidates(dynamic):
-        assert (candidate.config["EVEN_K"], candidate.config["EVEN_N"]) == (False, False)
-    for candidate in TEMPLATE.candidates(problem()):
-        assert (candidate.config["EVEN_K"], candidate.config["EVEN_N"]) == (True, True)
+    for sizes, is_even in ((dynamic, False), (problem(), True)):
+        configs = [candidate.config for candidate in TEMPLATE.candidates(sizes)]
+        assert {(config["EVEN_K"], config["EVEN_N"]) for config in configs} == {(is_even, is_even)}
 
 
 def test_a_prologue_fuses_into_the_load_of_b() -> None:
