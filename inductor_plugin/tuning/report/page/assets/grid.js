@@ -121,7 +121,7 @@ function grid({ name, label, columns, rows, words, sorted = null, chips = [], ch
   }
 
   function line(row, at) {
-    const cells = columns.map((column) => el("td", { class: kind(column) }, column.cell(row)));
+    const cells = columns.map((column) => el("td", { class: kind(column), "data-head": column.title }, column.cell(row)));
     return el("tr", { "data-row": at, "aria-rowindex": at + 2 }, cells);
   }
 

@@ -336,11 +336,14 @@ const leftOut = (number, noun) => number > 0 && el("p", { class: "note" }, `${co
 
 const cellText = (value) => (value === null ? missing : typeof value === "number" ? short(value) : typeof value === "boolean" ? (value ? "yes" : "no") : cut(String(value)));
 
+/** A table with more columns is printed as one paragraph for each row. */
+const PAPER_COLUMNS = 7;
+
 function benchTable(each, name, label) {
   const columns = each.columns.map((title, at) => {
     const isNumber = each.rows.some((row) => typeof row[at] === "number") && each.rows.every((row) => row[at] === null || typeof row[at] === "number");
     return { name: `column${at}`, title, number: isNumber, first: isNumber, value: (row) => row[at], cell: (row) => cellText(row[at]) };
   });
   const table = grid({ name, label, columns, rows: each.rows, words: (row) => row.join(" "), height: "min(60vh, 32rem)", empty: "This table has no rows." });
-  return el("div", { class: "many" }, table.element, leftOut(each.left_out, "more row"), leftOut(each.columns_left_out, "more column"));
+  return el("div", { class: columns.length > PAPER_COLUMNS ? "many cards" : "many" }, table.element, leftOut(each.left_out, "more row"), leftOut(each.columns_left_out, "more column"));
 }

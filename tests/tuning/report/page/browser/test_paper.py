@@ -81,18 +81,7 @@ def test_the_table_of_problems_has_all_its_columns_on_paper(page: Page, few: Wri
     assert page.run("document.documentElement.scrollWidth") <= PAPER_PX
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("demo", "training", "beside", "pins"),
-        pytest.param(
-            "bench",
-            marks=pytest.mark.xfail(
-                reason="tables of benchmarks with many columns are cut", raises=AssertionError
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", ["demo", "training", "beside", "pins", "bench"])
 def test_nothing_of_a_page_is_wider_than_the_paper(
     name: str, page: Page, request: pytest.FixtureRequest
 ) -> None:
@@ -101,6 +90,19 @@ def test_nothing_of_a_page_is_wider_than_the_paper(
     assert page.run(f"{CELLS}.length") > 2
     assert page.run(f"{WIDE}.map((each) => each.outerHTML).slice(0, 3)") == []
     assert page.run("document.documentElement.scrollWidth") <= PAPER_PX
+
+
+def test_a_row_of_many_columns_is_printed_with_the_head_of_each_value(
+    page: Page, bench: WrittenPage
+) -> None:
+    opened(page, bench.file)
+    on_paper(page)
+    row = "[...document.querySelectorAll('.cards tbody tr:not(.gap)')][0]"
+    heads = page.run(f"[...{row}.closest('table').querySelectorAll('th')].map((each) => each.textContent)")
+    assert len(heads) > 7
+    shown = page.run(f"[...{row}.children].map((each) => getComputedStyle(each, '::before').content)")
+    assert [text.strip('"').split('" "')[0].strip() for text in shown] == heads
+    assert page.run(f"{row}.clientHeight") > 20
 
 
 def test_two_caches_are_printed_with_the_kernels_of_both(page: Page, tmp_path: Path) -> None:
