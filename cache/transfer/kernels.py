@@ -180,10 +180,17 @@ def copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> Copied:
         published.update((sha256, stored.path(name)) for name, sha256 in stored.files.items())
         existing += known is not None
         new += known is None
-        signed += known is None and entry.taken is not None and entry.taken.by == "signature"
+        signed += known is None and _is_vouched_for(store, entry)
         if known is not None:
             left_out += left_out_signatures(known, entry, stored)
     return Copied(new, existing, len(libraries), signed, left_out)
+
+
+def _is_vouched_for(store: Store, entry: KernelEntry) -> bool:
+    """Return whether a kernel was taken by a signature, and of a key that this cache trusts, too."""
+    if entry.taken is None or entry.taken.by != "signature":
+        return False
+    return vouched(entry, store.trust).voucher is not None
 
 
 def _taken(entry: KernelEntry, way: Way, source: str) -> KernelEntry:

@@ -70,6 +70,9 @@ def test_a_signature_passes_through_everything(tmp_path: Path) -> None:
     merged = open_store(tmp_path / "merged", trust=TRUST)
     assert merge_stores(merged, open_store(third.root, read_only=True)).signed == 1
     assert by(merged) == ("signature", {FRIEND.public})
+    strange = open_store(tmp_path / "strange")  # trusts no key
+    copied = merge_stores(strange, open_store(third.root, read_only=True))
+    assert (copied.kernels, copied.signed) == (1, 0)
     merged.put_environment(ENVIRONMENT)
     merged.put_record(record(measured("a", kernel=DIGEST), decision=decision("a")))
     remote = LocalFiles(tmp_path / "remote")
