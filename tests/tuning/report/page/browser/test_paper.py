@@ -98,9 +98,13 @@ def test_a_row_of_many_columns_is_printed_with_the_head_of_each_value(
     opened(page, bench.file)
     on_paper(page)
     row = "[...document.querySelectorAll('.cards tbody tr:not(.gap)')][0]"
-    heads = page.run(f"[...{row}.closest('table').querySelectorAll('th')].map((each) => each.textContent)")
+    heads = page.run(
+        f"[...{row}.closest('table').querySelectorAll('th')].map((each) => each.textContent)"
+    )
     assert len(heads) > 7
-    shown = page.run(f"[...{row}.children].map((each) => getComputedStyle(each, '::before').content)")
+    shown = page.run(
+        f"[...{row}.children].map((each) => getComputedStyle(each, '::before').content)"
+    )
     assert [text.strip('"').split('" "')[0].strip() for text in shown] == heads
     assert page.run(f"{row}.clientHeight") > 20
 
