@@ -110,19 +110,14 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
     return Wheel(file, name, version, len(contents.kernels))
 
 
-def read_pack(file: Path, trust: Trust | None = None) -> Pack:
+def read_pack(file: Path) -> Pack:
     """Return the pack in a file, after checking every checksum. Nothing of it is loaded.
 
-    Args:
-        file: The file.
-        trust: Whose signature the kernels must have; None if they need none.
-
     Raises:
-        TrustError: A kernel has no such signature.
         PackError: The file holds no pack, or several.
         ArchiveError: The file is missing or damaged.
     """
-    return _read(file, trust)[0]
+    return _read(file, None)[0]
 
 
 def signers_of(file: Path, trust: Trust) -> str:

@@ -19,11 +19,11 @@ def split(options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, o
     return ours, {name: value for name, value in options.items() if name not in METADATA}
 
 
-def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def unknown_variables() -> tuple[str, ...]:
     """Return one sentence for each variable with the plugin's prefix that it does not know."""
-    return unknown(METADATA, environ)
+    return unknown(METADATA)
 
 
-def warn_of_unknown_variables(environ: Mapping[str, str] | None = None) -> None:
+def warn_of_unknown_variables() -> None:
     """Warn of variables with the plugin's prefix that it does not know, once a process."""
-    warn_of_unknown(METADATA, environ)
+    warn_of_unknown(METADATA)

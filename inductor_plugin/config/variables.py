@@ -31,15 +31,15 @@ def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     return Path(base).expanduser() / "inductor_plugin"
 
 
-def default_cache_read(environ: Mapping[str, str] | None = None) -> Path | None:
+def default_cache_read() -> Path | None:
     """Return the second cache directory that the variables name, None if they name none."""
-    named = (os.environ if environ is None else environ).get(PREFIX + "CACHE_READ")
+    named = os.environ.get(PREFIX + "CACHE_READ")
     return Path(named).expanduser() if named else None
 
 
-def default_trusted_keys(environ: Mapping[str, str] | None = None) -> str:
+def default_trusted_keys() -> str:
     """Return the option ``trusted_keys`` as the variables have it, not checked; empty if they do not."""
-    return (os.environ if environ is None else environ).get(PREFIX + "TRUSTED_KEYS", "")
+    return os.environ.get(PREFIX + "TRUSTED_KEYS", "")
 
 
 def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
@@ -113,18 +113,17 @@ def default_variable(name: str, value: str) -> Generator[None]:
         os.environ.pop(name, None)
 
 
-def unknown(options: Iterable[str], environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def unknown(options: Iterable[str]) -> tuple[str, ...]:
     """Return one sentence for each variable with the plugin's prefix that is of none of these options."""
     names = [ENABLE_VARIABLE, *(PREFIX + name.upper() for name in options)]
-    return unknown_names(os.environ if environ is None else environ, PREFIX, names)
+    return unknown_names(os.environ, PREFIX, names)
 
 
-def warn_of_unknown(options: Iterable[str], environ: Mapping[str, str] | None = None) -> None:
+def warn_of_unknown(options: Iterable[str]) -> None:
     """Warn of variables with the plugin's prefix that are of none of these options, once a process.
 
     They may be for another version. ``INDUCTOR_PLUGIN_ENABLE=0`` (in the plugin's workers, too) silences this.
     """
-    variables = os.environ if environ is None else environ
-    if variables.get(ENABLE_VARIABLE) != "0":
-        for sentence in unknown(options, variables):
+    if os.environ.get(ENABLE_VARIABLE) != "0":
+        for sentence in unknown(options):
             warn_once(logger, sentence)

@@ -166,19 +166,16 @@ def order_of(operand: Operand, orders: Sequence[Order], *, exact: bool = False) 
     return max(fitting, key=lambda order: operand.size[-1 if order == "row" else -2])
 
 
-def granularity(
-    operand: Operand, order: Order, run_time: frozenset[int] = frozenset(), most: int = MOST_BYTES
-) -> int:
-    """Return how many elements, up to ``most`` bytes, pointer, strides and rows are multiples of.
+def granularity(operand: Operand, order: Order, run_time: frozenset[int] = frozenset()) -> int:
+    """Return how many elements, up to `MOST_BYTES`, pointer, strides and rows are multiples of.
 
     Args:
         operand: The view that will be read.
         order: The order it is read in.
         run_time: Its dimensions whose extent is known only at run time.
-        most: Bytes.
     """
     lengths = _lengths(Contract(""), operand, order, run_time)
-    return math.gcd(most // item_bytes(operand.dtype), *lengths.values())
+    return math.gcd(MOST_BYTES // item_bytes(operand.dtype), *lengths.values())
 
 
 def _breach(contract: Contract, operand: Operand, run_time: frozenset[int]) -> str | None:

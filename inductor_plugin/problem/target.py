@@ -133,12 +133,12 @@ def _limits(shared_kib: int, threads: int, blocks: int) -> dict[str, int]:
 
 
 def _rates(
-    half: float, tf32: float, eight: float | None, int8: float, *, unit: float = 1e12
+    half: float, tf32: float, eight: float | None, int8: float
 ) -> tuple[tuple[str, float], ...]:
-    """Return the rates of all dtypes from those a data sheet lists, in ``unit`` operations/s."""
+    """Return the rates of all dtypes, in operations/s, from those a data sheet lists, in 10^12 of them."""
     floats = () if eight is None else (("float8_e4m3fn", eight), ("float8_e5m2", eight))
     listed = (("float16", half), ("bfloat16", half), ("tf32", tf32), *floats, ("int8", int8))
-    return tuple((dtype, value * unit) for dtype, value in listed)
+    return tuple((dtype, value * 1e12) for dtype, value in listed)
 
 
 _GUIDE = (

@@ -51,10 +51,13 @@ def status_of(error: BaseException) -> Status:
     return "raised"
 
 
-def one_line(text: str, limit: int = 300) -> str:
-    """Return the first non-empty line of a text, truncated to ``limit`` characters."""
+_LONGEST_LINE = 300
+
+
+def one_line(text: str) -> str:
+    """Return the first non-empty line of a text, truncated to `_LONGEST_LINE` characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3]}..."
 
 
 _FIGURES = re.compile(r"ptxas info\b|\s+\d+ bytes stack frame,")

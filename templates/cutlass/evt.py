@@ -25,6 +25,7 @@ from typing import Literal, TypeAlias
 
 from inductor_plugin.problem.definition import item_bytes
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
+from inductor_plugin.templates.cutlass.config import ELEMENTS
 from inductor_plugin.templates.cutlass.functor import ANY, FUNCTORS, Bounds, Kind, bounds
 
 OperandKind: TypeAlias = Literal["source", "full", "row", "column", "scalar"]
@@ -36,15 +37,7 @@ SLOTS = 8
 MAX_FULL, MAX_AUX, MAX_NODES = 3, 2, 96
 """Most operands as large as D, outputs besides D, and values that have been compiled and fit."""
 
-ELEMENTS: dict[str, str] = {
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2",
-    "int8": "s8",
-}
-"""CUTLASS's names of the types that can be stored."""
+_STORED = tuple(dtype for dtype in ELEMENTS if dtype != "int32")
 
 _READ = ("float32", "float16", "bfloat16")
 _ROUNDED = ("float16", "bfloat16", "float32")
@@ -198,7 +191,7 @@ def _check(epilogue: Epilogue) -> None:
     for read in epilogue.reads:
         _check_access(read, "operand", _READ)
     for write in epilogue.writes:
-        _check_access(write, "output", tuple(ELEMENTS))
+        _check_access(write, "output", _STORED)
         if write.pattern != "full":
             raise _RefusedTreeError(f"an output must be as large as D, one is a {write.pattern}")
 
@@ -267,12 +260,10 @@ class _TreeBuilder:
             raise _RefusedTreeError("an output is never stored")
         written = [self._outputs[place] for place in places]
         if self._epilogue.readers:
-            element = ELEMENTS.get(self._epilogue.dtype)
-            if element is None:
-                raise _RefusedTreeError(
-                    f"others read the product, {self._epilogue.dtype} is not stored"
-                )
-            written.insert(-1, Output(self._node("sums"), element))
+            dtype = self._epilogue.dtype
+            if dtype not in _STORED:
+                raise _RefusedTreeError(f"others read the product, {dtype} is not stored")
+            written.insert(-1, Output(self._node("sums"), ELEMENTS[dtype]))
         return Evt(tuple(self._nodes), self._operands(), tuple(written))
 
     def _operands(self) -> tuple[TreeOperand, ...]:

@@ -11,20 +11,11 @@ from inductor_plugin.cost.nvidia import ordered
 from inductor_plugin.cost.tile import GemmShape, TileConfig
 from inductor_plugin.problem.target import Target
 from inductor_plugin.templates.cutlass.choices import LIMIT, Choice
-from inductor_plugin.templates.cutlass.config import Raster
+from inductor_plugin.templates.cutlass.config import ELEMENTS, Raster
 from inductor_plugin.templates.cutlass.limits import SM80_WARPS
 from inductor_plugin.templates.cutlass.problem import GemmFacts
 
-_DTYPES: dict[str, str] = {
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "tf32": "float32",
-    "f32": "float32",
-    "e4m3": "float8_e4m3fn",
-    "e5m2": "float8_e5m2",
-    "s8": "int8",
-    "s32": "int32",
-}
+_DTYPES = {"tf32": "float32", **{element: dtype for dtype, element in ELEMENTS.items()}}
 _ALONG: dict[Raster, Literal["", "m", "n"]] = {"heuristic": "", "along_m": "m", "along_n": "n"}
 
 

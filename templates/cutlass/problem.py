@@ -14,6 +14,7 @@ from inductor_plugin.problem.contract import MOST_BYTES, Contract, roles, run_ti
 from inductor_plugin.problem.layout import granularity, judge_problem, order_of
 from inductor_plugin.problem.product import factors
 from inductor_plugin.templates.cutlass.config import (
+    ELEMENTS,
     OUTPUTS,
     Bias,
     Element,
@@ -40,16 +41,6 @@ CONTRACT: Mapping[str, Contract] = {
 }
 """What kernels require of each operand. Their calls have one stride of a matrix and one of a batch, so
 rows must not overlap, and a batch may share one matrix."""
-
-_ELEMENTS: dict[str, Element] = {
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float32": "f32",
-    "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2",
-    "int8": "s8",
-    "int32": "s32",
-}
 
 
 @dataclass(frozen=True)
@@ -182,11 +173,11 @@ def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
 
 
 def _element(operand: Operand) -> Element:
-    if operand.dtype not in _ELEMENTS:
+    if operand.dtype not in ELEMENTS:
         raise _RefusedOperandError(
-            f"no kernel for {operand.dtype}; known are {', '.join(_ELEMENTS)}"
+            f"no kernel for {operand.dtype}; known are {', '.join(ELEMENTS)}"
         )
-    return _ELEMENTS[operand.dtype]
+    return ELEMENTS[operand.dtype]
 
 
 def _input_element(operand: Operand, *, allow_tf32: bool) -> Element:

@@ -26,14 +26,13 @@ def add_templates(registry: Registry | None = None, devices: Devices = DEVICES) 
             devices.give_up(source.name, fault)
 
 
-def template_faults(registry: Registry, devices: Devices = DEVICES) -> dict[str, str]:
+def template_faults(registry: Registry) -> dict[str, str]:
     """Return why the templates of a device could not be registered, for each device of which that is so; none is given up.
 
     Args:
         registry: Gets the templates: a new one, with those of installed packages.
-        devices: The devices.
     """
-    added = {source.name: _add(registry, device, source) for device, source in _described(devices)}
+    added = {source.name: _add(registry, device, source) for device, source in _described(DEVICES)}
     return {name: fault for name, fault in added.items() if fault}
 
 

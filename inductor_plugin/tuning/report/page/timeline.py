@@ -11,11 +11,11 @@ from inductor_plugin.cache.report import number
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.report.page.summary import total
 from inductor_plugin.tuning.report.page.texts import Texts
+from inductor_plugin.tuning.report.trace import MAIN_TRACK
 
 MOST_SPANS = 20_000
 """Spans of a page; of more, the longest are in it."""
 COMPILE, MEASURE, WAIT = "compile", "measure", "wait"
-_MAIN = "compile (main)"
 
 
 def timeline(trace: Any, texts: Texts) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _names(events: Iterable[Mapping[str, Any]]) -> dict[tuple[int, int], str]:
 
 def _lane(named: Mapping[tuple[int, int], str], lane: tuple[int, int]) -> str:
     """Return the name of a lane, with its process where there are several."""
-    name = named.get(lane, f"track {lane[1]}").replace(_MAIN, "waiting")
+    name = named.get(lane, f"track {lane[1]}").replace(MAIN_TRACK, "waiting")
     processes = {pid for pid, tid in named if tid == -1}
     return f"{name} · {named.get((lane[0], -1), lane[0])}" if len(processes) > 1 else name
 
@@ -113,5 +113,5 @@ def _lane(named: Mapping[tuple[int, int], str], lane: tuple[int, int]) -> str:
 def _order(named: Mapping[tuple[int, int], str], lane: tuple[int, int]) -> tuple[int, int, str]:
     """Return what lanes are sorted by: processes, then waiting, compiling and measuring."""
     name = named.get(lane, "")
-    rank = 0 if name == _MAIN else 1 if name.startswith(COMPILE) else 2
+    rank = 0 if name == MAIN_TRACK else 1 if name.startswith(COMPILE) else 2
     return lane[0], rank, name.zfill(20)
