@@ -18,7 +18,7 @@ Description = Mapping[str, Any]
 
 MOST = 16
 """Descriptions of one kernel that an edition has: builds differ by machine, and somebody may write false ones."""
-MOST_OF_ONE = 4
+MOST_OF_A_KEY = 4
 """Those of one signer, and those without a signature: a writer of many takes no room of other signers."""
 
 _NOBODY = frozenset({""})
@@ -32,7 +32,7 @@ def joined_descriptions(
 
     Those of the same files become one that has the true signatures of all. First comes what one of the keys has signed, then
     what anybody has: a description that somebody else writes takes the place of none that counts here. Of each signer, whether
-    it counts here or not, `MOST_OF_ONE` are kept, and where that is too much the first of each before the second of any: those
+    it counts here or not, `MOST_OF_A_KEY` are kept, and where that is too much the first of each before the second of any: those
     that read the next edition have other keys.
 
     Args:
@@ -85,7 +85,7 @@ def _chosen(ranked: Sequence[Description], keys: Collection[str]) -> tuple[Descr
         authors = _authors(fields)
         turn = min(taken[author] for author in authors)  # it counts for the one with the most room
         taken.update(authors)
-        if turn < MOST_OF_ONE:
+        if turn < MOST_OF_A_KEY:
             turns.append((authors.isdisjoint(keys), authors == _NOBODY, turn, place))
     kept = sorted(place for *_, place in sorted(turns)[:MOST])
     return tuple(ranked[place] for place in kept)

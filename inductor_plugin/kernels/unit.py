@@ -20,7 +20,7 @@ def unique_symbol(source: CppSource) -> str:
     return re.sub(r"\W", "_", f"{source.symbol}_{source.key[:16]}")
 
 
-def one_unit(sources: Sequence[CppSource]) -> str:
+def single_unit(sources: Sequence[CppSource]) -> str:
     """Return one translation unit with all kernels: includes first, each body in a namespace.
 
     Kernels that begin with the same text are in namespaces inside the namespace of that text. A C function in two

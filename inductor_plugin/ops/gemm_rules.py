@@ -151,8 +151,8 @@ def _scaled(
     allowed = {"tensor": [(1, 1)], "rowwise": [tuple(out.size[-2:])]}
     wanted = allowed.get(types.scale or "", [(1, 1), tuple(out.size[-2:])])
     if lengths not in wanted:
-        one_of = " or ".join(map(str, wanted))
-        return Misfit(f"the scales have {lengths} elements, this kernel reads {one_of}")
+        accepted = " or ".join(map(str, wanted))
+        return Misfit(f"the scales have {lengths} elements, this kernel reads {accepted}")
     for view in scales:
         if view.dtype != torch.float32:
             return Misfit(f"a scale is {view.dtype}, it must be torch.float32")

@@ -140,8 +140,8 @@ def random_factors(problem: Problem, frozen: Collection[int]) -> int:
 
 def steepness(problem: Problem, frozen: Collection[int] = (), shared: Collection[int] = ()) -> int:
     """Return the power of two for operands whose products are about 256 then; arguments as of `amplitudes`."""
-    is_one = _scalable(problem, (*frozen, *shared)) is not None
-    size = 1.0 if is_one else _power(_product_size(problem, frozen))
+    is_scalable = _scalable(problem, (*frozen, *shared)) is not None
+    size = 1.0 if is_scalable else _power(_product_size(problem, frozen))
     return round((8 - math.log2(size)) / random_factors(problem, frozen))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inductor_plugin.kernels.unit import CppSource, head, one_unit, unique_symbol
+from inductor_plugin.kernels.unit import CppSource, head, single_unit, unique_symbol
 
 LOOP = "template <int F> inline int loop(int x) { return F * x; }\n"
 
@@ -22,7 +22,7 @@ A, B, OTHER = source("a", LOOP), source("b", LOOP), source("c", LOOP.replace("F 
 
 
 def test_what_several_kernels_begin_with_is_there_once() -> None:
-    unit = one_unit([A, OTHER, B])
+    unit = single_unit([A, OTHER, B])
     assert unit.count("return F * x;") == unit.count("return F + x;") == 1
     assert unit.count("#include <a.h>") == 1
     for each in (A, B, OTHER):
@@ -30,7 +30,7 @@ def test_what_several_kernels_begin_with_is_there_once() -> None:
 
 
 def test_a_kernel_is_inside_the_namespace_of_what_it_begins_with() -> None:
-    unit = one_unit([A, OTHER, B])
+    unit = single_unit([A, OTHER, B])
     start = unit.index("namespace shared_1 {")
     assert unit.index(unique_symbol(A)) < unit.index(unique_symbol(B)) < start
     assert unit.index(unique_symbol(OTHER)) > start
@@ -48,4 +48,4 @@ def test_a_kernel_is_inside_the_namespace_of_what_it_begins_with() -> None:
 )
 def test_nothing_is_shared(alone: CppSource) -> None:
     assert head(alone) == ""
-    assert "namespace shared_" not in one_unit([alone, replace(alone, key="b")])
+    assert "namespace shared_" not in single_unit([alone, replace(alone, key="b")])

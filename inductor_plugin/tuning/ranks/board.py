@@ -112,9 +112,9 @@ class Board:
         """Return how many ranks can measure nothing now."""
         return self._store.count(self._key("absent"))
 
-    def note_absence(self, part: int, *, absent: bool) -> int:
-        """Say whether a part of this process can measure nothing now, and return how many ranks say so; see `Roll.note_absence`."""
-        change = self._roll.note_absence(self._group, part, absent=absent)
+    def report_absence(self, part: int, *, absent: bool) -> int:
+        """Say whether a part of this process can measure nothing now, and return how many ranks say so; see `Roll.report_absence`."""
+        change = self._roll.report_absence(self._group, part, absent=absent)
         return self._store.count(self._key("absent"), change)
 
     def refuse(self, problem: str, candidates: Collection[str]) -> None:

@@ -34,7 +34,7 @@ class Roll:
         with self._guard:
             return group in self._groups.get(device, ())
 
-    def note_absence(self, group: str, part: int, *, absent: bool) -> int:
+    def report_absence(self, group: str, part: int, *, absent: bool) -> int:
         """Note whether a part of this process can measure nothing; return by how much the group has more such processes now.
 
         A process is counted once, however many parts of it decide in the group: each set of options has one.

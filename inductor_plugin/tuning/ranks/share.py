@@ -236,7 +236,7 @@ class RankShare(Settlement):
     def _note_absence(self, *, absent: bool) -> int:
         """Say whether nothing can be measured here; return how many ranks say so."""
         self._absent = absent
-        return self._board.note_absence(id(self), absent=absent)
+        return self._board.report_absence(id(self), absent=absent)
 
     def _announce(self) -> bool:
         """Say which candidates have failed here, before another rank decides for one."""

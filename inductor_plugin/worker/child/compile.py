@@ -20,7 +20,7 @@ from inductor_plugin.kernels.cuobjdump import of_unit
 from inductor_plugin.kernels.unit import (
     CppSource,
     namespace,
-    one_unit,
+    single_unit,
     unique_symbol,
     with_unique_name,
 )
@@ -54,7 +54,7 @@ def _compile_cpp(job: CppCompileJob, emit: Emit) -> list[Compiled]:
     """Compile all kernels as one unit; if that fails, each kernel alone, so that only bad ones fail."""
     if len(job.sources) > 1:
         emit(Event("start"))
-        together = _build(job, job.sources, one_unit(job.sources))
+        together = _build(job, job.sources, single_unit(job.sources))
         if all(compiled.status == "ok" for compiled in together):
             return together
     alone: list[Compiled] = []

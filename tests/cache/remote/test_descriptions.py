@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from inductor_plugin.cache.entry import MAX_SIGNATURES
 from inductor_plugin.cache.remote.descriptions import (
     MOST,
-    MOST_OF_ONE,
+    MOST_OF_A_KEY,
     joined_descriptions,
     signers,
 )
@@ -89,8 +89,8 @@ def test_many_builds_of_one_signer_leave_room_for_those_of_others(build: Build) 
         said, ()
     )  # of a machine that trusts nobody, and writes the next edition
     assert last in kept
-    assert sum(each in theirs for each in kept) == MOST_OF_ONE
-    assert sum(each in unsigned for each in kept) == MOST_OF_ONE
+    assert sum(each in theirs for each in kept) == MOST_OF_A_KEY
+    assert sum(each in unsigned for each in kept) == MOST_OF_A_KEY
     assert joined_descriptions(said[::-1], ()) == kept
     assert joined_descriptions(kept, ()) == kept
 

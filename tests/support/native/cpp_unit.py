@@ -21,7 +21,7 @@ import torch
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CppCodeCache
 
-from inductor_plugin.kernels.unit import CppSource, one_unit, unique_symbol
+from inductor_plugin.kernels.unit import CppSource, single_unit, unique_symbol
 
 Call = Callable[..., None]
 
@@ -58,7 +58,7 @@ def together() -> Generator[None]:
 
 
 def _compile() -> None:
-    library = CppCodeCache.load(one_unit([*_waiting.values()]))
+    library = CppCodeCache.load(single_unit([*_waiting.values()]))
     for key, source in _waiting.items():
         function = getattr(library, unique_symbol(source))
         function.restype = None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inductor_plugin.kernels.unit import CppSource, one_unit, unique_symbol
+from inductor_plugin.kernels.unit import CppSource, single_unit, unique_symbol
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.epilogue import epilogue
 from inductor_plugin.templates.cutlass.source import source
@@ -53,7 +53,7 @@ def test_several_sources_stand_in_one_unit() -> None:
     sources = [
         CppSource(str(n) * 64, source(config), config.name) for n, config in enumerate((SM90, SM80))
     ]
-    unit = one_unit(sources)
+    unit = single_unit(sources)
     assert unit.count('#include "cutlass/cutlass.h"') == 1
     for source_ in sources:
         assert f"int32_t {unique_symbol(source_)}(" in unit

@@ -57,14 +57,14 @@ def test_ranks_that_measure_nothing_are_counted_once_whatever_of_them_does_not()
     job = Job(0, 2, store)
     first, second, other = (Board(each, "group") for each in (job, job, Job(1, 2, store)))
     said = [(first, 1, True), (second, 2, True), (other, 3, True), (first, 1, False)]
-    assert [board.note_absence(part, absent=is_absent) for board, part, is_absent in said] == [
+    assert [board.report_absence(part, absent=is_absent) for board, part, is_absent in said] == [
         1,
         1,
         2,
         2,
     ]
-    assert second.note_absence(2, absent=False) == first.absent() == 1
-    assert Board(job, "another group").note_absence(1, absent=True) == 1
+    assert second.report_absence(2, absent=False) == first.absent() == 1
+    assert Board(job, "another group").report_absence(1, absent=True) == 1
 
 
 def test_the_first_decision_stays() -> None:

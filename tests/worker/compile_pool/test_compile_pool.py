@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Resources
-from inductor_plugin.kernels.unit import CppSource, one_unit, unique_symbol
+from inductor_plugin.kernels.unit import CppSource, single_unit, unique_symbol
 from inductor_plugin.worker import compile_pool
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.failure import last_lines
@@ -105,7 +105,7 @@ def test_macros_that_collide_in_one_unit_compile_alone(pool: Pool, tmp_path: Pat
 
 
 def test_a_unit_has_each_include_once_and_renames_only_the_function():
-    unit = one_unit([source("a", 2), source("b", 3)])
+    unit = single_unit([source("a", 2), source("b", 3)])
     assert unit.count("#include <cstdint>") == 1
     assert unit.count("kernel_helper<2>") == 1
     assert f"void {unique_symbol(source('a', 2))}(" in unit
