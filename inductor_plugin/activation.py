@@ -236,7 +236,7 @@ def enable_at_first_compile(module: Any) -> None:
 
     @functools.wraps(stock)
     def compile_fx(*args: Any, **kwargs: Any) -> Any:
-        # Who took this function while it was the module's calls it even after it was replaced.
+        # Code that has imported this function by its name calls it even after it was replaced.
         if module.compile_fx is compile_fx:
             _enable_or_warn()  # raises while an option is wrong, otherwise replaces this function
         current = module.compile_fx

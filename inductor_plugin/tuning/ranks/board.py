@@ -1,11 +1,11 @@
 """The keys of a group of ranks in the store of their job.
 
-GROUP/claim/PROBLEM         the rank that tunes it, its process and the part of that: who has set the key first
-GROUP/decision/PROBLEM      what the job has decided: who has set the key first; it never changes
+GROUP/claim/PROBLEM         the rank that tunes it, the first to set this key, with its process and the part of that
+GROUP/decision/PROBLEM      what the job has decided, by the first to set this key; it never changes
 GROUP/refused/PROBLEM       the candidates that have failed, each with a rank on which it has
 GROUP/tuners                counts those that measure, or did
 GROUP/absent                counts ranks whose device measures nothing now
-GROUP/decided               counts decisions, so that who waits asks for one number
+GROUP/decided               counts decisions, so that a rank that waits asks for a single number
 GROUP/log/NUMBER            the problem of each decision, by that number, so that a rank that waits reads what is new
 GROUP/beat/RANK             the rank's latest sign of life, while it tunes
 """

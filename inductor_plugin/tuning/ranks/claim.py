@@ -1,4 +1,4 @@
-"""Who tunes a problem: who claims it first, and each rank claims its share and no more. Pure."""
+"""Which rank tunes a problem: the first that claims it. A rank claims no more than its share. Pure."""
 
 from __future__ import annotations
 

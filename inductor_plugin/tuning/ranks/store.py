@@ -1,7 +1,7 @@
 """The store that the ranks of a job share: five operations, none of which waits longer than a limit.
 
 ``TCPStore`` has no limit of its own for most operations: ``check`` waits for ever for a server that is stopped (SIGSTOP,
-torch 2.14), whatever ``set_timeout`` says. So a thread of ours talks to it, and who asks waits for that thread.
+torch 2.14), whatever ``set_timeout`` says. So a thread of ours talks to it, and callers wait for that thread.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class Connection:
         return answer.result()
 
     def hurry(self) -> None:
-        """Give calls a few seconds from now on, those that wait included: who is about to close it shall not wait for them."""
+        """Give calls a few seconds from now on, those that wait included: a caller that is about to close it shall not wait for them."""
         self._most_s = _END_S
 
     def nodes(self) -> list[dict[str, Any]]:
