@@ -17,6 +17,8 @@ from inductor_plugin.attention.blockwise import BlockwiseGradients, ScoreParams
 _ATEN: Any = torch.ops.aten
 _ROW_BYTES = 16
 """FlashAttention reads rows in pieces of 16 bytes."""
+FARTHEST = (1 << 31) - 1
+"""ATen hands the sides of a window on as 32-bit numbers, and a larger one loses its upper bits."""
 
 
 def widened(x: AttentionOperands) -> AttentionOperands:
@@ -48,10 +50,16 @@ def why_not_flash(
         f"it takes float16 and bfloat16, not {dtype}": dtype not in (torch.float16, torch.bfloat16),
         "it has no bias": x.bias is not None,
         "it has no soft-cap": params.softcap != 0,
+        f"it hides keys before it scales them, which a scale of {params.scale} turns round": (
+            params.scale <= 0
+        ),
         f"head dims {d} and {value_d} differ": d != value_d,
         f"head dim {d} is no multiple of 8 up to 256": d > 256 or d % 8 != 0,
         "its diagonal is bottom-right, and the call's top-left": (
             params.mask.limited and not params.mask.bottom_right and not square
+        ),
+        f"its window ({params.mask.left}, {params.mask.right}) is another one for more queries than keys": (
+            params.mask.bent(*_lengths(x)[2:])
         ),
     }
     return next((reason for reason, broken in limits.items() if broken), None)
@@ -102,8 +110,8 @@ def _keywords(params: ScoreParams) -> dict[str, Any]:
         return {"scale": params.scale}
     return {
         "scale": params.scale,
-        "window_size_left": params.mask.left,
-        "window_size_right": params.mask.right,
+        "window_size_left": min(params.mask.left, FARTHEST),
+        "window_size_right": min(params.mask.right, FARTHEST),
     }
 
 

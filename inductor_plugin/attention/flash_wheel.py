@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inductor_plugin.attention.flash import FARTHEST
+
 PACKAGES = {"flash3": "flash_attn_interface", "flash4": "flash_attn.cute"}
 """The module of each package."""
 
@@ -89,7 +91,8 @@ def _window(parameters: Mapping[str, inspect.Parameter], left: int, right: int) 
     """Return a window in the package's form: one writes -1 for unlimited, the other None."""
     default: Any = parameters["window_size"].default if "window_size" in parameters else None
     unlimited: Any = None if default == (None, None) else -1
-    return unlimited if left < 0 else left, unlimited if right < 0 else right
+    before, after = (unlimited if side < 0 else min(side, FARTHEST) for side in (left, right))
+    return before, after
 
 
 @functools.cache

@@ -95,6 +95,23 @@ def _bottom_right(a: Attention, s: DispatchContext) -> str | None:
     return None
 
 
+def _bent(a: Attention, s: DispatchContext) -> str | None:
+    if not a.mask.one_sided or s.square:
+        return None
+    if a.varlen or s.dynamic:
+        return "a window whose far side may be beyond all keys"
+    return (
+        "a window that is another one for more queries than keys"
+        if a.mask.bent(a.queries, a.keys)
+        else None
+    )
+
+
+def _turned(a: Attention) -> str | None:
+    """Hidden scores are minus infinity before they are scaled: a scale of 0 makes NaN of them, a negative one plus infinity."""
+    return None if a.scale > 0 else f"a scale of {a.scale}; it takes positive ones"
+
+
 def _newer(s: DispatchContext, least: tuple[int, int]) -> str | None:
     if s.capability is None:
         return "a GPU whose compute capability is not known"
@@ -122,6 +139,8 @@ def flash(a: Attention, s: DispatchContext) -> str | None:
         _capped(a),
         _flash_head(a, s),
         _bottom_right(a, s),
+        _bent(a, s),
+        _turned(a),
     )
 
 
@@ -136,19 +155,19 @@ def efficient(a: Attention, s: DispatchContext) -> str | None:
         "query heads that share a key head" if a.heads != a.kv_heads else None,
         f"heads of {a.head_dim}; it takes multiples of {step}" if wrong else None,
         _top_left(a, s),
-        _efficient_bias(a, s),
+        _turned(a),
+        _bias_dtype(a, s),
+        "a bias that is the same for all keys" if a.biased and not s.wide_bias else None,
         "a bias whose rows are not aligned" if a.biased and not s.aligned_bias else None,
         "gradients that have to be deterministic" if a.backward and s.deterministic else None,
     )
 
 
-def _efficient_bias(a: Attention, s: DispatchContext) -> str | None:
-    """aten/src/ATen/native/transformers/cuda/attention.cu, torch 2.11 to 2.15: type and last stride."""
-    if not a.biased:
+def _bias_dtype(a: Attention, s: DispatchContext) -> str | None:
+    """`efficient`: aten/src/ATen/native/transformers/cuda/attention.cu; `cudnn`: MHA.cpp, which gives the bias the type of q."""
+    if not a.biased or s.bias_dtype in ("", a.dtype):
         return None
-    if s.bias_dtype not in ("", a.dtype):
-        return f"a {s.bias_dtype} bias of {a.dtype} operands; it takes one type for both"
-    return None if s.wide_bias else "a bias that is the same for all keys"
+    return f"a {s.bias_dtype} bias of {a.dtype} operands; it takes one type for both"
 
 
 def _cudnn_head(a: Attention, s: DispatchContext) -> str | None:
@@ -176,6 +195,8 @@ def cudnn(a: Attention, s: DispatchContext) -> str | None:
         _cudnn_head(a, s),
         "a single key" if a.keys == 1 else None,
         _top_left(a, s),
+        _turned(a),
+        _bias_dtype(a, s),
         "a bias whose rows are not aligned" if a.biased and not s.aligned_bias else None,
         "kernels that have to be deterministic" if s.deterministic else None,
         "sizes known at run time; it builds a plan for each" if s.dynamic else None,
@@ -197,6 +218,8 @@ def wheel(package: str, majors: tuple[int, ...]) -> Gate:
             f"heads of {a.head_dim}" if a.head_dim % 8 or a.head_dim > 256 else None,
             "heads and values of different length" if a.head_dim != a.value_dim else None,
             _bottom_right(a, s),
+            _bent(a, s),
+            _turned(a),
         )
 
     return gate

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from inductor_plugin.attention.flash import FARTHEST
 from inductor_plugin.attention.tools import Tools, whole_bias
 from inductor_plugin.problem.attention import Mask
 
@@ -103,7 +104,8 @@ def flash_window_backward(t: Tools, x: OperandsByName, f: KernelArguments) -> tu
 
 def _window_keywords(f: KernelArguments) -> dict[str, Any]:
     left, right = (-1, -1) if f.causal else (f.mask.left, f.mask.right)
-    return {"scale": f.scale, "window_size_left": left, "window_size_right": right}
+    sides = {"window_size_left": min(left, FARTHEST), "window_size_right": min(right, FARTHEST)}
+    return {"scale": f.scale, **sides}
 
 
 def flash_varlen(t: Tools, x: OperandsByName, f: KernelArguments) -> tuple[Any, ...]:

@@ -56,6 +56,24 @@ class Mask:
         """Return whether any key is hidden from any query."""
         return self.left >= 0 or self.right >= 0
 
+    @property
+    def one_sided(self) -> bool:
+        """Return whether only the left side is limited, or keys after the diagonal are seen up to a limit."""
+        return self.right > 0 or (self.left >= 0 > self.right)
+
+    def bent(self, queries: int, keys: int) -> bool:
+        """Return whether FlashAttention 2 takes a window for another one, with a diagonal that ends at the last key.
+
+        It replaces a side that is no limit, or not less than ``keys``, by ``keys``; a query sees all keys then only while
+        ``queries <= keys + 1`` (mha_fwd and set_params_fprop in aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp).
+
+        Args:
+            queries: Queries of the longest sequence.
+            keys: Keys of the longest.
+        """
+        is_replaced = self.right >= keys or (0 <= self.left < keys and self.right < 0)
+        return queries > keys + 1 and is_replaced
+
 
 @dataclass(frozen=True)
 class Attention:

@@ -15,6 +15,9 @@ from inductor_plugin.problem.attention import Attention, Mask
 from tests.support.attention.problems import PLAIN
 
 H100 = DispatchContext(capability=(9, 0), square=True, cudnn=92400)
+H100_APART = replace(H100, square=False)
+LONG = replace(PLAIN, queries=256, keys=64)
+PACKED = replace(PLAIN, operands=("q", "k", "v", "cu_q", "cu_k"))
 CAUSAL, AT_END = Mask(-1, 0), Mask(-1, 0, bottom_right=True)
 
 
@@ -48,6 +51,19 @@ def refused(
             "do not fit",
         ),
         ("flash_window", replace(PLAIN, mask=Mask(100, 0, bottom_right=True)), H100, None),
+        ("flash_window", replace(LONG, mask=Mask(10, 0, True)), H100_APART, None),
+        ("flash_window", replace(LONG, mask=Mask(10, -1, True)), H100_APART, "more queries"),
+        ("flash_window", replace(LONG, mask=Mask(-1, 64, True)), H100_APART, "more queries"),
+        ("flash_window", replace(PLAIN, mask=Mask(10, -1, True)), H100_APART, None),
+        (
+            "flash_window",
+            replace(PLAIN, mask=Mask(10, -1, True)),
+            replace(H100_APART, dynamic=True),
+            "beyond all keys",
+        ),
+        ("flash_window", replace(PLAIN, mask=Mask(10, -1)), replace(H100, dynamic=True), None),
+        ("flash_varlen", replace(PACKED, mask=Mask(10, -1, True)), H100_APART, "beyond all keys"),
+        ("flash_varlen", replace(PACKED, mask=Mask(10, 0, True)), H100_APART, None),
         ("efficient", PLAIN, H100, None),
         ("efficient", replace(PLAIN, dtype="float32", head_dim=60, value_dim=60), H100, None),
         ("efficient", replace(PLAIN, kv_heads=2), H100, "share a key head"),
@@ -90,6 +106,12 @@ def refused(
             "deterministic",
         ),
         ("cudnn", replace(PLAIN, kv_heads=2, mask=CAUSAL), H100, None),
+        (
+            "cudnn",
+            replace(PLAIN, operands=("q", "k", "v", "bias")),
+            replace(H100, bias_dtype="float32"),
+            "a float32 bias of bfloat16 operands",
+        ),
         ("cudnn", PLAIN, replace(H100, cudnn=0), "no cuDNN"),
         ("cudnn", PLAIN, replace(H100, dynamic=True), "a plan for each"),
         ("cudnn", PLAIN, replace(H100, deterministic=True), "deterministic"),
@@ -133,6 +155,13 @@ def test_a_kernel_runs_on_the_first_gpu_that_has_it(name: str) -> None:
     assert "compute capability 7.5, it needs 8.0" in refused(
         name, context=replace(H100, capability=(7, 5))
     )
+
+
+@pytest.mark.parametrize("name", ["flash", "efficient", "cudnn", "flash3", "flash4"])
+def test_a_scale_that_turns_scores_round_is_refused(name: str) -> None:
+    assert refused(name, context=WHEELS, scale=1e-6) == ""
+    for scale in (0.0, -0.125):
+        assert f"a scale of {scale}" in refused(name, context=WHEELS, scale=scale)
 
 
 def test_types_are_those_of_the_kernel() -> None:

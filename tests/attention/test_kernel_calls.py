@@ -17,9 +17,10 @@ class RecordingTools(TorchTools):
 
     name = ""
     args: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = {}  # noqa: RUF012  replaced by each call
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        self.name, self.args = name, args
+        self.name, self.args, self.keywords = name, args, kwargs
         return None, None
 
     def empty(self, like: Any, size: Any, dtype: Any) -> Any:
@@ -41,6 +42,14 @@ def test_packed_sequences_come_with_the_longest_of_queries_and_of_keys(
     kernel(tools, x, KernelArguments(0.5, Mask(right=0), max_q=9, max_k=7))
     assert tools.name == name
     assert tools.args[:7] == ("q", "k", "v", "cu_q", "cu_k", 9, 7)
+
+
+def test_the_sides_of_a_window_fit_32_bits() -> None:
+    tools = RecordingTools()
+    x = {each: each for each in ("q", "k", "v", "cu_q", "cu_k")}
+    kernel_calls.flash_varlen(tools, x, KernelArguments(0.5, Mask(1 << 32, 0), max_q=9, max_k=7))
+    sides = tools.keywords["window_size_left"], tools.keywords["window_size_right"]
+    assert sides == (2**31 - 1, 0)
 
 
 @pytest.mark.parametrize(
