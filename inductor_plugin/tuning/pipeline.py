@@ -93,7 +93,7 @@ class Pipeline:
     def submit(self, task: Task) -> None:
         """Queue a problem; returns immediately. Its builds are collected until a thread waits, if none does."""
         task.steps_left = len(task.entries)
-        refusal = self._why_not_accepted()
+        refusal = self._why_not_accepted(task)
         if refusal is None:
             for candidate in task.entries:
                 if candidate.build is None:
@@ -102,7 +102,9 @@ class Pipeline:
                 else:
                     self._build.add(task, candidate, partial(self._notify, task))
         with self._wake:
-            refusal = refusal or self._why_not_accepted()  # after a renewal, too: nothing was built
+            refusal = refusal or self._why_not_accepted(
+                task
+            )  # after a renewal, too: nothing was built
             if refusal is None and not task.done.is_set():  # decided elsewhere meanwhile
                 self._tasks.add(task)
                 self._wake.notify_all()
@@ -154,10 +156,10 @@ class Pipeline:
             self._absent = ""
 
     def leave(self, reason: str) -> None:
-        """Tune nothing more on this device until `renew`: nothing can be measured there."""
+        """Measure nothing more on this device until `renew`; tasks that only build need no device, and go on."""
         with self._wake:
             self._absent = reason
-            tasks = list(self._tasks)
+            tasks = [task for task in self._tasks if task.measured]
         if not self._closed:  # closing ends the worker, too
             logger.warning(
                 "inductor-plugin: nothing can be measured on %s now (%s); nothing more is compiled for it, library kernels "
@@ -185,8 +187,9 @@ class Pipeline:
         for task in tasks:
             self._end(task, "the pipeline was closed")
 
-    def _why_not_accepted(self) -> str | None:
-        return self._absent or ("the pipeline is closed" if self._closed else None)
+    def _why_not_accepted(self, task: Task) -> str | None:
+        absent = self._absent if task.measured else ""
+        return absent or ("the pipeline is closed" if self._closed else None)
 
     def _notify(self, task: Task | None = None) -> None:
         with self._wake:

@@ -213,37 +213,34 @@ class Selection:
 
     def chosen(self, ticket: TuningTicket) -> Verdict:
         """Return which candidate is the best alone: `decide` without what its graph gives up."""
-        if ticket.verdict is None:
-            libraries = [
-                o.candidate_id for o in ticket.offers if o.library and is_usable(ticket, o)
-            ]
-            times_ms = contending(ticket)
-            others = {n: ms for n, ms in times_ms.items() if n not in libraries}
-            if others and unwanted_libraries(ticket.problem, self._config):
-                times_ms, libraries = others, []
-            disturbed = {n for n in times_ms if ticket.measured[n].disturbed}
-            samples = {n: ticket.measured[n].samples_ms for n in times_ms} if disturbed else {}
-            times_ms |= upper_bounds(times_ms, samples, libraries, disturbed)
-            margin, noise = self._config.never_slower_margin, spreads(ticket)
+        verdict = ticket.verdict
+        if verdict is None:
+            verdict = ticket.decide(self._pinned(ticket) or self._by_times(ticket))
+        return verdict
 
-            def decided(
-                of_ms: Mapping[str, float], turns: Mapping[str, tuple[float, ...]]
-            ) -> Verdict:
-                return decide(of_ms, libraries, margin, noise, disturbed, turns)
+    def _by_times(self, ticket: TuningTicket) -> Verdict:
+        libraries = [o.candidate_id for o in ticket.offers if o.library and is_usable(ticket, o)]
+        times_ms = contending(ticket)
+        others = {n: ms for n, ms in times_ms.items() if n not in libraries}
+        if others and unwanted_libraries(ticket.problem, self._config):
+            times_ms, libraries = others, []
+        disturbed = {n for n in times_ms if ticket.measured[n].disturbed}
+        samples = {n: ticket.measured[n].samples_ms for n in times_ms} if disturbed else {}
+        times_ms |= upper_bounds(times_ms, samples, libraries, disturbed)
+        margin, noise = self._config.never_slower_margin, spreads(ticket)
 
-            ticket.verdict = self._pinned(ticket)
-            if ticket.verdict is None:
-                turns = turns_of(ticket)
-                ticket.verdict = decided(times_ms, turns)
-                launches = launches_of(ticket) if self._host_counts else {}
-                if launches:
-                    cost_ms = costs(times_ms, launches)
-                    # Where the times on the device decide for all, so do the turns there.
-                    paid = turns if cost_ms == times_ms else sample_costs(turns, launches)
-                    by_cost = decided(cost_ms, paid)
-                    ticket.verdict = explained(by_cost, ticket.verdict, launches)
-                ticket.verdict = open_to_late(ticket, ticket.verdict)
-        return ticket.verdict
+        def decided(of_ms: Mapping[str, float], turns: Mapping[str, tuple[float, ...]]) -> Verdict:
+            return decide(of_ms, libraries, margin, noise, disturbed, turns)
+
+        turns = turns_of(ticket)
+        verdict = decided(times_ms, turns)
+        launches = launches_of(ticket) if self._host_counts else {}
+        if launches:
+            cost_ms = costs(times_ms, launches)
+            # Where the times on the device decide for all, so do the turns there.
+            paid = turns if cost_ms == times_ms else sample_costs(turns, launches)
+            verdict = explained(decided(cost_ms, paid), verdict, launches)
+        return open_to_late(ticket, verdict)
 
     def record_of(self, ticket: TuningTicket) -> Record:
         """Return what is known of a problem, and what was decided, as a record."""
@@ -380,7 +377,7 @@ class Selection:
             merged_row = merged.candidates.get(offer.candidate_id)
             if merged_row is not None and self._preferred(ticket, offer, merged_row):
                 ticket.measured[offer.candidate_id] = merged_row
-        ticket.verdict = None
+        ticket.reopen()
         self.chosen(ticket)  # not `decide`: ranks publish it for all graphs
 
     def _preferred(self, ticket: TuningTicket, offer: CandidateOffer, merged: Measured) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,6 +92,25 @@ class TuningTicket:
     planned: bool = False
     agreed: Agreed | None = None
     taken_over: bool = False
+    _deciding: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def decide(self, own: Verdict) -> Verdict:
+        """Take a decision of this rank, and return what is decided: what the ranks have agreed on meanwhile stays."""
+        with self._deciding:
+            if self.agreed is None or self.verdict is None:
+                self.verdict = own
+            return self.verdict
+
+    def reopen(self) -> None:
+        """Forget this rank's decision, so that another one is taken; what the ranks have agreed on stays."""
+        with self._deciding:
+            if self.agreed is None:
+                self.verdict = None
+
+    def agree(self, agreed: Agreed, verdict: Verdict) -> None:
+        """Take the decision of all ranks, in place of this rank's own."""
+        with self._deciding:
+            self.agreed, self.verdict = agreed, verdict
 
     @property
     def has_library(self) -> bool:
@@ -175,9 +195,9 @@ def outdated(rows: Mapping[str, Measured], store: Store) -> dict[str, str]:
 
 
 def turns_of(ticket: TuningTicket) -> dict[str, tuple[float, ...]]:
-    """Return the samples of the library kernel that raced last and of all that raced with it, one a turn, from the first turn on.
+    """Return the samples of the race that a library kernel was in last, of all that were in it, one a turn, from the first turn on.
 
-    Others may have been out of the race before its last turn.
+    Others may have been out of the race before its last turn, another library kernel among them.
     """
     rows = {
         name: row
@@ -190,11 +210,12 @@ def turns_of(ticket: TuningTicket) -> dict[str, tuple[float, ...]]:
     last = max(libraries, key=lambda row: row.measured_at, default=None)
     if last is None:
         return {}
+    race = last.provenance[TURNS]
+    turns = max(len(row.samples_ms) for row in libraries if row.provenance[TURNS] == race)
     return {
         name: row.samples_ms
         for name, row in rows.items()
-        if row.provenance[TURNS] == last.provenance[TURNS]
-        and len(row.samples_ms) <= len(last.samples_ms)
+        if row.provenance[TURNS] == race and len(row.samples_ms) <= turns
     }
 
 
@@ -202,9 +223,10 @@ def proven_by_turns(ticket: TuningTicket) -> set[str]:
     """Return the candidates that were faster than the library kernel in enough of the turns that both took."""
     turns = turns_of(ticket)
     libraries = [o.candidate_id for o in ticket.offers if o.library and o.candidate_id in turns]
+    longest = sorted(libraries, key=lambda name: len(turns[name]), reverse=True)[:1]
     gains = {
         name: gain_of(turns[library], samples_ms)
-        for library in libraries[:1]
+        for library in longest
         for name, samples_ms in turns.items()
         if name not in libraries
     }

@@ -117,14 +117,17 @@ class CompilePool:
             rank: Of the queued jobs the one with the highest rank is next; equal ones keep their order.
             until: Called when the job's turn comes; returns the ``time.monotonic()`` at which it is
                 ended, so that its kernels are ``skipped``. None for no such time.
+
+        Raises:
+            WorkerError: The pool is closed.
+            RuntimeError: No thread can be started, and none runs: nothing is queued.
         """
         with self._changed:
             if self._closed:
                 raise WorkerError("the compile pool is closed")
+            self._hire(self._active + 1)
             self._active += 1
-            queued = _Queued(job, done, memory_bytes or self._memory_bytes, until)
-            self._put(queued, rank)
-            self._hire()
+            self._put(_Queued(job, done, memory_bytes or self._memory_bytes, until), rank)
 
     def prewarm(self, job: CallJob, most: int) -> None:
         """Start processes for the first Triton jobs, and run a function in them: importing torch and Triton takes seconds.
@@ -168,12 +171,17 @@ class CompilePool:
     def _put(self, queued: _Queued | None, rank: float) -> None:
         self._queue.put((-rank, next(self._numbers), queued))
 
-    def _hire(self) -> None:
-        """Start another thread if there is work for it; called with the lock held."""
-        if self._threads < min(self.workers, self._active):
+    def _hire(self, jobs: int) -> None:
+        """Start another thread if there are jobs for it; the lock is held. RuntimeError: none can be started, and none runs."""
+        if self._threads < min(self.workers, jobs):
+            name = f"compile worker {self._threads + 1}"
+            try:
+                threading.Thread(target=self._work, args=(name,), name=name, daemon=True).start()
+            except RuntimeError:  # the system's limit: those that run take all
+                if self._threads == 0:
+                    raise
+                return
             self._threads += 1
-            name = f"compile worker {self._threads}"
-            threading.Thread(target=self._work, args=(name,), name=name, daemon=True).start()
 
     def _work(self, name: str) -> None:
         """Serve the queue with one worker process, until the pool is closed."""
@@ -196,7 +204,8 @@ class CompilePool:
                 self._threads -= 1
                 if self._closed:
                     self._put(None, -math.inf)  # for the replacement thread
-                self._hire()
+                with suppress(RuntimeError):  # the next job tries again
+                    self._hire(self._active)
 
     def _worker_for(self, process: WorkerProcess, job: CompileJob) -> WorkerProcess:
         """Return the process that runs a job: a spare, or the thread's own one if there is none or taking it fails."""
@@ -272,9 +281,8 @@ class CompilePool:
     def _has_room(self, memory_bytes: int) -> bool:
         """Return True if a job fits in memory with the running jobs; called with the lock held.
 
-        The memory that is free now is not enough to decide: nvcc takes a second to load its headers,
-        and reaches its peak only in its last step, so the memory that was free before all running jobs
-        is divided among them, too.
+        The memory that is free now is not enough to decide: nvcc takes a second to load its headers, and reaches its peak
+        only in its last step, so the memory that was free before all running jobs is divided among them, too.
         """
         free = available_bytes()
         self._room_bytes = max(self._room_bytes, free)  # other processes have freed some
@@ -370,9 +378,9 @@ def _warn(count: int, status: Status, reason: str) -> None:
 
 def kernel_keys(job: CompileJob) -> list[str]:
     """Return the keys of a job's kernels, in order."""
-    if isinstance(job, TritonCompileJob):
-        return [job.key]
-    return [source.key for source in job.sources]
+    return (
+        [job.key] if isinstance(job, TritonCompileJob) else [source.key for source in job.sources]
+    )
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:

@@ -18,6 +18,7 @@ from inductor_plugin.tuning.ticket import (
     decided,
     launches_of,
     looked_up,
+    proven_by_turns,
     turns_of,
 )
 from inductor_plugin.tuning.validity import UNPROVEN, attempts
@@ -251,6 +252,33 @@ def test_a_later_compile_measures_where_it_decides_by_measurements(
 ) -> None:
     ticket = rig(tmp_path, policy=policy).plan(offers("a"))
     assert left(ticket, library=("ok", ""), a=("skipped", OUT_OF_TIME)) == known
+
+
+@pytest.mark.parametrize("early", ["old", "new"])
+def test_a_library_kernel_that_left_the_race_early_hides_no_turns(early: str) -> None:
+    submitted = ticket()
+    submitted.offers = (offer("old", library=True), offer("new", library=True), offer("a"))
+    counts = {"old": 12, "new": 12, "a": 12, early: 6}
+    ms = {"old": 2.0, "new": 2.0, "a": 1.0, early: 3.0}
+    rows = [
+        measured(name, samples_ms=(ms[name],) * count, provenance={TURNS: "x"})
+        for name, count in counts.items()
+    ]
+    rows[1] = replace(rows[1], measured_at=rows[0].measured_at + 0.001)
+    submitted.measured = {row.candidate: row for row in rows}
+    assert {name: len(each) for name, each in turns_of(submitted).items()} == counts
+    assert proven_by_turns(submitted) == {"a"}
+
+
+def test_what_the_ranks_have_agreed_on_stays() -> None:
+    submitted = ticket()
+    own, theirs = Verdict("a", "library", "own"), Verdict("library", "library", "theirs")
+    assert submitted.decide(own) is own
+    submitted.reopen()
+    assert submitted.verdict is None
+    submitted.agree(library_for("theirs", 1), theirs)
+    submitted.reopen()
+    assert submitted.decide(own) is submitted.verdict is theirs
 
 
 def test_of_two_library_kernels_the_one_that_was_measured_last_is_compared_with() -> None:

@@ -30,7 +30,7 @@ from inductor_plugin.tuning.budget import (
     heaviest_unit_first,
 )
 from inductor_plugin.tuning.builds.batches import MAX_BATCH, cuda_batch, spread
-from inductor_plugin.tuning.builds.item import BuildItem, problem_of, unanswered, urgency
+from inductor_plugin.tuning.builds.item import BuildItem, answer, problem_of, unanswered, urgency
 from inductor_plugin.tuning.builds.queue import BuildQueue, Work
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.holder import TOUCH_S, HolderWatch, touch
@@ -69,9 +69,7 @@ class Builder:
         trace: SpanTrace,
         compile_timeout_s: float,
     ) -> None:
-        """Build into ``store`` with ``pool``.
-
-        Kernels that can share a unit are collected across problems until `flush`, to fill batches.
+        """Build into ``store`` with ``pool``; kernels that can share a unit are collected across problems until `flush`.
 
         Args:
             store: Where kernels are kept.
@@ -109,7 +107,8 @@ class Builder:
             self.flush()
 
     def flush(self) -> None:
-        """Start the collected builds, distributed evenly over the workers."""
+        """Start the collected builds, distributed evenly over the workers; they fail if no thread can be started."""
+        why = ""
         with self._changed:
             items, self._pending = self._pending, []
             by_command: dict[tuple[str, ...], list[BuildItem]] = {}
@@ -118,7 +117,12 @@ class Builder:
                 by_command.setdefault(item.candidate.build.command, []).append(item)
             batches = [b for group in by_command.values() for b in self._batches(group)]
             # Under the same lock as the removal: collected builds must never look finished.
-            self._start([(b, lambda b=b: self._build_batch(b)) for b in batches])
+            try:
+                self._start([(b, lambda b=b: self._build_batch(b)) for b in batches])
+            except RuntimeError as error:
+                why = f"not built: {error}"
+        if why:  # the measuring thread takes its own lock before that one
+            answer(items, why)
 
     def _batches(self, items: Sequence[BuildItem]) -> list[list[BuildItem]]:
         """Return what is compiled together; the lock is held."""
@@ -184,10 +188,7 @@ class Builder:
         finally:
             with self._changed:
                 self._running -= 1
-            for item in items:
-                if not item.candidate.ready and item.candidate.outcome is None:
-                    item.candidate.outcome = Outcome(item.candidate.candidate_id, "skipped", reason)
-                item.done()  # again: tasks that wait until nothing compiles may continue
+            answer(items, reason)
 
     def _ready(self, item: BuildItem, library: str, symbol: str) -> None:
         assert item.candidate.bench is not None

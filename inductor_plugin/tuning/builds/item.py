@@ -12,7 +12,7 @@ from inductor_plugin.kernels.unit import unique_symbol
 from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.budget import weight
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
-from inductor_plugin.worker.jobs import Compiled
+from inductor_plugin.worker.jobs import Compiled, Outcome
 
 _WITHOUT_LIBRARY = "flex_"
 """FlexAttention's operators have no library kernel to compare with: the result must not be slower than
@@ -60,6 +60,14 @@ class BuildItem:
         """Bytes a thread may spill for the kernel to be measured."""
         without = self.task.problem.op.startswith(_WITHOUT_LIBRARY)
         return sys.maxsize if without else SPILL_LIMIT_BYTES
+
+
+def answer(items: Sequence[BuildItem], reason: str) -> None:
+    """Skip the items that have no outcome, and report all of them, again: tasks that wait until nothing compiles may continue."""
+    for item in items:
+        if not item.candidate.ready and item.candidate.outcome is None:
+            item.candidate.outcome = Outcome(item.candidate.candidate_id, "skipped", reason)
+        item.done()
 
 
 def problem_of(item: BuildItem) -> Problem:

@@ -131,7 +131,7 @@ def adopt(ticket: TuningTicket, agreed: Agreed) -> None:
             provisional=agreed.provisional,
         )
     ticket.measured = {name: row for name, row in agreed.rows.items() if name in offered}
-    ticket.agreed, ticket.verdict = agreed, verdict
+    ticket.agree(agreed, verdict)
 
 
 def warn_not_offered(problem: Problem, agreed: Agreed) -> None:

@@ -162,7 +162,7 @@ class RankShare(Settlement):
             self._introduction.end()
         if self._absent and not self._lost:
             with suppress(StoreLostError):
-                self._note_absence(absent=False)
+                self._report_absence(absent=False)
 
     # ---- the thread
 
@@ -210,7 +210,7 @@ class RankShare(Settlement):
         """
         self._introduce(now)
         if self._absent and not self._tuner.absence:
-            self._note_absence(absent=False)
+            self._report_absence(absent=False)
         for name in self._free():
             self._board.give_back(name)
         changed = [self._announce(), self._publish(now), self._read(now), self._claim_more(now)]
@@ -233,7 +233,7 @@ class RankShare(Settlement):
             claimed = {part.name for part in self._parts.values() if part.is_claimed}
         return [name for name in names if name not in claimed]
 
-    def _note_absence(self, *, absent: bool) -> int:
+    def _report_absence(self, *, absent: bool) -> int:
         """Say whether nothing can be measured here; return how many ranks say so."""
         self._absent = absent
         return self._board.report_absence(id(self), absent=absent)
@@ -276,7 +276,7 @@ class RankShare(Settlement):
             lost = bool(absence) and ticket.task is not None and ticket.task.error == absence
             if not lost:
                 return False
-            if self._note_absence(absent=True) >= self._job.world:
+            if self._report_absence(absent=True) >= self._job.world or not self._is_patient:
                 return False
             part.is_claimed = False
             self._board.give_back(part.name)

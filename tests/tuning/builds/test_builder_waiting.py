@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,16 @@ def test_builds_that_no_thread_runs_do_not_count(
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(RuntimeError, match="start new thread"):
         bench.builder.add(task([k]), k, lambda: None)
+    assert not bench.builder.busy()
+    reported: list[str] = []
+    collected = cpp_entries("a", "b")
+    for each in collected:
+        bench.builder.add(task([each]), each, partial(reported.append, each.candidate_id))
+    bench.builder.flush()
+    assert reported == [each.candidate_id for each in collected]
+    for each in collected:
+        assert each.outcome is not None
+        assert (each.outcome.status, "start new thread" in each.outcome.reason) == ("skipped", True)
     assert not bench.builder.busy()
 
 

@@ -106,14 +106,30 @@ def test_where_nothing_can_be_measured_nothing_more_is_compiled(
     assert len([e for e in third.entries if e.alive]) == 4
 
 
+@pytest.mark.parametrize("is_early", [True, False])
+def test_what_is_only_built_needs_no_device(rig: Rig, is_early: bool) -> None:
+    """Another rank may have decided for a kernel, which this rank has to have, too."""
+    built = task([entry("a", build=triton_job("a"))])
+    built.measured = False
+    if is_early:
+        rig.pipeline.submit(built)
+    rig.pipeline.leave("no memory is free")
+    if not is_early:
+        rig.pipeline.submit(built)
+    rig.build.finish("a")
+    assert rig.pipeline.wait(built, LIMIT_S)
+    assert (built.error, built.entry("a").ready) == ("", True)
+    assert rig.bench.screened == []
+
+
 def test_a_device_that_is_tried_again_during_a_submission_does_not_queue_what_was_not_built(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline: Any = rig.pipeline
     refusal = pipeline._why_not_accepted
 
-    def renewed() -> str | None:
-        reason = refusal()
+    def renewed(task: Task) -> str | None:
+        reason = refusal(task)
         pipeline._absent = ""  # `renew` of another thread
         return reason
 

@@ -156,6 +156,9 @@ def test_what_nobody_takes_over_has_the_library_kernel_after_a_time_out() -> Non
     assert ticket.verdict is not None
     assert (ticket.verdict.winner, ticket.verdict.provisional) == (LIBRARY, True)
     assert "no rank has measured it (out of memory)" in ticket.verdict.reason
+    ranks[0].submit("next")  # is not waited for, since nobody has come to the first
+    seconds(ranks[0], int(TIMEOUT_S) + 6, int(TIMEOUT_S) + 9)
+    assert ranks[0].winners["next"] == LIBRARY
 
 
 def test_a_rank_that_may_not_measure_waits_for_the_one_that_does() -> None:

@@ -65,6 +65,27 @@ def give_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr("os.sched_getaffinity", cores)
 
 
+def test_a_job_without_a_thread_is_refused_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's limit of threads may be reached for a moment."""
+    pool, compiled = CompilePool(1, SETTINGS, 0), list[Compiled]()
+    job = CppCompileJob((source("a", 2),), ("true",), str(tmp_path), 60.0)
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            pool.submit(job, compiled.extend)
+    assert (pool.idle, compiled) == (1, [])
+    pool.submit(job, compiled.extend)
+    assert wait_idle(pool, 60.0)
+    assert [each.key for each in compiled] == ["a"]
+    pool.close()
+
+
 class Nvcc:
     """Compilers that take memory only after a while; counts how many run at once."""
 
