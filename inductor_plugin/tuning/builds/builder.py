@@ -23,12 +23,7 @@ from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.resources import why_not
 from inductor_plugin.kernels.unit import head
 from inductor_plugin.tuning import scratch
-from inductor_plugin.tuning.budget import (
-    TWO_WAVES_S,
-    UNIT_S,
-    heaviest_first,
-    heaviest_unit_first,
-)
+from inductor_plugin.tuning.budget import TWO_WAVES_S, UNIT_S, heaviest_first, heaviest_unit_first
 from inductor_plugin.tuning.builds.batches import MAX_BATCH, cuda_batch, spread
 from inductor_plugin.tuning.builds.item import BuildItem, answer, problem_of, unanswered, urgency
 from inductor_plugin.tuning.builds.queue import BuildQueue, Work
