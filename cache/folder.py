@@ -168,7 +168,7 @@ class Folder:
         with suppress(OSError):
             status = os.stat(path)  # noqa: PTH116 - a Path costs 3 us, a warm lookup has 50
             now = time.time()
-            if now - status.st_atime > TOUCH_S:
+            if abs(now - status.st_atime) > TOUCH_S:  # the clock may have been ahead
                 os.utime(path, ns=(int(now * 1e9), status.st_mtime_ns))
 
     def parsed(self, path: Path, parse: Callable[[bytes, Path], Entry]) -> Entry | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from inductor_plugin.cache.entry import damage_of_folder
 from inductor_plugin.cache.folder import Folder, Signature, is_damage, signature
 from inductor_plugin.cache.guard import MISSING, is_folder, read
 from inductor_plugin.cache.key import SCHEMA, digest_of
+from inductor_plugin.cache.layout import Layout
 
 _NAME_DIGITS = 16
 _PLAIN = re.compile(r"[A-Za-z0-9][\w .+-]{0,63}", re.ASCII)
@@ -143,8 +144,8 @@ class PackShelf:
             self._digests = (current, digests)
         return self._digests[1]
 
-    def problems(self) -> list[str]:
-        """Return one line for each pack that is damaged or lacks kernels."""
+    def problems(self, layouts: Sequence[Layout]) -> list[str]:
+        """Return one line for each pack that is damaged, or of which some kernels are in none of these directories."""
         problems: list[str] = []
         for path, pack in self._read():
             if isinstance(pack, ForeignError):
@@ -152,12 +153,13 @@ class PackShelf:
             if not isinstance(pack, Pack):
                 problems.append(f"pack {path.stem} is damaged: {pack}")
                 continue
-            folders = [self._folder.layout.kernel(digest) for digest in pack.kernels]
             lost = sum(
-                damage_of_folder(path) is not None or not is_folder(path) for path in folders
+                not any(_is_sound(layout.kernel(digest)) for layout in layouts)
+                for digest in pack.kernels
             )
             if lost:
-                problems.append(f"pack {pack.name} has lost {lost} of its {len(folders)} kernels")
+                has_lost = f"has lost {lost} of its {len(pack.kernels)} kernels"
+                problems.append(f"pack {pack.name} {has_lost}")
         return problems
 
     def everything(self) -> list[Pack]:
@@ -176,6 +178,10 @@ class PackShelf:
             pack = _pack_of(path)
             if pack is not None:
                 yield path, pack
+
+
+def _is_sound(kernel: Path) -> bool:
+    return damage_of_folder(kernel) is None and is_folder(kernel)
 
 
 def _pack_of(path: Path) -> Pack | OSError | ValueError | None:

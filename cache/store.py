@@ -181,7 +181,7 @@ class Store:
 
     def verify_packs(self) -> list[str]:
         """Return one line for each pack that is damaged or lacks kernels."""
-        return self._packs.problems()
+        return self._packs.problems(self.layouts)
 
     def lock_kernel(
         self, digest: str, timeout_s: float = LOCK_TIMEOUT_S

@@ -216,7 +216,7 @@ class Exchange:
         def ask(names: Sequence[str], limits: Sequence[int]) -> list[bytes | OSError]:
             return self._files.read(names, limits, timeout_s)
 
-        chain = read_chains(ask, [place], {place: begun})[place]
+        chain = read_chains(ask, [place], {place: begun}, begun.keys)[place]
         if chain.error is not None:
             raise chain.error
         self._count(bytes_read=chain.bytes - begun.bytes)

@@ -1,7 +1,6 @@
 """The file system of a remote, by its URL: the one module that uses fsspec.
 
-What fsspec's file systems raise has no common base (botocore, aiohttp, google ...), so that whatever goes wrong becomes an
-OSError here.
+What its file systems raise (botocore, aiohttp, google ...) has no common base: whatever goes wrong becomes an OSError here.
 """
 
 from __future__ import annotations
@@ -95,12 +94,9 @@ def open_files(url: str) -> Files:
 
 def remedy(protocol: str) -> str:
     """Return the command that installs what a protocol needs."""
-    extra = EXTRAS.get(protocol)
-    return (
-        f'pip install "inductor-plugin[{extra}]"'
-        if extra
-        else f"install fsspec's file system for {protocol}://"
-    )
+    if extra := EXTRAS.get(protocol):
+        return f'pip install "inductor-plugin[{extra}]"'
+    return f"install fsspec's file system for {protocol}://"
 
 
 def shown(url: str) -> str:
@@ -273,8 +269,11 @@ class LocalFiles:
         try:
             with (
                 self._folder(folders) as folder,
-                os.fdopen(os.open(own, _FILE, dir_fd=folder), "rb") as file,
+                # With an opener the file owns its descriptor, and closes it if it is a folder's.
+                open(own, "rb", opener=lambda name, _: os.open(name, _FILE, dir_fd=folder)) as file,
             ):
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    return OSError(errno.EINVAL, "it is a pipe or a device, not a file", name)
                 return _content(file.read(limit + 1), limit)
         except OSError as error:
             return error

@@ -177,13 +177,15 @@ def pull(
         if digest.startswith(part.environment):
             _take_environment(exchange, digest, limit_s)
     places = dict.fromkeys(filter(None, map(place_of, names)))
-    done, streak = Transferred(), _Streak()
+    done, streak, unwritten = Transferred(), _Streak(), store.unwritten
     for batch in _batches([place for place in places if part.has(place)]):
         if streak.is_over:
             done = _with(done, [f"not tried, since {_MOST_FAILURES} failed before it"] * len(batch))
         else:
             done = _with_batch(done, exchange, batch, limit_s, streak)
-    amounts = exchange.take_amounts()
+    lost = store.unwritten - unwritten
+    why = f"it cannot be written: {store.degraded or 'the warnings of this process say why'}"
+    amounts, done = exchange.take_amounts(), _with(done, [why] * lost)
     return replace(done, changed=amounts.hits, amounts=amounts)
 
 

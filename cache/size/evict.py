@@ -153,8 +153,9 @@ def prune(
         ):
             idle = now - grace_s
             oldest = choose(stamps, (), excess, before, idle)
-            doomed = choose(stamps, _kept(kind, layout), excess, before, idle) if oldest else []
-            spared += len(oldest) - len(doomed)
+            kept = _kept(kind, layout) if oldest else ()
+            doomed = choose(stamps, kept, excess, before, idle) if oldest else []
+            spared += sum(stamp.path in kept for stamp in oldest)
             chosen += len(doomed)
             removed[kind] = [stamp for stamp in doomed if dry_run or remove(folder, stamp.path)]
             excess -= _freed(stamps, removed[kind])

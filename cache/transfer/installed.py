@@ -190,7 +190,10 @@ def _is_whole(store: Store, marker: Path) -> bool:
     packs = {pack.name: pack for pack in store.packs()}
     return bool(names) and all(
         name in packs
-        and all(store.layout.kernel(digest).is_dir() for digest in packs[name].kernels)
+        and all(
+            any(layout.kernel(digest).is_dir() for layout in store.layouts)
+            for digest in packs[name].kernels
+        )
         for name in names
     )
 

@@ -182,11 +182,17 @@ def read_lengths(x: AttentionOperands) -> Lengths | None:
     """Return where the sequences begin and end, None for a dense call; synchronizes with a GPU.
 
     Raises:
+        RuntimeError: A CUDA graph is being recorded, which cannot copy to the host.
         ValueError: ``cu_seqlens`` decrease, do not begin at 0, do not end at the number of tokens, or a
             sequence is longer than ``max_seqlen`` or than the bias.
     """
     if x.cu_seqlens_q is None or x.cu_seqlens_k is None:
         return None
+    if x.q.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "fmha: a CUDA graph cannot record this call with cu_seqlens: FlashAttention does not take it, and what computes "
+            "it instead reads the lengths on the host; compile with mode='max-autotune-no-cudagraphs'"
+        )
     lengths = Lengths(
         _ends("cu_seqlens_q", x.cu_seqlens_q, "q", x.q, x.max_seqlen_q),
         _ends("cu_seqlens_k", x.cu_seqlens_k, "k", x.k, x.max_seqlen_k),

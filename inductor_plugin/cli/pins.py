@@ -12,6 +12,7 @@ from inductor_plugin.cache.transfer.draft import draft_of, exclusive
 from inductor_plugin.cli.source import environments_here, read_pin_file
 from inductor_plugin.cli.verb import (
     Verb,
+    check_environment,
     check_op,
     find_record,
     force_argument,
@@ -57,6 +58,7 @@ def _pin(arguments: Namespace) -> int:
     store = open_to_write(arguments) if arguments.keep else open_cache(arguments)
     file = output_file(arguments.file, force=arguments.force)
     check_op(store, arguments.op)
+    check_environment(store, arguments.environment)
     pins: list[Pin] = []
     for record in _selected(store.iter_records(), arguments):
         pin = pin_of_record(record)

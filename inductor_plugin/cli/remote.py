@@ -13,6 +13,7 @@ from inductor_plugin.cli.verb import (
     Verb,
     announcement,
     cache_dir,
+    check_environment,
     check_op,
     check_target,
     check_trusted_keys,
@@ -71,6 +72,7 @@ def _part(arguments: Namespace) -> TransferPart:
 def _push(arguments: Namespace) -> int:
     store = open_cache(arguments)
     check_op(store, arguments.op)
+    check_environment(store, arguments.environment)
     files, url = _files(arguments)
     signer = process_signer() if arguments.kernels else None
     done = push(store, files, _part(arguments), signer=signer, source=url)

@@ -27,6 +27,7 @@ from inductor_plugin.cli.verb import (
     Verb,
     announcement,
     cache_dir,
+    check_environment,
     check_op,
     check_source,
     check_target,
@@ -60,6 +61,7 @@ def _export_arguments(parser: ArgumentParser) -> None:
 def _export(arguments: Namespace) -> int:
     store, file = open_cache(arguments), output_file(arguments.file, force=arguments.force)
     check_op(store, arguments.op)
+    check_environment(store, arguments.environment)
     signer = process_signer()
     counts = export_archive(
         store, file, environment=arguments.environment, op=arguments.op, signer=signer

@@ -16,7 +16,7 @@ from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.layout import Layout, part
 from inductor_plugin.cache.lookup.find import Match, find
-from inductor_plugin.cache.records import parse_record
+from inductor_plugin.cache.records import environment_files, parse_record
 from inductor_plugin.cache.trust.keys import Signer, open_signer
 from inductor_plugin.cache.trust.policy import parse_trust, trust_or_nobody
 from inductor_plugin.config import Config, default_cache_dir, default_trusted_keys
@@ -221,6 +221,15 @@ def check_op(store: Store, op: str | None) -> None:
     ops = sorted({path.parent.name for path in store.record_paths()})
     if op is not None and part(op) not in ops:
         raise CacheError(f"no record is of operator {op!r}; there are {', '.join(ops) or 'none'}")
+
+
+def check_environment(store: Store, start: str | None) -> None:
+    """Raise CacheError if an environment is named that has neither fields nor a record."""
+    of_records = {path.parent.parent.name for path in store.record_paths()}
+    known = of_records | {path.parent.name for path in environment_files(store.layout.records)}
+    if start and not any(digest.startswith(start) for digest in known):
+        listed = "`inductor-plugin ls --environments` lists them"
+        raise CacheError(f"no environment begins with {start!r}; {listed}")
 
 
 @contextmanager

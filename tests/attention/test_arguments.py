@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from inductor_plugin.attention.arguments import (
     AttentionOperands,
@@ -69,6 +70,15 @@ def test_queries_and_keys_have_longest_sequences_of_their_own(
     x = packed(max_seqlen_q=longest_q, max_seqlen_k=longest_k)
     assert reason in refusal(x)
     assert bool(reason) is bool(refusal(x))
+
+
+def test_lengths_cannot_be_read_into_a_cuda_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert read_lengths(packed()) is not None  # on a CPU
+    with FakeTensorMode():
+        q, cu = torch.empty(4, 2, 64, device="cuda:0"), torch.empty(3, dtype=torch.int32)
+    with pytest.raises(RuntimeError, match="max-autotune-no-cudagraphs"):
+        read_lengths(AttentionOperands(q, q, q, None, cu, cu))
 
 
 def test_lengths_are_where_sequences_begin_and_end() -> None:

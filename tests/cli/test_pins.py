@@ -306,6 +306,18 @@ def test_a_part_of_the_decisions_is_pinned_and_unpinned(
         assert len(answer_of(store, capsys, "unpin", "--all", *part)["unpinned"]) == count
 
 
+def test_an_environment_that_is_not_there_pins_and_exports_nothing(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    for verb in ("pin", "export"):
+        file = tmp_path / verb
+        run(store, verb, file)
+        before = file.read_bytes()
+        run(store, verb, file, "--environment", "typo", "--force", status=2)
+        assert "no environment begins with 'typo'" in capsys.readouterr().err
+        assert file.read_bytes() == before
+
+
 def test_a_file_that_somebody_else_writes_is_waited_for(store: Store, tmp_path: Path):
     file = tmp_path / "pins.json"
     pinning = threading.Thread(target=run, args=(store, "pin", file))

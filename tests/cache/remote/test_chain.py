@@ -13,10 +13,13 @@ from inductor_plugin.cache.remote.chain import Chain, read_chains
 from inductor_plugin.cache.remote.edition import MAX_BYTES, REFINEMENTS
 from inductor_plugin.cache.remote.exchange import Exchange, saved_ms
 from inductor_plugin.cache.remote.name import Place, edition_name, file_name
+from inductor_plugin.cache.trust.policy import Trust
+from tests.support.cache.packs import TRUST
 from tests.support.cache.records import decision, measured, put_library, record
 from tests.support.remote.files import MemoryFiles
 
 PLACE = Place(record().environment, record().op, record().digest)
+NOBODY = Trust()
 PAGE = b"<html>sign in</html>"
 
 
@@ -27,10 +30,10 @@ class Login(MemoryFiles):
         return PAGE
 
 
-def write(files: MemoryFiles, *names: str, samples: int = 1) -> None:
+def write(files: MemoryFiles, *names: str, samples: int = 1, trust: Trust = NOBODY) -> None:
     """Write a record as a machine that has measured these candidates and knows of no other."""
     rows = [measured(name, samples_ms=(1.0,) * samples) for name in names]
-    store = open_store("/nowhere", memory_only=True)
+    store = open_store("/nowhere", memory_only=True, trust=trust)
     Exchange(files, store, kernels=False).publish(record(*rows), 1.0)
 
 
@@ -46,22 +49,26 @@ def known(files: MemoryFiles) -> set[str]:
     return set(chain.edition.record.candidates) if chain.edition is not None else set()
 
 
+@pytest.mark.parametrize("trust", [NOBODY, TRUST], ids=["no key", "a key"])
 @pytest.mark.parametrize("expired", [1, 2, 3, 4])
-def test_a_bucket_that_expires_by_age_leaves_the_later_editions_readable(expired: int) -> None:
+def test_a_bucket_that_expires_by_age_leaves_the_later_editions_readable(
+    expired: int, trust: Trust
+) -> None:
     files = MemoryFiles()
     for name in "abcde":
         write(files, name)
     for number in range(expired):
         del files.objects[edition_name(PLACE, number)]
     assert known(files) == set("abcde")
-    write(files, "f")
+    write(files, "f", trust=trust)
     assert edition_name(PLACE, 5) in files.objects
     assert known(files) == set("abcdef")
 
 
+@pytest.mark.parametrize("trust", [NOBODY, TRUST], ids=["no key", "a key"])
 @pytest.mark.parametrize("expired", [6, 7, 8, 11])
 def test_what_nobody_reads_since_the_first_editions_have_expired_is_in_the_next_that_is_written(
-    expired: int,
+    expired: int, trust: Trust
 ) -> None:
     files, names = MemoryFiles(), "abcdefghijkl"
     for name in names:
@@ -69,9 +76,9 @@ def test_what_nobody_reads_since_the_first_editions_have_expired_is_in_the_next_
     for number in range(expired):
         del files.objects[edition_name(PLACE, number)]
     assert known(files) == set()
-    write(files, "a")  # known to the others: it is written all the same
+    write(files, "a", trust=trust)  # known to the others: it is written all the same
     assert known(files) == set(names)
-    write(files, "z")
+    write(files, "z", trust=trust)
     assert known(files) == {*names, "z"}
 
 

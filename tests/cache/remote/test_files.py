@@ -42,6 +42,20 @@ def test_an_object_is_read_up_to_its_limit(files: Files) -> None:
     assert "more than 4 bytes" in str(read(files, "x", 4))
 
 
+def test_what_is_no_file_is_an_error_and_leaves_nothing_open(tmp_path: Path) -> None:
+    """Whoever may write there may put a folder or a pipe in the place of an object."""
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)
+    files = LocalFiles(tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(20):
+        for name in ("folder", "pipe"):
+            assert isinstance(read(files, name), OSError)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    os.close(writer)
+
+
 def test_names_are_listed_below_a_folder(files: Files) -> None:
     for name in ("v1/a/x", "v1/a/b/y", "v2/z"):
         files.create(name, b"1", 5.0)

@@ -85,16 +85,19 @@ def test_who_builds_a_kernel_that_has_expired_writes_it_and_others_find_it(
     assert third.take_amounts().kernels == 1
 
 
-def test_who_builds_a_kernel_that_was_damaged_writes_it_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"damaged", b"x" * 100_000], ids=["other bytes", "larger"])
+def test_who_builds_a_kernel_that_was_damaged_writes_it_again(
+    content: bytes, tmp_path: Path
+) -> None:
     files = MemoryFiles()
     here, store = exchange(files, tmp_path / "here")
     here.publish(won_by(put_library(store)), 1.0)
     good = dict(files.objects)
     for name in [name for name in files.objects if "/files/" in name]:
-        files.objects[name] = b"damaged"
+        files.objects[name] = content
     there, store = exchange(files, tmp_path / "there")
     answer = there.fetch([PLACE], 1.0)[PLACE]
-    assert (answer.expired, len(answer.damage)) == (True, 1)
+    assert (answer.expired, len(answer.damage), answer.error) == (True, 1, None)
     there.publish(won_by(put_library(store)), 1.0, answer.chain)
     assert {name: files.objects[name] for name in good if "/files/" in name} == {
         name: data for name, data in good.items() if "/files/" in name

@@ -65,6 +65,22 @@ def test_a_cache_that_cannot_be_written_to_is_said_record_by_record(
     assert "No space left" in done.reason
 
 
+def test_what_a_full_disk_does_not_take_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = MemoryFiles()
+    push(filled(tmp_path / "here", 3), files, PART, 1.0)
+    there = open_store(tmp_path / "there")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("inductor_plugin.cache.atomic.write", full)
+    done = pull(there, files, PART, 1.0)
+    assert there.unwritten == done.failed >= 3
+    assert "it cannot be written" in done.reason
+
+
 def test_a_store_that_is_gone_is_not_asked_for_every_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

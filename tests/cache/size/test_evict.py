@@ -12,7 +12,7 @@ from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.owner import prefix
 from inductor_plugin.cache.size import evict
 from inductor_plugin.cache.size.evict import choose, remove_record
-from inductor_plugin.cache.size.usage import LinkedFile, Stamp
+from inductor_plugin.cache.size.usage import LinkedFile, Stamp, kernel_stamps
 from inductor_plugin.errors import CacheError
 from tests.support.cache.records import ENVIRONMENT, decision, kernel_key, measured, record
 
@@ -119,10 +119,30 @@ def test_what_is_pinned_stays(cache_dir: Path):
     )
     store.pin_record(stored)
     pruned = store.prune(max_bytes=0)
-    assert (pruned.kernels, pruned.records) == (1, 0)
+    assert (pruned.kernels, pruned.records, pruned.pinned) == (1, 0, 2)
     assert digests(store) == {kernel}
     store.pin_record(stored, pinned=False)
     assert store.prune(max_bytes=0).records == 1
+
+
+def test_pinned_entries_are_counted_where_others_go_in_their_place(cache_dir: Path):
+    store = open_store(cache_dir)
+    kernel = put_kernel(store, "winner", 9000)
+    store.pin_record(store.put_record(record(measured("a", kernel=kernel), decision=decision("a"))))
+    for number in range(6):
+        put_kernel(store, f"k{number}", 8000)
+    limit = store.usage().bytes - 15_000
+    pruned = store.prune(max_bytes=limit, dry_run=True)
+    assert (pruned.kernels, pruned.pinned) == (2, 1)
+
+
+def test_use_counts_though_the_clock_was_ahead_at_the_publication(cache_dir: Path):
+    store = open_store(cache_dir)
+    digest = put_kernel(store, "used", -10 * 86400)
+    fresh = open_store(cache_dir)
+    assert fresh.kernel(digest) is not None
+    (stamp,) = kernel_stamps(fresh.layout)
+    assert abs(stamp.used_at - time.time()) < 60.0
 
 
 @pytest.mark.parametrize("why", ["unreadable", "foreign"])

@@ -4,10 +4,11 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Pack, open_store
+from inductor_plugin.cache import Pack, Store, open_store
 from inductor_plugin.cache.transfer.archive import import_archive
 from inductor_plugin.cache.transfer.installed import (
     Host,
@@ -45,6 +46,24 @@ def test_an_installed_pack_is_taken_once(site: Path, tmp_path: Path) -> None:
 
     os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     assert take_installed(open_store(tmp_path / "cache", trust=TRUST)) == []
+
+
+def test_a_pack_in_the_second_cache_is_looked_at_once(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert take_installed(open_store(tmp_path / "team", trust=TRUST)) == []
+    taken: list[Path] = []
+
+    def counted(store: Store, file: Path, **keywords: Any) -> Any:
+        taken.append(file)
+        return import_archive(store, file, **keywords)
+
+    monkeypatch.setattr("inductor_plugin.cache.transfer.installed.import_archive", counted)
+    for _ in range(3):
+        store = open_store(tmp_path / "own", second=tmp_path / "team", trust=TRUST)
+        assert take_installed(store) == []
+        assert store.verify_packs() == []
+    assert len(taken) == 1
 
 
 def test_a_new_version_is_taken_too(site: Path, tmp_path: Path) -> None:
