@@ -330,8 +330,11 @@ def _submit(
     epilogue = fusion.epilogue
     check = number_check(problem, fusion.added, fusion.call.seeds)
     text = dump(epilogue, [fusion.written[write.buffer].size for write in epilogue.writes])
+    # A graph that gives up the product's kernel must not get it back with the epilogue.
+    own = pending.ticket
+    held = own.held and own.selection.decide(own).given_up is not None
     ticket = fusion.state.session.enqueue(
-        problem, fusion.device, offers, shortlist.pruned, check, text
+        problem, fusion.device, offers, shortlist.pruned, check, text, held=held
     )
     return ticket, fused
 

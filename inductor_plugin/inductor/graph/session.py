@@ -180,6 +180,8 @@ class Session:
         check: NumberCheck | None,
         epilogue: Mapping[str, str] | None = None,
         ends: Callable[[], tuple[SizeEnd, ...]] = tuple,
+        *,
+        held: bool = False,
     ) -> TuningTicket:
         """Submit a problem.
 
@@ -191,6 +193,7 @@ class Session:
             check: How results are compared; None for not at all.
             epilogue: The text of `epilogue_text` that the record keeps.
             ends: Returns the ends of its size class; called only if something is measured.
+            held: Whether the library kernel runs whatever is chosen.
         """
         context, selection = self.context(device)
         check = check if known(context.device).compared else None
@@ -210,13 +213,14 @@ class Session:
             ticket.epilogue = epilogue or {}
             start = functools.partial(self._start, ticket, context, ends)
             self._unstarted.add(ticket, start)
+        ticket.held |= held
         return ticket
 
     def _start(
         self, ticket: TuningTicket, context: DeviceContext, ends: Callable[[], tuple[SizeEnd, ...]]
     ) -> None:
         """Start the race of a planned ticket, if it has one."""
-        if not ticket.hit and self.config.policy != "build":  # which compiles what it measured
+        if not ticket.hit and self.config.policy != "build" and not self._is_extra:
             misses.add(ticket, context.store, context.environment)
         if ticket.task is not None and ticket.task.measured:
             ticket.task.ends = ends()
@@ -250,7 +254,7 @@ class Session:
         self, problem: Problem, device: torch.device, only: str, rejected: Mapping[str, str]
     ) -> None:
         """Record why a problem has only one candidate, for `explain`."""
-        if self.config.policy in ("tune", "build"):
+        if self.config.policy in ("tune", "build") and not self._is_extra:
             context, _ = self.context(device)
             remember(context.store, context.environment, problem, only, rejected)
             if rejected:  # without a reason, no record is written that the graph's entry could name

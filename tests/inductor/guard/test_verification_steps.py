@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -194,6 +195,20 @@ def test_a_half_that_cannot_be_run_is_not_called_fast(store: Store, guilty: str)
     graph = verified(guarded(store, KnowingReferee(guilty, broken=[1])), CHOSEN)
     assert guilty in graph.given_up
     assert graph.is_settled
+
+
+def test_halves_that_do_not_compile_leave_the_library_kernels(store: Store) -> None:
+    """The tuned graph is slower, whatever becomes of the search for the choice that costs it."""
+    graph = guarded(store, KnowingReferee(A))
+
+    def again(given_up: HeldProblems) -> CompiledGraph:
+        if not given_up.everything:
+            raise RuntimeError("out of memory")
+        return graph.again(given_up)
+
+    result = verified(replace(graph, again=again), CHOSEN)
+    assert result.given_up == HeldProblems(everything=True)
+    assert record_in(store).decision.winner == LIBRARY
 
 
 @pytest.mark.parametrize(("most", "cut"), [(2, False), (3, True)])
