@@ -113,17 +113,18 @@ def default_variable(name: str, value: str) -> Generator[None]:
         os.environ.pop(name, None)
 
 
-def unknown(options: Iterable[str]) -> tuple[str, ...]:
+def unknown(options: Iterable[str], environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return one sentence for each variable with the plugin's prefix that is of none of these options."""
     names = [ENABLE_VARIABLE, *(PREFIX + name.upper() for name in options)]
-    return unknown_names(os.environ, PREFIX, names)
+    return unknown_names(os.environ if environ is None else environ, PREFIX, names)
 
 
-def warn_of_unknown(options: Iterable[str]) -> None:
+def warn_of_unknown(options: Iterable[str], environ: Mapping[str, str] | None = None) -> None:
     """Warn of variables with the plugin's prefix that are of none of these options, once a process.
 
     They may be for another version. ``INDUCTOR_PLUGIN_ENABLE=0`` (in the plugin's workers, too) silences this.
     """
-    if os.environ.get(ENABLE_VARIABLE) != "0":
-        for sentence in unknown(options):
+    variables = os.environ if environ is None else environ
+    if variables.get(ENABLE_VARIABLE) != "0":
+        for sentence in unknown(options, variables):
             warn_once(logger, sentence)
