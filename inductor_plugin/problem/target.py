@@ -343,6 +343,8 @@ def from_properties(facts: Mapping[str, Any]) -> Target:
         arch=f"sm_{number}a" if number >= 90 else f"sm_{number}",
         capability=capability,
         rates=rates,
+        # CUDA programming guide, compute capabilities; 8.9 has 24, and torch says none of them.
+        blocks_per_multiprocessor=16 if capability == (8, 6) else like.blocks_per_multiprocessor,
         sources=(f"its own properties, and the tensor cores of a {like.name}", *like.sources),
     )
     return _measured(unknown, like, facts)

@@ -137,6 +137,7 @@ if __name__ == "__main__":
     if THREADS:
         torch.set_num_threads(THREADS)
     torch.set_float32_matmul_precision(PRECISION)
+    torch.use_deterministic_algorithms(DETERMINISTIC, warn_only=True)
     if sys.argv[1:] == ["--stock"]:
         module = Call()
         sys.exit(check(module, compiled(module, mode="max-autotune-no-cudagraphs")))

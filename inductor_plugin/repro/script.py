@@ -139,6 +139,7 @@ def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> st
             "OPTIONS": {"never_slower_margin": decision.margin} if decision else {},
             "THREADS": threads if isinstance(threads, int) else 0,
             "PRECISION": str(numerics.get("float32_matmul_precision", "highest")),
+            "DETERMINISTIC": numerics.get("deterministic") is True,
             "PROBLEM": record.problem,
             "EPILOGUE": dict(record.epilogue) if record.problem.get("epilogue") else None,
         }
@@ -175,7 +176,7 @@ def _rebuilt(record: Record, inputs: Sequence[OperandText]) -> str:
     passed = [fields for fields in every if not call.gradient or fields["name"] in _PASSED]
     for fields in passed:
         if epilogue and fields["name"] in ("b", "d") and fields["dtype"] in _SCALED:
-            fields["scale"] = round(fields["size"][-2] ** -0.5, 6)
+            fields["scale"] = round(max(fields["size"][-2], 1) ** -0.5, 6)
     dynamic = ("operand", "dim", "low", "high")
     output = epilogue.dtype if epilogue else record.problem["output"]["dtype"]
     outputs = [write.dtype for write in epilogue.writes] if epilogue else [output]

@@ -165,6 +165,7 @@ def test_ampere_cards_have_no_eight_bit_floats():
     assert gpu.rate("float8_e4m3fn") is None
     assert gpu.rate("bfloat16") is not None
     assert gpu.arch == "sm_86"
+    assert gpu.blocks(64, 32, 0) == 16  # of two warps each; 8.9 has 24
 
 
 def test_what_is_no_gpu_of_a_known_kind_is_an_error():

@@ -75,14 +75,16 @@ def test_a_script_accepts_the_rounding_of_a_gpu_there_alone() -> None:
 
 
 def test_a_script_runs_as_the_machine_did_and_by_the_same_margin() -> None:
-    environment = {"device": {"threads": 3}, "numerics": {"float32_matmul_precision": "high"}}
+    numerics = {"float32_matmul_precision": "high", "deterministic": True}
+    environment = {"device": {"threads": 3}, "numerics": numerics}
     stated = facts(known(MM), environment)
-    assert (stated["THREADS"], stated["PRECISION"]) == (3, "high")
+    assert (stated["THREADS"], stated["PRECISION"], stated["DETERMINISTIC"]) == (3, "high", True)
     assert stated["OPTIONS"] == {"never_slower_margin": 1.02}
     assert (stated["WINNER"], stated["CACHE_DIR"]) == ("fast", "/cache")
     undecided = facts(replace(known(MM), decision=None))
     assert (undecided["WINNER"], undecided["OPTIONS"]) == (None, {})
     assert (undecided["THREADS"], undecided["PRECISION"]) == (0, "highest")
+    assert undecided["DETERMINISTIC"] is False
 
 
 def test_a_frozen_weight_freezes_and_an_integer_is_compared_exactly() -> None:
@@ -110,6 +112,15 @@ def test_factors_of_a_product_with_an_epilogue_are_scaled_to_its_length(step: st
     assert scales == {"a": None, "b": round(8**-0.5, 6)}
     assert (stated["JUMPS"], stated["TIMES_EAGER"]) == (step == "floor", 2.0)
     assert (stated["TOLERANCE"] == 1e-2) == (step == "floor")
+
+
+def test_a_product_of_no_length_has_a_script() -> None:
+    empty = Problem("mm", (dense(4, 0), dense(0, 2)), MM.output, epilogue="relu-1")
+    write = Access("full", "float32", 8, (2, 1), 0)
+    steps = (Step("product", (), None), Step("relu", (0,), None), Step("store", (1,), 0))
+    epilogue = Epilogue((4, 2), "float32", steps, (), (write,), 0)
+    stated = facts(replace(known(empty), epilogue=dump(epilogue, [(4, 2)])))
+    assert {operand["name"]: operand.get("scale") for operand in stated["OPERANDS"]}["b"] == 1.0
 
 
 def test_an_operand_has_the_storage_that_it_reaches() -> None:

@@ -139,7 +139,7 @@ def _timed(
         rival_names: Candidates that are timed besides the winner and the library kernel.
 
     Raises:
-        CacheError: The call cannot be made again, or it failed.
+        CacheError: The call cannot be made again, it failed, or another kernel than the recorded winner runs.
     """
     environment = store.environment(record.environment) or {}
     rendered = script(record, environment, str(store.root.resolve()))
@@ -162,7 +162,12 @@ def _timed(
             pinned = Path(folder) / f"rival{number}.json"
             pinned.write_text(dump(pins), encoding="utf-8")
             command += ["--rival", str(pinned)]
-        return _times(command, times, arguments.seconds + _START_S)
+        result = _times(command, times, arguments.seconds + _START_S)
+    ran, decision = result.pop("winner"), record.decision
+    if decision is not None and ran != decision.winner:
+        why = "it is not offered (--register?), not allowed by the options, or in quarantine"
+        raise CacheError(f"{decision.winner} does not run here, but {ran}: {why}")
+    return result
 
 
 def _times(command: Sequence[str], times: Path, timeout_s: float) -> dict[str, Any]:

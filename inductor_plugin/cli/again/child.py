@@ -52,6 +52,7 @@ def main(script: Any) -> int:
     with folder as empty:
         recorded = empty if arguments.policy == "tune" else script.CACHE_DIR
         options = {"policy": arguments.policy, "cache_dir": arguments.cache_dir or recorded}
+        options |= {"cache_read": ""} if arguments.policy == "tune" else {}
         module = script.Call()
         run, tickets = _compiled(script, module, options)
         winner = chosen(script, tickets)
@@ -62,7 +63,7 @@ def main(script: Any) -> int:
             return 2
         device = next(t.problem.output.device for t in tickets if t.digest == script.DIGEST)
         # Without a record, the library kernel runs.
-        without = {"policy": "cached", "cache_dir": f"{empty}/library"}
+        without = {"policy": "cached", "cache_dir": f"{empty}/library", "cache_read": ""}
         library, tickets = _compiled(script, module, without)
         for ticket in tickets:
             print(f"compared with: {ticket.verdict.winner if ticket.verdict else 'stock'}")
@@ -153,6 +154,7 @@ def _time(arguments: Namespace, winner: str, calls: Mapping[str, BoundCall], dev
     sampling = final_sampling(known(device))
     samples, count = in_turns(calls, arguments.bench, timer_for(device), sampling)
     times: dict[str, Any] = {**compared(samples[winner], samples.pop("")), "calls": count}
+    times["winner"] = winner
     print(
         "winner {winner_ms:.4g} ms, library kernel {library_ms:.4g} ms a call: {speedup:.3f}x, with "
         "95 % between {low:.3f}x and {high:.3f}x ({rounds} rounds)".format(**times)

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -101,6 +102,27 @@ def test_where_all_turns_are_disturbed_nothing_is_said(monkeypatch: pytest.Monke
         in_turns(calls, 0.0, timer, FINALS)
 
 
+@pytest.mark.parametrize("policy", ["cached", "tune"])
+def test_a_second_cache_has_no_say_where_no_record_is_wanted(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold this very record: the library kernel would be the winner, and nothing would be measured again."""
+    options: list[Mapping[str, str]] = []
+
+    def compiled(_script: Any, _module: Any, given: Mapping[str, str]) -> tuple[Any, list[Any]]:
+        options.append(given)
+        return Mock(), [ticket("d", "fast")]
+
+    monkeypatch.setattr(child, "_compiled", compiled)
+    monkeypatch.setattr(child, "_time", Mock())
+    monkeypatch.setattr(sys, "argv", ["run.py", "--policy", policy, "--bench", "0.1"])
+    facts = {"DIGEST": "d", "WINNER": "fast", "EPILOGUE": None, "CACHE_DIR": "/cache"}
+    assert child.main(SimpleNamespace(__doc__="A call.", Call=Mock, **facts)) == 0
+    run, library = options
+    assert library["cache_read"] == ""
+    assert run.get("cache_read") == ("" if policy == "tune" else None)
+
+
 def test_a_template_is_found_in_the_folder_where_the_command_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +137,8 @@ def test_a_template_is_found_in_the_folder_where_the_command_runs(
 
 def ticket(digest: str, winner: str | None) -> Any:
     verdict = None if winner is None else SimpleNamespace(winner=winner, reason="fastest")
-    problem = SimpleNamespace(describe=lambda: f"mm of {digest}")
+    output = SimpleNamespace(device="cpu")
+    problem = SimpleNamespace(describe=lambda: f"mm of {digest}", output=output)
     return SimpleNamespace(digest=digest, verdict=verdict, problem=problem)
 
 

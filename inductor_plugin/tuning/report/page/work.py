@@ -19,7 +19,7 @@ from inductor_plugin.problem.product import (
     flops,
     output_size,
 )
-from inductor_plugin.problem.target import Target, from_properties
+from inductor_plugin.problem.target import Target, from_properties, names
 from inductor_plugin.repro.operand import ODD, concrete, measured_shapes
 
 _COUNTED = frozenset({*ROLES, *LINEAR, SUM_OF_PRODUCTS, "convolution"})
@@ -129,7 +129,8 @@ def peak_of(environment: Mapping[str, Any]) -> Peak | None:
         )
     except (TargetError, *ODD):
         return None
-    return peak_of_target(target)
+    # An environment has neither the clock nor the memory's width of its GPU: those of one beside the table are not known.
+    return peak_of_target(target) if target.name in names() else None
 
 
 def peak_of_target(target: Target) -> Peak | None:

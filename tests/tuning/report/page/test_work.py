@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -143,9 +144,15 @@ def test_the_roof_is_the_bandwidth_or_the_rate_of_the_dtype() -> None:
 
 @pytest.mark.parametrize(
     "device",
-    [{}, {"type": "cpu", "name": "EPYC"}, {"type": "cuda", "name": "?", "capability": "x"}],
+    [
+        {},
+        {"type": "cpu", "name": "EPYC"},
+        {"type": "cuda", "name": "?", "capability": "x"},
+        # A third of the bandwidth of an L40S, which has the same tensor cores.
+        {"type": "cuda", "name": "NVIDIA L4", "capability": "8.9", "multiprocessors": 58},
+    ],
 )
-def test_a_device_that_is_not_known_has_no_roof(device: dict[str, str]) -> None:
+def test_a_device_that_is_not_known_has_no_roof(device: dict[str, Any]) -> None:
     assert peak_of({"device": device}) is None
     assert peak_of({}) is None
 
