@@ -11,24 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias, cast
 
+from inductor_plugin.templates.cutlass.element import Element
 from inductor_plugin.templates.cutlass.evt import Evt
 
 Arch: TypeAlias = Literal["sm_80", "sm_90a", "sm_100a"]
 """The family of kernels; an ``sm_80`` kernel also compiles for and runs on newer devices."""
-
-Element: TypeAlias = Literal["f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8", "s32"]
-"""Element types; ``tf32`` is stored as float32 and multiplied with ten bits of mantissa."""
-
-ELEMENTS: dict[str, Element] = {
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float32": "f32",
-    "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2",
-    "int8": "s8",
-    "int32": "s32",
-}
-"""CUTLASS's names of the dtypes it stores."""
 
 Major: TypeAlias = Literal["row", "column"]
 """``row``: elements of a row are adjacent."""

@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 
 from inductor_plugin.problem.definition import item_bytes
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
-from inductor_plugin.templates.cutlass.config import ELEMENTS
+from inductor_plugin.templates.cutlass.element import ELEMENTS
 from inductor_plugin.templates.cutlass.functor import ANY, FUNCTORS, Bounds, Kind, bounds
 
 OperandKind: TypeAlias = Literal["source", "full", "row", "column", "scalar"]

@@ -11,7 +11,8 @@ from inductor_plugin.cost.nvidia import ordered
 from inductor_plugin.cost.tile import GemmShape, TileConfig
 from inductor_plugin.problem.target import Target
 from inductor_plugin.templates.cutlass.choices import LIMIT, Choice
-from inductor_plugin.templates.cutlass.config import ELEMENTS, Raster
+from inductor_plugin.templates.cutlass.config import Raster
+from inductor_plugin.templates.cutlass.element import ELEMENTS
 from inductor_plugin.templates.cutlass.limits import SM80_WARPS
 from inductor_plugin.templates.cutlass.problem import GemmFacts
 

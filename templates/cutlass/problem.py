@@ -14,14 +14,13 @@ from inductor_plugin.problem.contract import MOST_BYTES, Contract, roles, run_ti
 from inductor_plugin.problem.layout import granularity, judge_problem, order_of
 from inductor_plugin.problem.product import factors
 from inductor_plugin.templates.cutlass.config import (
-    ELEMENTS,
     OUTPUTS,
     Bias,
-    Element,
     Major,
     Scale,
     full_alignment,
 )
+from inductor_plugin.templates.cutlass.element import ELEMENTS, Element
 
 OPS = ("mm", "addmm", "bmm", "baddbmm", "int_mm", "scaled_mm")
 
