@@ -224,11 +224,19 @@ def _kept(kind: str, layout: Layout) -> Container[Path]:
 
 
 class PinnedRecords:
-    """The files of pinned records; each is read when it is asked for."""
+    """The files of pinned records; each is read once, when it is asked for."""
+
+    def __init__(self) -> None:
+        """Read nothing yet."""
+        self._known: dict[Path, bool] = {}
 
     def __contains__(self, path: object) -> bool:
         """Return True if a record is pinned, or cannot be read and may be."""
-        return isinstance(path, Path) and _record(path)[1]
+        if not isinstance(path, Path):
+            return False
+        if path not in self._known:
+            self._known[path] = _record(path)[1]
+        return self._known[path]
 
 
 def pinned_kernels(layout: Layout) -> set[Path]:

@@ -107,14 +107,24 @@ def test_another_kernel_than_the_recorded_winner_is_not_timed_in_its_place(
     )
     samples = {"substitute": [1.0] * 20, "next": [2.0] * 20}
     times = {"winner_ms": 1.0, "library_ms": 1.0, "speedup": 1.0, "low": 1.0, "high": 1.0}
-    answer = {**times, "rounds": 20, "calls": 1, "samples_ms": samples, "winner": "substitute"}
-    monkeypatch.setattr(bench, "_times", lambda *_: dict(answer))
+    answer: dict[str, Any] = {
+        **times,
+        "rounds": 20,
+        "calls": 1,
+        "samples_ms": samples,
+        "winner": "substitute",
+    }
+
+    def timed(*_: Any) -> dict[str, Any]:
+        return dict(answer)
+
+    monkeypatch.setattr(bench, "_times", timed)
     monkeypatch.setattr(bench, "script", Mock(return_value=Mock(refused="", text="")))
     run(store, "bench", kept.digest, status=2)
     assert "fast does not run here, but substitute" in capsys.readouterr().err
     run(store, "bench", "--regret", kept.digest, status=2)
     assert "fast does not run here" in capsys.readouterr().out
-    answer["winner"] = "fast"
+    answer = {**times, "rounds": 20, "calls": 1, "winner": "fast"}
     assert answer_of(store, capsys, "bench", kept.digest)["speedup"] == 1.0
 
 
