@@ -80,8 +80,9 @@ def test_a_window_that_flash_attention_takes_for_another_one_is_refused(
 ):
     q, k = (torch.empty(2, 4, size, 64, dtype=torch.bfloat16) for size in sizes)
     rule = ScoreParams(Mask(*sides, bottom_right=True), 0.125)
-    lengths = [torch.tensor([0, size], dtype=torch.int32) for size in sizes]
-    packed = AttentionOperands(q[0].transpose(0, 1), *[k[0].transpose(0, 1)] * 2, None, *lengths)
+    cu_q, cu_k = (torch.tensor([0, size], dtype=torch.int32) for size in sizes)
+    tokens_q, tokens_k = q[0].transpose(0, 1), k[0].transpose(0, 1)
+    packed = AttentionOperands(tokens_q, tokens_k, tokens_k, None, cu_q, cu_k)
     for x in (AttentionOperands(q, k, k), packed):
         reason = why_not_flash(x, rule, (9, 0))
         assert ("more queries than keys" in (reason or "")) == refused == bool(reason)
