@@ -50,7 +50,7 @@ def why_not_flash(
         f"it takes float16 and bfloat16, not {dtype}": dtype not in (torch.float16, torch.bfloat16),
         "it has no bias": x.bias is not None,
         "it has no soft-cap": params.softcap != 0,
-        f"it hides keys before it scales them, which a scale of {params.scale} turns round": (
+        f"it hides keys before it scales them, so the scale must be positive, not {params.scale}": (
             params.scale <= 0
         ),
         f"head dims {d} and {value_d} differ": d != value_d,
@@ -59,7 +59,7 @@ def why_not_flash(
             params.mask.limited and not params.mask.bottom_right and not square
         ),
         f"its window ({params.mask.left}, {params.mask.right}) is another one for more queries than keys": (
-            params.mask.bent(*_lengths(x)[2:])
+            params.mask.altered_by_flash(*_lengths(x)[2:])
         ),
     }
     return next((reason for reason, broken in limits.items() if broken), None)

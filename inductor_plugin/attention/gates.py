@@ -95,19 +95,19 @@ def _bottom_right(a: Attention, s: DispatchContext) -> str | None:
     return None
 
 
-def _bent(a: Attention, s: DispatchContext) -> str | None:
-    if not a.mask.one_sided or s.square:
+def _altered_window(a: Attention, s: DispatchContext) -> str | None:
+    if not a.mask.may_be_altered or s.square:
         return None
     if a.varlen or s.dynamic:
         return "a window whose far side may be beyond all keys"
     return (
         "a window that is another one for more queries than keys"
-        if a.mask.bent(a.queries, a.keys)
+        if a.mask.altered_by_flash(a.queries, a.keys)
         else None
     )
 
 
-def _turned(a: Attention) -> str | None:
+def _scale_sign(a: Attention) -> str | None:
     """Hidden scores are minus infinity before they are scaled: a scale of 0 makes NaN of them, a negative one plus infinity."""
     return None if a.scale > 0 else f"a scale of {a.scale}; it takes positive ones"
 
@@ -139,8 +139,8 @@ def flash(a: Attention, s: DispatchContext) -> str | None:
         _capped(a),
         _flash_head(a, s),
         _bottom_right(a, s),
-        _bent(a, s),
-        _turned(a),
+        _altered_window(a, s),
+        _scale_sign(a),
     )
 
 
@@ -155,7 +155,7 @@ def efficient(a: Attention, s: DispatchContext) -> str | None:
         "query heads that share a key head" if a.heads != a.kv_heads else None,
         f"heads of {a.head_dim}; it takes multiples of {step}" if wrong else None,
         _top_left(a, s),
-        _turned(a),
+        _scale_sign(a),
         _bias_dtype(a, s),
         "a bias that is the same for all keys" if a.biased and not s.wide_bias else None,
         "a bias whose rows are not aligned" if a.biased and not s.aligned_bias else None,
@@ -195,7 +195,7 @@ def cudnn(a: Attention, s: DispatchContext) -> str | None:
         _cudnn_head(a, s),
         "a single key" if a.keys == 1 else None,
         _top_left(a, s),
-        _turned(a),
+        _scale_sign(a),
         _bias_dtype(a, s),
         "a bias whose rows are not aligned" if a.biased and not s.aligned_bias else None,
         "kernels that have to be deterministic" if s.deterministic else None,
@@ -218,8 +218,8 @@ def wheel(package: str, majors: tuple[int, ...]) -> Gate:
             f"heads of {a.head_dim}" if a.head_dim % 8 or a.head_dim > 256 else None,
             "heads and values of different length" if a.head_dim != a.value_dim else None,
             _bottom_right(a, s),
-            _bent(a, s),
-            _turned(a),
+            _altered_window(a, s),
+            _scale_sign(a),
         )
 
     return gate

@@ -225,9 +225,11 @@ def check_op(store: Store, op: str | None) -> None:
 
 def check_environment(store: Store, start: str | None) -> None:
     """Raise CacheError if an environment is named that has neither fields nor a record."""
+    if not start:
+        return
     of_records = {path.parent.parent.name for path in store.record_paths()}
     known = of_records | {path.parent.name for path in environment_files(store.layout.records)}
-    if start and not any(digest.startswith(start) for digest in known):
+    if not any(digest.startswith(start) for digest in known):
         listed = "`inductor-plugin ls --environments` lists them"
         raise CacheError(f"no environment begins with {start!r}; {listed}")
 

@@ -57,12 +57,12 @@ class Mask:
         return self.left >= 0 or self.right >= 0
 
     @property
-    def one_sided(self) -> bool:
-        """Return whether only the left side is limited, or keys after the diagonal are seen up to a limit."""
+    def may_be_altered(self) -> bool:
+        """Return whether there are sizes for which FlashAttention 2 computes another window (`altered_by_flash`)."""
         return self.right > 0 or (self.left >= 0 > self.right)
 
-    def bent(self, queries: int, keys: int) -> bool:
-        """Return whether FlashAttention 2 takes a window for another one, with a diagonal that ends at the last key.
+    def altered_by_flash(self, queries: int, keys: int) -> bool:
+        """Return whether FlashAttention 2 computes another window, where the diagonal ends at the last key.
 
         It replaces a side that is no limit, or not less than ``keys``, by ``keys``; a query sees all keys then only while
         ``queries <= keys + 1`` (mha_fwd and set_params_fprop in aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp).

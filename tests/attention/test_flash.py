@@ -47,8 +47,8 @@ def test_flash_attention_is_refused_what_it_cannot_express():
         "head dims 64 and 20 differ": (AttentionOperands(half, half, narrow), plain, (9, 0)),
         "head dim 20 is no multiple": (AttentionOperands(narrow, narrow, narrow), plain, (9, 0)),
         "top-left": (longer, top_left, (9, 0)),
-        "a scale of 0.0 turns round": (square, ScoreParams(Mask(), 0.0), (9, 0)),
-        "a scale of -0.1 turns round": (square, ScoreParams(Mask(), -0.1), (9, 0)),
+        "must be positive, not 0.0": (square, ScoreParams(Mask(), 0.0), (9, 0)),
+        "must be positive, not -0.1": (square, ScoreParams(Mask(), -0.1), (9, 0)),
     }
     for reason, (name, rule, capability) in refused.items():
         assert reason in str(why_not_flash(name, rule, capability))

@@ -158,7 +158,7 @@ def test_a_kernel_runs_on_the_first_gpu_that_has_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["flash", "efficient", "cudnn", "flash3", "flash4"])
-def test_a_scale_that_turns_scores_round_is_refused(name: str) -> None:
+def test_a_scale_that_is_not_positive_is_refused(name: str) -> None:
     assert refused(name, context=WHEELS, scale=1e-6) == ""
     for scale in (0.0, -0.125):
         assert f"a scale of {scale}" in refused(name, context=WHEELS, scale=scale)
