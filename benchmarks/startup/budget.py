@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.arms import machine
+from benchmarks.harness.child import child_environment
 from benchmarks.harness.repository import REPOSITORY
 from benchmarks.harness.sources import PLUGIN
 
@@ -72,11 +72,11 @@ def check_share(rounds: Sequence[Mapping[str, Any]]) -> float:
 def run(budget_s: float) -> dict[str, Any]:
     """Return what a process with empty caches reports; a budget of 0 is none."""
     with tempfile.TemporaryDirectory(prefix="budget-", ignore_cleanup_errors=True) as folder:
-        environment = os.environ | {
-            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-            "TORCHINDUCTOR_FREEZING": "1",
-            "INDUCTOR_PLUGIN_CACHE_DIR": f"{folder}/plugin",
-        }
+        environment = child_environment(
+            TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor",
+            TORCHINDUCTOR_FREEZING="1",
+            INDUCTOR_PLUGIN_CACHE_DIR=f"{folder}/plugin",
+        )
         command = [sys.executable, "-m", "benchmarks.startup.budget", "--child", str(budget_s)]
         done = subprocess.run(
             command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True, check=True

@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.child import child_environment
 from benchmarks.harness.repository import REPOSITORY
 from benchmarks.harness.sources import PLUGIN, sources_digest
 
@@ -69,11 +70,9 @@ def pair(variant: str, device: str) -> dict[str, dict[str, Any]]:
 
 def run(variant: str, device: str, folder: str) -> dict[str, Any]:
     """Return what one process reports."""
-    environment = {
-        **os.environ,
-        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-        "INDUCTOR_PLUGIN_CACHE_DIR": f"{folder}/plugin",
-    }
+    environment = child_environment(
+        TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor", INDUCTOR_PLUGIN_CACHE_DIR=f"{folder}/plugin"
+    )
     command = [
         sys.executable,
         "-m",

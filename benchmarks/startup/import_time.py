@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.child import child_environment
 from benchmarks.startup.cold_warm import machine
 
 LIMIT_MS = 2.0
@@ -94,9 +94,9 @@ def run(variant: str) -> dict[str, Any]:
     Raises:
         RuntimeError: `import torch` did not call the plugin, or loaded more than it should.
     """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("INDUCTOR_PLUGIN_")}
+    environment = child_environment()
+    environment = {k: v for k, v in environment.items() if not k.startswith("INDUCTOR_PLUGIN_")}
     environment.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has bytecode
     done = subprocess.run(
         [sys.executable, "-c", CHILD, variant],
         env=environment,

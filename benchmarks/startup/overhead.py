@@ -21,7 +21,6 @@ import argparse
 import cProfile
 import itertools
 import json
-import os
 import pstats
 import statistics
 import subprocess
@@ -31,6 +30,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.child import child_environment
 from benchmarks.harness.repository import REPOSITORY
 from benchmarks.startup.cold_warm import machine
 
@@ -87,12 +87,11 @@ def main() -> int:
 
 def run(variant: str, state: str, products: int, folder: str, *more: str) -> dict[str, Any]:
     """Return what one process reports."""
-    environment = {
-        **os.environ,
-        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor-{variant}",
-        "TORCHINDUCTOR_FREEZING": str(int(state == "lower")),
-        "INDUCTOR_PLUGIN_CACHE_DIR": f"{folder}/plugin",
-    }
+    environment = child_environment(
+        TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor-{variant}",
+        TORCHINDUCTOR_FREEZING=str(int(state == "lower")),
+        INDUCTOR_PLUGIN_CACHE_DIR=f"{folder}/plugin",
+    )
     command = [
         sys.executable,
         "-m",
