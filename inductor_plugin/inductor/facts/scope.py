@@ -19,6 +19,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.pins.recording import active as active_recordings
 from inductor_plugin.version import __version__
+from inductor_plugin.worker import switches
 
 CARRIER = "post_grad_custom_post_pass"
 _GENERATION = 3
@@ -82,7 +83,7 @@ class ConfigCarrier(CustomGraphPass):
             return ("inductor_plugin", "disabled", tuple(uuids))
         templates = default_registry().identity()
         code = (__version__, _GENERATION, templates, self.config.code_key())
-        return ("inductor_plugin", *code, tuple(uuids), *_of_rank(self.config))
+        return ("inductor_plugin", *code, tuple(uuids), *_of_rank(self.config), *_of_switches())
 
     def __eq__(self, other: object) -> bool:
         """Compare the parts of the cache key, so that equal options do not recompile."""
@@ -164,3 +165,11 @@ def _of_rank(config: Config) -> tuple[str, ...]:
     from inductor_plugin.tuning.ranks.job import current  # noqa: PLC0415  of jobs alone
 
     return () if current(config) is None else ("of a rank",)
+
+
+def _of_switches() -> tuple[tuple[str, object], ...]:
+    """Return torch's switches of library kernels that the user has changed, which decisions rest on; Inductor's own key has none.
+
+    Without them a graph with fp16 accumulation would be taken after the user has switched that off.
+    """
+    return switches.differing() if torch.backends.cuda.is_built() else ()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch._inductor import codecache
+from torch.compiler._cache import CacheArtifactManager
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
@@ -97,6 +98,8 @@ def due_of(graph: Any) -> Due | None:
 def is_dropped(graph: Any, key: str, config: Config) -> bool:
     """Return True if a graph out of Inductor's cache is due; its entry is removed, since the next one does not replace it.
 
+    The process does not save it with its artifacts either: where both were loaded, the next compile would drop both.
+
     Args:
         graph: The graph.
         key: Its key there.
@@ -117,6 +120,9 @@ def is_dropped(graph: Any, key: str, config: Config) -> bool:
     untyped: Any = codecache.FxGraphCache
     with suppress(AttributeError):  # another torch keeps it elsewhere
         shutil.rmtree(untyped._get_tmp_dir_for_key(key), ignore_errors=True)
+    saved: Any = getattr(CacheArtifactManager, "_new_cache_artifacts", {})
+    for artifacts in saved.values():
+        artifacts[:] = [artifact for artifact in artifacts if artifact.key != key]
     return True
 
 

@@ -66,6 +66,8 @@ _SHARE = 0.05
 """Share of the time of a compile in which two graphs are run in turns, at most."""
 _ASKED_S = 5.0
 """Seconds in which graphs may be run in turns where the user has asked for it."""
+_AFTER_FAILURE_S = 86400.0
+"""Seconds after which a graph is compiled again whose comparison failed: the worker may have been killed by chance."""
 _UNTUNED = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_pointwise": False}
 
 
@@ -265,7 +267,7 @@ def _carry(trial: Trial, config: Config) -> None:
 
 
 def _mark(trial: Trial, graph: VerifiedGraph, due: Due | None, *, at_once: bool) -> None:
-    """Note what makes a graph due: provisional decisions, a disturbed comparison, or that there was no time for one.
+    """Note what makes a graph due: provisional decisions, a disturbed or failed comparison, or that there was no time for one.
 
     Args:
         trial: Its compile.
@@ -276,7 +278,8 @@ def _mark(trial: Trial, graph: VerifiedGraph, due: Due | None, *, at_once: bool)
     tuned = None if graph.is_settled or trial.record is None else trial.record.candidates.get(TUNED)
     again = None if graph.is_settled else Due(at=again_at([tuned] if tuned is not None else []))
     left = Due(at=0.0) if at_once else None
-    unstored.mark_due(first_of([due_of_decisions(trial.tickets), again, left, due]))
+    failed = Due(at=time.time() + _AFTER_FAILURE_S) if graph.is_failed else None
+    unstored.mark_due(first_of([due_of_decisions(trial.tickets), again, left, failed, due]))
 
 
 def _guarded(
@@ -298,14 +301,17 @@ def _guarded(
         with uncounted():
             graph = make()
             return verified(graph, _choices(graph.trial))
-    except (NotComparedError, CannotDescribeError) as error:
+    except CannotDescribeError as error:
         _leave_out(problem, str(error))
         return compiled
+    except NotComparedError as error:
+        _leave_out(problem, str(error))
+        return replace(compiled, is_failed=True)
     except Exception as error:  # noqa: BLE001  the border: no compile fails because it was to be compared
         COUNTERS.add(graphs_left_out=1)
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         warn_once(logger, f"a tuned graph was not compared with library kernels: {said}")
-        return compiled
+        return replace(compiled, is_failed=True)
     finally:
         spent_s = time.perf_counter() - started
         spend(spent_s)
@@ -331,13 +337,13 @@ def _of(
     """Return what it takes to compare a graph.
 
     Raises:
-        CannotDescribeError: An input is nothing that can be made up.
+        CannotDescribeError: An input is nothing that can be made up, or nothing of the graph can be carried to where it would run.
     """
     assert source.original is not None
     is_asked = config.verify_graph == "on"
     worker = trial.context.bench()
     if isinstance(worker, FarmBench):
-        raise NotComparedError(
+        raise CannotDescribeError(
             "nodes of a farm measure (option bench_farm), which have neither its code nor its weights"
         )
     bench = GraphBench(

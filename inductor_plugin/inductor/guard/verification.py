@@ -68,12 +68,14 @@ class VerifiedGraph:
         given_up: The problems whose library kernel runs in it.
         is_settled: False if other work has disturbed a comparison, so that a later compile is to compare the graph again.
         is_cut: True if there was no time to search for the choices that cost time, so that all may have been given up.
+        is_failed: True if it was to be compared, and the worker crashed, took too long, or could not load it.
     """
 
     code: Any
     given_up: HeldProblems
     is_settled: bool = True
     is_cut: bool = False
+    is_failed: bool = False
 
 
 def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> VerifiedGraph:

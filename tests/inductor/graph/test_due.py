@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from torch._inductor import codecache
+from torch.compiler._cache import CacheArtifactManager
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
@@ -111,6 +112,24 @@ def test_a_graph_that_was_left_out_is_dropped_once_there_is_time(
     assert not entry.exists()
     assert is_for_comparison()
     assert not is_for_comparison()
+
+
+def test_a_graph_that_is_dropped_is_not_saved_among_the_artifacts(
+    cache_dir: Path, inductor_cache: Path
+) -> None:
+    config, graph = Config.load({"cache_dir": str(cache_dir)}, environ={}), SimpleNamespace()
+    carry(graph, Due(at=time.time() - 1.0))
+    with CacheArtifactManager.with_fresh_cache():
+        for key in (KEY, "of another graph"):
+            CacheArtifactManager.record_artifact("inductor", key, b"a graph")
+        assert is_dropped(graph, KEY, config)
+        CacheArtifactManager.record_artifact("inductor", KEY, b"the next graph")
+        saved = CacheArtifactManager.serialize()
+        assert saved is not None
+        artifacts = CacheArtifactManager.deserialize(saved[0])
+    assert artifacts is not None
+    contents = [artifact.content for artifact in artifacts["inductor"]]
+    assert contents == [b"a graph", b"the next graph"]
 
 
 def test_another_torch_that_keeps_its_entries_elsewhere_is_no_error(

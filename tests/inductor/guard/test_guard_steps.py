@@ -21,8 +21,10 @@ from inductor_plugin.inductor.graph.due import Due
 from inductor_plugin.inductor.graph.record import CUT, record_of, row
 from inductor_plugin.inductor.graph.trial import Trial
 from inductor_plugin.inductor.guard import guard
+from inductor_plugin.inductor.guard.bench import NotComparedError
 from inductor_plugin.inductor.guard.comparison import MOST_RUNS
-from inductor_plugin.inductor.guard.verification import VerifiedGraph
+from inductor_plugin.inductor.guard.description import CannotDescribeError
+from inductor_plugin.inductor.guard.verification import GuardedGraph, VerifiedGraph
 from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.decision import Verdict
 
@@ -186,11 +188,9 @@ def test_a_compile_earns_its_share(
     assert guard._allowance(replace(trial, store=None), AUTO, 10.0) is None
 
 
-def marked(
-    trial: Trial, due: Due | None = None, *, settled: bool = True, at_once: bool = False
-) -> Any:
+def marked(trial: Trial, due: Due | None = None, *, at_once: bool = False, **graph_is: bool) -> Any:
     """Return what makes a graph due."""
-    graph = VerifiedGraph("code", HeldProblems(), is_settled=settled)
+    graph = VerifiedGraph("code", HeldProblems(), **graph_is)
     guard._mark(trial, graph, due, at_once=at_once)
     marks: Any = unstored
     result = marks._GRAPH.due
@@ -206,9 +206,30 @@ def test_a_graph_is_due_for_whatever_comes_first(
     assert marked(trial) is None
     assert marked(trial, later) == later
     assert marked(trial, later, at_once=True) == Due(0.0, 6.0, ACCOUNT)
-    assert marked(trial, settled=False) == Due(at=0.0)  # nothing says when it was disturbed
+    assert marked(trial, is_settled=False) == Due(at=0.0)  # nothing says when it was disturbed
     keep(trial.store, disturbed=True)
     assert marked(trial) is None
-    again = marked(trial, later, settled=False)
+    again = marked(trial, later, is_settled=False)
     assert (again.need_s, again.account) == (6.0, ACCOUNT)
     assert 0.0 < again.at - time.time() <= 100.0
+
+
+@pytest.mark.parametrize(
+    ("error", "again_s"),
+    [
+        (NotComparedError("crashed: the worker was killed"), 86400.0),
+        (RuntimeError("Inductor could not compile it without autotuning"), 86400.0),
+        (CannotDescribeError("an input is a list"), None),
+    ],
+)
+def test_a_graph_whose_comparison_fails_is_compared_a_day_later(
+    trial: Trial, error: Exception, again_s: float | None
+) -> None:
+    def make() -> GuardedGraph:
+        raise error
+
+    compiled = VerifiedGraph("code", HeldProblems())
+    graph = guard._guarded(make, compiled, {"nodes": 3}, lambda _spent_s: None)
+    assert graph.code == "code"
+    due = marked(trial, is_failed=graph.is_failed)
+    assert (None if due is None else round(due.at - time.time(), -1)) == again_s
