@@ -194,6 +194,7 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
     if not digests:
         raise PackError(nothing_compiled(lowered))
     called = any(LIBRARY_FILE in _entry(store, digest).files for digest in digests)
+    lost = store.unwritten
     library = native.provided(config) if called else None  # a machine without a compiler has it so
     digests += [library] if library else []
     if node is not None:  # all kernels are in the cache now
@@ -216,9 +217,18 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
         pack=pack,
         problems=tuple(lowered),
         kernels=kernels,
-        warnings=(*warnings_of(lowered, kernels), *lacks),
+        warnings=(*warnings_of(lowered, kernels), *lacks, *_lost(store, store.unwritten - lost)),
         stats=COUNTERS.snapshot().since(before),
         seconds=round(time.perf_counter() - started, 3),
+    )
+
+
+def _lost(store: Store, count: int) -> list[str]:
+    """Return the warning about measurements that could not be written, if there are any."""
+    return (
+        [f"{count} measurements are lost, for {store.root} could not be written to"]
+        if count
+        else []
     )
 
 

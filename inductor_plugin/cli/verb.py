@@ -172,11 +172,15 @@ def force_argument(parser: ArgumentParser, what: str = "replace a file that is t
     parser.add_argument("--force", "-y", action="store_true", help=what)
 
 
-def output_file(file: Path, *, force: bool) -> Path:
+def output_file(file: Path, *, force: bool | None = None) -> Path:
     """Return the path of a file to write.
 
+    Args:
+        file: As it was named.
+        force: Whether it may replace a file; None where the verb never does.
+
     Raises:
-        CacheError: Its folder does not exist, it is no plain file, or it exists and ``force`` is False.
+        CacheError: Its folder does not exist, it is no plain file, or it exists and ``force`` is not True.
     """
     path = file.expanduser()
     if str(file) == "-":
@@ -188,7 +192,12 @@ def output_file(file: Path, *, force: bool) -> Path:
     if path.exists() and not path.is_file():
         raise CacheError(f"cannot write {path}: it is no plain file; name another")
     if path.exists() and not force:
-        raise CacheError(f"{path} is there already; replace it with --force, or name another file")
+        ways = (
+            "name another file"
+            if force is None
+            else "replace it with --force, or name another file"
+        )
+        raise CacheError(f"{path} is there already; {ways}")
     return path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Measured, Record, Store
@@ -219,6 +220,8 @@ class Selection:
         return verdict
 
     def _by_times(self, ticket: TuningTicket) -> Verdict:
+        # Another thread may put another rank's measurements in their place meanwhile.
+        ticket = replace(ticket, measured=ticket.measured)
         libraries = [o.candidate_id for o in ticket.offers if o.library and is_usable(ticket, o)]
         times_ms = contending(ticket)
         others = {n: ms for n, ms in times_ms.items() if n not in libraries}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -131,7 +132,7 @@ def test_a_node_with_another_gpu_is_refused_by_name(nodes: Nodes, tmp_path: Path
 
 @pytest.mark.slow
 def test_all_problems_are_measured_there_and_recorded_under_its_environment(
-    nodes: Nodes, tmp_path: Path
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
     request = Request(
@@ -151,7 +152,11 @@ def test_all_problems_are_measured_there_and_recorded_under_its_environment(
     winners = [record.decision.winner for record in own if record.decision is not None]
     assert len(winners) == len(own)
     assert any(str(winner).startswith("triton") for winner in winners)
+    assert not any("are lost" in warning for warning in report.warnings)
+    unwritten = itertools.chain((2,), itertools.repeat(5))
+    monkeypatch.setattr(type(store), "unwritten", property(lambda _store: next(unwritten)))
     again = precompile(replace(request, out=tmp_path / "again.pack"), lines.append)
+    assert f"3 measurements are lost, for {store.root} could not be written to" in again.warnings
     assert again.pack.kernels == report.pack.kernels
     measuring = nodes.connected[-1].nodes
     assert not any("measure" in node.asked for node in measuring)  # all is known

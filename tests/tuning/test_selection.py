@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from inductor_plugin.tuning import selection
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.task import TaskCandidate
+from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker.jobs import Outcome, Status
 from tests.support.fakes.selection import (
     CHECK,
@@ -48,6 +50,22 @@ def test_the_record_says_how_far_each_candidate_came(tmp_path: Path) -> None:
     race(ticket, {"library": 1.0, "c": 3.0})
     stages = {n: m.provenance["race"] for n, m in bench.record(ticket).candidates.items()}
     assert stages == {"library": "screened", "c": "screened"}
+
+
+def test_a_decision_rests_on_the_measurements_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a"))
+    race(ticket, {"library": 2.0, "a": 1.0})
+
+    def contending(seen: TuningTicket) -> dict[str, float]:
+        ticket.measured = {}  # as another rank's take their place, in another thread
+        return selected(seen)
+
+    selected = selection.contending
+    monkeypatch.setattr(selection, "contending", contending)
+    assert bench.selection.decide(ticket).winner == "a"
 
 
 def test_a_lucky_first_look_does_not_win_against_finalists(tmp_path: Path) -> None:

@@ -26,10 +26,7 @@ def _key(arguments: Namespace) -> int:
     file = str(arguments.file or Config.load().signing_key)
     if not file:
         raise TrustError("no key is named; name its file, or set INDUCTOR_PLUGIN_SIGNING_KEY")
-    if arguments.what == "new":
-        signer = new_key(output_file(Path(file), force=False))
-    else:
-        signer = open_signer(file)
+    signer = new_key(output_file(Path(file))) if arguments.what == "new" else open_signer(file)
     assert signer is not None  # a file is named
     say(arguments, {"file": file, "public": signer.public}, _text(signer, file, arguments.what))
     return 0

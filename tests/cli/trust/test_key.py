@@ -49,7 +49,7 @@ def test_a_key_is_made_shown_and_never_replaced(
     assert main(["key", "show"]) == 0
     assert capsys.readouterr().out.strip() == public
     assert main(["key", "new", str(tmp_path / "key")]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "is there already; name another file\n" in capsys.readouterr().err
     assert main(["key", "new", str(tmp_path / "other")]) == 0
     assert "INDUCTOR_PLUGIN_TRUSTED_KEYS=ed25519:" in capsys.readouterr().out
     monkeypatch.delenv("INDUCTOR_PLUGIN_SIGNING_KEY")
