@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import median, quantiles
 
 from inductor_plugin.cost.host import sample_costs
@@ -103,6 +104,16 @@ def beaten(least_ms: float, library_ms: Sequence[float]) -> str | None:
     )
 
 
+def lead_ms(screened: Iterable[Sequence[float]]) -> float:
+    """Return the milliseconds that a candidate's shortest sample may take to be among `leaders`; infinite without rivals.
+
+    Args:
+        screened: The samples of each rival, in milliseconds.
+    """
+    stats = [sample_stats(samples) for samples in screened if samples]
+    return LEAD * min(stats, key=lambda each: each.low_ms).median_ms if stats else inf
+
+
 def leaders(
     screened: Mapping[str, Sequence[float]],
     library: str | None,
@@ -128,8 +139,8 @@ def _leaders(screened: Mapping[str, Sequence[float]], library: str | None) -> tu
         return ()
     stats = {name: sample_stats(samples) for name, samples in screened.items()}
     ranked = sorted(stats, key=lambda name: stats[name].low_ms)
-    best = stats[ranked[0]].median_ms
-    chosen = [name for name in ranked if min(screened[name]) <= LEAD * best][:MAX_LEADERS]
+    limit_ms = lead_ms(screened.values())
+    chosen = [name for name in ranked if min(screened[name]) <= limit_ms][:MAX_LEADERS]
     if library in stats and library not in chosen:
         chosen.append(library)
     if chosen == [library]:

@@ -214,10 +214,7 @@ class Selection:
 
     def chosen(self, ticket: TuningTicket) -> Verdict:
         """Return which candidate is the best alone: `decide` without what its graph gives up."""
-        verdict = ticket.verdict
-        if verdict is None:
-            verdict = ticket.decide(self._pinned(ticket) or self._by_times(ticket))
-        return verdict
+        return ticket.verdict or ticket.decide(self._pinned(ticket) or self._by_times(ticket))
 
     def _by_times(self, ticket: TuningTicket) -> Verdict:
         # Another thread may put another rank's measurements in their place meanwhile.
@@ -309,7 +306,7 @@ class Selection:
         *,
         measured: bool = True,
     ) -> Task:
-        measured = measured and self._config.policy == "tune"
+        measured &= self._config.policy == "tune"
         return Task(
             problem=ticket.problem,
             digest=ticket.digest,
@@ -320,6 +317,7 @@ class Selection:
             refresh=lambda task: self._refresh(ticket, task),
             finish=lambda task: self._finish(ticket, task),
             measured=measured,
+            library_may_win=not unwanted_libraries(ticket.problem, self._config),
         )
 
     def _refresh(self, ticket: TuningTicket, task: Task) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,6 +158,7 @@ class Task:
         news: Set when measurements have come from a remote since the task was made.
         awaits_news: True if some may still come.
         undecided: Candidates that the end of the budget kept from the turns of the finals that a decision needs.
+        library_may_win: False if the user has excluded the library kernels, so that they are no reason to drop a candidate.
     """
 
     problem: Problem
@@ -179,6 +181,7 @@ class Task:
     news: threading.Event = field(default_factory=threading.Event)
     awaits_news: bool = False
     undecided: frozenset[str] = frozenset()
+    library_may_win: bool = True
 
     @property
     def late(self) -> bool:
@@ -242,6 +245,14 @@ class Task:
         racing = {n: samples_ms[n] for n in self.racing if n in samples_ms}
         return race.contenders(racing, name, launches, self.disturbed)
 
+    @property
+    def lead_ms(self) -> float:
+        """Milliseconds that a sample of a screening may take for the finals; infinite where a candidate's launch counts, too."""
+        if not self.exclusive:
+            return math.inf
+        rivals = (e for e in self.entries if e.alive and (self.library_may_win or not e.library))
+        return race.lead_ms(e.samples_ms for e in rivals)
+
     def cut_short(self) -> None:
         """End the race with the budget: candidates that were not measured are skipped, and those that lack turns are noted."""
         for candidate in self.unscreened():
@@ -283,6 +294,7 @@ class Task:
             sampling=sampling,
             check=self.check,
             attention=self.attention,
+            lead_ms=self.lead_ms,
         )
         return with_ends(job, self.ends)
 

@@ -7,6 +7,7 @@ torch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -97,6 +98,8 @@ class ScreenJob:
         attention: The attention that is computed, if any; `attention.check.reference` then checks the results.
         ends: The same candidate at the ends of its size class, where its results are checked, too. Nothing is measured
             there.
+        lead_ms: Milliseconds that its shortest sample may take to win; where it takes more, it is not called a dozen times to see
+            whether its results stay right.
     """
 
     problem_id: str
@@ -106,6 +109,7 @@ class ScreenJob:
     check: NumberCheck | None
     attention: Attention | None = None
     ends: tuple[ScreenJob, ...] = ()
+    lead_ms: float = math.inf
 
 
 @dataclass(frozen=True)

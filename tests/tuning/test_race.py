@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from inductor_plugin.tuning import race
@@ -33,6 +35,14 @@ def test_candidates_close_to_the_best_are_leaders_fastest_first() -> None:
 def test_a_noisy_candidate_leads_if_its_lower_quartile_is_close() -> None:
     assert race.leaders({"a": [1.0], "noisy": [1.1, 1.2, 1.5, 1.6, 1.7]}, None) == ("a", "noisy")
     assert race.leaders({"a": [1.0], "slow": [1.4, 1.4, 1.5, 1.6, 1.7]}, None) == ()
+
+
+def test_who_takes_longer_than_the_lead_allows_is_no_leader() -> None:
+    screened = {"a": [1.0, 1.1, 1.2], "edge": [1.43, 2.0], "slow": [1.44, 2.0], "library": []}
+    assert race.lead_ms(screened.values()) == pytest.approx(1.43)
+    del screened["library"]
+    assert race.leaders(screened, None) == ("a", "edge")
+    assert race.lead_ms([]) == math.inf
 
 
 def test_there_are_few_leaders_and_the_library_kernel_is_one_of_them() -> None:

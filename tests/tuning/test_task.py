@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,15 @@ import pytest
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.attention import FORWARD, Mask, arguments, attention_of
 from inductor_plugin.tuning import budget as budget_module
+from inductor_plugin.tuning import race
 from inductor_plugin.tuning.task import Agenda, TaskCandidate
+from inductor_plugin.worker.devices.cpu import CPU
 from inductor_plugin.worker.jobs import Outcome, Status
 from tests.support.fakes.tasks import budget, entry, task
 from tests.support.fakes.waiting import FakeClock
+
+
+SAMPLING = race.screening(CPU)
 
 
 def fared(candidate: TaskCandidate, status: Status) -> TaskCandidate:
@@ -44,6 +50,22 @@ def test_a_kernel_of_this_process_is_a_reference_only_where_no_other_is() -> Non
     away = entry("away", library=True)
     assert task([here, away]).reference is away
     assert task([here]).reference is here
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "library_may_win", "lead_ms"),
+    [(True, True, 1.3), (True, False, 2.6), (False, True, math.inf)],
+)
+def test_who_cannot_win_on_a_cpu_is_known_by_the_times_of_those_that_can(
+    lead_ms: float, *, exclusive: bool, library_may_win: bool
+) -> None:
+    library, rival, wrong, late = entry("library", library=True), entry("a"), entry("b"), entry("c")
+    racing = task([library, rival, wrong, late], exclusive=exclusive)
+    racing.library_may_win = library_may_win
+    assert racing.screening(late, library, SAMPLING).lead_ms == math.inf
+    for candidate, ms in ((library, 1.0), (rival, 2.0), (wrong, 0.1)):
+        fared(candidate, "wrong" if candidate is wrong else "ok").samples_ms = (ms,) * 5
+    assert racing.screening(late, library, SAMPLING).lead_ms == pytest.approx(lead_ms)
 
 
 def test_an_entry_is_found_by_its_candidate() -> None:

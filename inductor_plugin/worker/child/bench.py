@@ -22,7 +22,13 @@ from inductor_plugin.worker.child.operands import GuardedOutput
 from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.child.running import Emit, Running, bound
 from inductor_plugin.worker.child.state import ProblemState
-from inductor_plugin.worker.child.verdict import CHECKING, judge, judge_again, keep
+from inductor_plugin.worker.child.verdict import (
+    CHECKING,
+    judge,
+    judge_again,
+    judge_steadiness,
+    keep,
+)
 from inductor_plugin.worker.devices.lookup import known, uuid_of
 from inductor_plugin.worker.failure import one_line
 from inductor_plugin.worker.jobs import (
@@ -95,7 +101,7 @@ def release() -> None:
 
 
 def screen(job: ScreenJob, emit: Emit) -> Outcome:
-    """Run a candidate, check its results, take a few samples, and check its results again."""
+    """Run a candidate, check its results, take a few samples, and check its results again: those of many calls if it may win."""
     started = time.monotonic()
     candidate, library = job.candidate, job.library
     outcome = functools.partial(Outcome, candidate.candidate_id)
@@ -127,7 +133,8 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         conditions = (*timer.conditions().items(), *own)
         outcome = functools.partial(outcome, conditions=conditions)
         if checked:
-            verdict = judge_again(running, problem, verdict, emit)
+            may_win = min(samples.used_ms) <= job.lead_ms
+            verdict = _judged_again(running, problem, verdict, emit, may_win=may_win)
         damage = running.damage(problem) if checked else running.overrun()
     outcome = functools.partial(outcome, error=verdict.error, elapsed_s=time.monotonic() - started)
     if damage:
@@ -152,6 +159,20 @@ def _first_verdict(
     return running, verdict
 
 
+def _judged_again(
+    running: Running, problem: ProblemState, before: CheckResult, emit: Emit, *, may_win: bool
+) -> CheckResult:
+    """Return whether the results after the samples are right; those of a dozen calls, once, of a candidate that may win."""
+    verdict, name = judge_again(running, problem, before, emit), running.candidate.candidate_id
+    if verdict.reason or not may_win or name in problem.steady:
+        return verdict
+    steadiness = judge_steadiness(running, problem, emit)
+    if steadiness.reason:
+        return steadiness
+    problem.steady.add(name)
+    return verdict
+
+
 def _at_ends(job: ScreenJob, problem: ProblemState, emit: Emit) -> tuple[str, str, str]:
     """Run a candidate at the ends of its size class.
 
@@ -165,6 +186,8 @@ def _at_ends(job: ScreenJob, problem: ProblemState, emit: Emit) -> tuple[str, st
             gaps.append(f"not compared at size {end.problem_id}: {gap}")
             continue
         running, verdict = _first_verdict(end.candidate, state, emit)
+        if not verdict.reason:
+            verdict = judge_steadiness(running, state, emit)
         damage = running.damage(state)
         if damage or verdict.reason:
             state.forget_operands()
@@ -315,7 +338,7 @@ def _dirty(rivals: dict[str, Running], problem: ProblemState, emit: Emit) -> dic
 
 def _compared(outcome: Outcome, running: Running, problem: ProblemState, emit: Emit) -> Outcome:
     """Return the outcome of a candidate after its numbers have been compared once more."""
-    verdict = judge_again(running, problem, CheckResult(None), emit)
+    verdict = _judged_again(running, problem, CheckResult(None), emit, may_win=True)
     damage = running.damage(problem)
     if damage:
         return replace(outcome, status="red_zone", reason=damage)

@@ -42,13 +42,24 @@ class Accepted:
 
 @dataclass
 class ProblemState:
-    """State shared by the jobs of one problem."""
+    """State shared by the jobs of one problem.
+
+    Attributes:
+        tensors: Its operands.
+        sums: Checksums of those that have not changed since.
+        product: What compares a product's results.
+        attention: What compares an attention's.
+        accepted: The results that were right last.
+        steady: The candidates that were right in a dozen calls.
+        ends: The same at the ends of its size class.
+    """
 
     tensors: dict[TensorSpec, torch.Tensor] = field(default_factory=dict[TensorSpec, torch.Tensor])
     sums: dict[TensorSpec, int] = field(default_factory=dict[TensorSpec, int])
     product: ProductVerifier | None = None
     attention: AttentionVerifier | None = None
     accepted: Accepted | None = None
+    steady: set[str] = field(default_factory=set[str])
     ends: dict[str, ProblemState] = field(default_factory=dict[str, "ProblemState"])
 
     def operand(self, spec: TensorSpec) -> torch.Tensor:

@@ -108,7 +108,7 @@ def judge(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
             elsewhere = moved(running, Stress(), emit)
             reason = elsewhere.overrun() or _verdict(elsewhere, problem, elsewhere.result).reason
             verdict = replace(verdict, reason=reason and f"{reason} (with other addresses)")
-        return _steady(running, problem, emit) if not verdict.reason else verdict
+        return verdict
     assert problem.product is not None
     verdict = _verdict(running, problem, running.result)
     if not verdict.reason:
@@ -125,7 +125,7 @@ def judge(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
         if reason:
             return replace(verdict, reason=reason)
         del elsewhere  # its output may be as large as all that is free
-    return _steady(running, problem, emit) if not verdict.reason else verdict
+    return verdict
 
 
 def _verdict(running: Running, problem: ProblemState, result: torch.Tensor) -> CheckResult:
@@ -144,8 +144,9 @@ def _verdict(running: Running, problem: ProblemState, result: torch.Tensor) -> C
     return verdict
 
 
-def _steady(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
-    """Call a candidate some more times, and judge each result whose bits differ from those before."""
+@CHECKING
+def judge_steadiness(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
+    """Call a candidate that was right some more times, and judge each result whose bits differ from those before."""
     verdict = _verdict(running, problem, running.repeat(emit))
     before = _copies(running, problem)
     # Of a CPU this thread's own time: a busy machine must not cut the calls short.

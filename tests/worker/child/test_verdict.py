@@ -243,7 +243,9 @@ def test_a_candidate_that_is_wrong_now_and_then_is_refused(
         calls += 1
         out.fill_(RIGHT + (calls == wrong_call))
 
-    assert verdict.judge(writing(write), state(Product()), ignore).reason == "wrong numbers"
+    problem, running = state(Product()), writing(write)
+    assert verdict.judge(running, problem, ignore).reason == ""
+    assert verdict.judge_steadiness(running, problem, ignore).reason == "wrong numbers"
     assert calls == wrong_call
 
 
@@ -258,7 +260,9 @@ def test_a_steady_candidate_is_called_a_dozen_times_and_compared_once(
         out.fill_(RIGHT)
 
     product = Product()
-    assert verdict.judge(writing(write), state(product), ignore) == CheckResult(0.25, "")
+    problem, running = state(product), writing(write)
+    assert verdict.judge(running, problem, ignore) == CheckResult(0.25, "")
+    assert verdict.judge_steadiness(running, problem, ignore) == CheckResult(0.25, "")
     assert len(threads) == 2 + 12  # at first, once more, and to show that it is steady
     assert len(product.judged) == 1
     here = threading.get_ident()
@@ -271,7 +275,7 @@ def test_a_candidate_that_allocates_its_output_is_called_once_more() -> None:
     calls: list[None] = []
     running = returning(right())
     running = replace(running, call=lambda: calls.append(None) or running.result)
-    assert verdict.judge(running, state(Product()), ignore).reason == ""
+    assert verdict.judge_steadiness(running, state(Product()), ignore).reason == ""
     assert len(calls) == 1
 
 
