@@ -14,9 +14,8 @@ from inductor_plugin.tuning import race
 from inductor_plugin.tuning.task import Agenda, TaskCandidate
 from inductor_plugin.worker.devices.cpu import CPU
 from inductor_plugin.worker.jobs import Outcome, Status
-from tests.support.fakes.tasks import budget, entry, task
+from tests.support.fakes.tasks import bench_candidate, budget, entry, task
 from tests.support.fakes.waiting import FakeClock
-
 
 SAMPLING = race.screening(CPU)
 
@@ -62,6 +61,8 @@ def test_who_cannot_win_on_a_cpu_is_known_by_the_times_of_those_that_can(
     library, rival, wrong, late = entry("library", library=True), entry("a"), entry("b"), entry("c")
     racing = task([library, rival, wrong, late], exclusive=exclusive)
     racing.library_may_win = library_may_win
+    for candidate in (library, late):
+        candidate.candidate = bench_candidate(candidate.candidate_id)
     assert racing.screening(late, library, SAMPLING).lead_ms == math.inf
     for candidate, ms in ((library, 1.0), (rival, 2.0), (wrong, 0.1)):
         fared(candidate, "wrong" if candidate is wrong else "ok").samples_ms = (ms,) * 5
