@@ -117,15 +117,15 @@ def test_only_the_users_passes_are_taken_over() -> None:
 
 
 @pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="this torch has no switches of CUDA")
-def test_a_switch_of_library_kernels_that_the_user_has_changed_is_part_of_the_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_switch_of_library_kernels_that_the_user_has_changed_is_part_of_the_key() -> None:
     carrier = ConfigCarrier(config())
     before = carrier.uuid()
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True)
-    changed = carrier.uuid()
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False)
-    assert changed != before == carrier.uuid()
+    torch.backends.cuda.matmul.allow_fp16_accumulation = True
+    try:
+        assert carrier.uuid() != before
+    finally:
+        torch.backends.cuda.matmul.allow_fp16_accumulation = False
+    assert carrier.uuid() == before
 
 
 def test_another_set_of_templates_is_another_key() -> None:
