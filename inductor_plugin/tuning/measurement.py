@@ -22,6 +22,7 @@ from inductor_plugin.tuning.validity import (
     disturbance,
     indecision,
     is_calm,
+    is_compared_once,
     is_provisional,
     is_undecided,
     is_unproven,
@@ -270,10 +271,14 @@ def contending(ticket: TuningTicket) -> dict[str, float]:
 
     A candidate that missed the finals was measured in another clock state than the finalists, and
     only a few times: lucky screening samples must not win a race decided by interleaved rounds. So must not those of an
-    earlier race that had no finals.
+    earlier race that had no finals. One whose numbers were compared once was far behind, and does not win by another's failure.
     """
     rows = ticket.measured
-    medians = {n: related_ms(rows[n], rows) or ms for n, ms in medians_of(ticket).items()}
+    medians = {
+        name: related_ms(rows[name], rows) or ms
+        for name, ms in medians_of(ticket).items()
+        if not is_compared_once(rows[name])
+    }
     libraries = {o.candidate_id for o in ticket.offers if o.library}
     reached = {name: ticket.measured[name].provenance.get("race") for name in medians}
     if not any(reached[name] == FINAL for name in medians.keys() - libraries):

@@ -148,7 +148,9 @@ class Selection:
         quarantined = self._isolation.among(offered, digest)
         known = [o for o in offered if o.candidate_id in recorded]
         rows = {o.candidate_id: recorded[o.candidate_id] for o in known}
-        void = unused(rows, {o.candidate_id for o in offered if o.library}, self._config)
+        libraries = {o.candidate_id for o in offered if o.library}
+        may_win = not unwanted_libraries(problem, self._config)
+        void = unused(rows, libraries, self._config, library_may_win=may_win)
         if self._config.policy == "tune":
             void = outdated(rows, self._store) | void
         void |= refused_earlier(quarantined)  # another machine's record does not speak for those

@@ -247,8 +247,11 @@ class Task:
 
     @property
     def lead_ms(self) -> float:
-        """Milliseconds that a sample of a screening may take for the finals; infinite where a candidate's launch counts, too."""
-        if not self.exclusive:
+        """Milliseconds that a sample of a screening may take for the finals.
+
+        Infinite where the launch counts, too (a GPU), and where results are compared at the ends of a size class.
+        """
+        if not self.exclusive or self.ends:
             return math.inf
         rivals = (e for e in self.entries if e.alive and (self.library_may_win or not e.library))
         return race.lead_ms(e.samples_ms for e in rivals)

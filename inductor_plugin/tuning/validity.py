@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
@@ -11,7 +12,7 @@ from inductor_plugin.cache.quarantine import CONDEMNING, MISHAPS
 from inductor_plugin.cache.record import DISTURBED_FIELD, NO_REFERENCE, UNCHECKED
 from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import REVISION, NumberCheck
-from inductor_plugin.worker.jobs import CHANGED
+from inductor_plugin.worker.jobs import CHANGED, COMPARED_ONCE
 
 LIMITING: dict[str, tuple[str, ...]] = {
     "hung": ("compile_timeout_s", "bench_timeout_s"),
@@ -79,11 +80,21 @@ def why_void(measured: Measured, config: Config, *, library: bool, reference: bo
 
 
 def unused(
-    recorded: Mapping[str, Measured], libraries: Collection[str], config: Config
+    recorded: Mapping[str, Measured],
+    libraries: Collection[str],
+    config: Config,
+    *,
+    library_may_win: bool = True,
 ) -> dict[str, str]:
     """Return which of a record's measurements are not used under the current options, and why.
 
     Where a disturbed library kernel is measured again, so are the finalists that it was compared with.
+
+    Args:
+        recorded: The measurements by candidate.
+        libraries: The library kernels.
+        config: The options.
+        library_may_win: False if the user has excluded the library kernels.
     """
     void = {
         name: why
@@ -96,7 +107,26 @@ def unused(
             for name, row in recorded.items()
             if row.status == "ok" and row.provenance.get("race") == "final" and name not in void
         }
-    return void
+    rivals_ms = [
+        row.median_ms
+        for name, row in recorded.items()
+        if row.median_ms is not None
+        and name not in void
+        and not is_compared_once(row)
+        and (library_may_win or name not in libraries)
+    ]
+    fastest_ms = min(rivals_ms, default=math.inf)
+    behind = {name: row for name, row in recorded.items() if is_compared_once(row)}
+    return void | {
+        name: NOT_CHECKED
+        for name, row in behind.items()
+        if name not in void and min(row.samples_ms, default=0.0) <= fastest_ms
+    }
+
+
+def is_compared_once(measured: Measured) -> bool:
+    """Return True if a candidate was too slow to win, so that its numbers were compared on the operands as they are alone."""
+    return measured.status == "ok" and measured.provenance.get(COMPARED_ONCE) is True
 
 
 def why_unused(measured: Measured, config: Config, *, library: bool, reference: bool = True) -> str:

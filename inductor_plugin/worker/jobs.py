@@ -35,6 +35,8 @@ not worth measuring on this device) put the candidate into quarantine."""
 
 OUT_OF_TIME = "the tuning budget ended"
 """Reason of candidates that were not compiled or measured before their graph's budget ended."""
+COMPARED_ONCE = "compared_once"
+"""Condition of a candidate that cannot win: its numbers were compared on the operands as they are, and not on changed ones."""
 CHANGED = "it changed its operand"
 """Beginning of the reason of a candidate that has changed an operand."""
 INCOMPARABLE = "there are no numbers to compare"
@@ -98,8 +100,7 @@ class ScreenJob:
         attention: The attention that is computed, if any; `attention.check.reference` then checks the results.
         ends: The same candidate at the ends of its size class, where its results are checked, too. Nothing is measured
             there.
-        lead_ms: Milliseconds that its shortest sample may take to win; where it takes more, it is not called a dozen times to see
-            whether its results stay right.
+        lead_ms: Milliseconds that its shortest sample may take to win; where it takes more, its results are compared once.
     """
 
     problem_id: str

@@ -16,6 +16,8 @@ from inductor_plugin.tuning.measurement import related_ms
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.tuning.ticket import BY_PYTHON
+from inductor_plugin.tuning.validity import NOT_CHECKED
+from inductor_plugin.worker.jobs import COMPARED_ONCE
 from tests.support.cache.records import measured
 from tests.support.fakes.selection import (
     entries,
@@ -285,3 +287,38 @@ def test_what_was_not_used_here_is_taken_over_once_another_process_has_measured_
     mine.task.refresh(mine.task)
     assert mine.measured["a"].median_ms == pytest.approx(0.4)
     assert entries(mine) in ([], ["library"])
+
+
+@pytest.mark.parametrize(
+    ("once", "backends", "again", "winner"),
+    [
+        (("a", "b"), "", (), "library"),
+        (("b",), "CPP", (), "a"),  # which is faster, and was compared wholly
+        (("a", "b"), "CPP", ("a", "b"), "a"),
+    ],
+)
+def test_who_was_compared_once_does_not_win_and_is_measured_again_where_it_may(
+    tmp_path: Path, once: tuple[str, ...], backends: str, again: tuple[str, ...], winner: str
+) -> None:
+    times_ms = {"library": 1.0, "a": 2.0, "b": 3.0}
+    ticket = rig(tmp_path).plan(offers("a", "b"))
+    assert ticket.task is not None
+    for name in once:
+        ticket.task.entry(name).conditions = {COMPARED_ONCE: True}
+    race(ticket, times_ms)
+    known = rig(tmp_path, gemm_backends=backends)
+    ticket = known.plan(offers("a", "b"))
+    assert tuple(name for name in entries(ticket) if name != "library") == again
+    assert set(ticket.void.values()) == ({NOT_CHECKED} if again else set())
+    if ticket.task is not None:
+        race(ticket, times_ms)
+    assert known.selection.decide(ticket).winner == winner
+
+
+def test_who_was_compared_once_does_not_win_by_the_failure_of_the_others(tmp_path: Path) -> None:
+    bench = rig(tmp_path)
+    ticket = bench.plan(offers("a", "b"))
+    assert ticket.task is not None
+    ticket.task.entry("a").conditions = {COMPARED_ONCE: True}
+    race(ticket, {"a": 2.0}, {"library": "raised", "b": "wrong"})
+    assert bench.selection.decide(ticket).winner is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,9 @@ def test_who_cannot_win_on_a_cpu_is_known_by_the_times_of_those_that_can(
     for candidate, ms in ((library, 1.0), (rival, 2.0), (wrong, 0.1)):
         fared(candidate, "wrong" if candidate is wrong else "ok").samples_ms = (ms,) * 5
     assert racing.screening(late, library, SAMPLING).lead_ms == pytest.approx(lead_ms)
+    ends: Any = ("7 rows",)
+    racing.ends = ends
+    assert racing.lead_ms == math.inf
 
 
 def test_an_entry_is_found_by_its_candidate() -> None:

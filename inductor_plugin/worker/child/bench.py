@@ -14,24 +14,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from inductor_plugin.attention.check.reference import CheckResult
-from inductor_plugin.cost.host import HOST_FIELD, PYTHON_FIELD
 from inductor_plugin.worker.child import memory
 from inductor_plugin.worker.child.attention import verifier_of
-from inductor_plugin.worker.child.launch import launched_as_generated, launched_by_python
+from inductor_plugin.worker.child.launch import launch_conditions, launched_as_generated
 from inductor_plugin.worker.child.operands import GuardedOutput
 from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.child.running import Emit, Running, bound
 from inductor_plugin.worker.child.state import ProblemState
-from inductor_plugin.worker.child.verdict import (
-    CHECKING,
-    judge,
-    judge_again,
-    judge_steadiness,
-    keep,
-)
+from inductor_plugin.worker.child.verdict import CHECKING, judge, judge_again, keep
 from inductor_plugin.worker.devices.lookup import known, uuid_of
 from inductor_plugin.worker.failure import one_line
 from inductor_plugin.worker.jobs import (
+    COMPARED_ONCE,
     MAY_HAVE_CHANGED,
     BenchCandidate,
     Event,
@@ -101,7 +95,7 @@ def release() -> None:
 
 
 def screen(job: ScreenJob, emit: Emit) -> Outcome:
-    """Run a candidate, check its results, take a few samples, and check its results again: those of many calls if it may win."""
+    """Run a candidate, check its results, take a few samples, and check its results again."""
     started = time.monotonic()
     candidate, library = job.candidate, job.library
     outcome = functools.partial(Outcome, candidate.candidate_id)
@@ -112,7 +106,9 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         _reference(job, problem, emit)
         if not problem.comparable:
             return outcome("skipped", problem.incomparable)
-        running, verdict = _first_verdict(candidate, problem, emit)
+        running, verdict = _first_verdict(
+            candidate, problem, emit, functools.partial(_may_win, job, emit)
+        )
     else:
         running = _first_run(candidate, problem, emit)
         verdict = keep(running, problem, emit) if is_library else CheckResult(None)
@@ -129,12 +125,14 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         samples = take_samples(timer, running.call, job.sampling)
         known = launched_as_generated(candidate.kernel, running.call)
         host_ms = samples.host_ms if known else 0.0
-        own = _own(running.call, host_ms, host_bound=samples.host_bound)
-        conditions = (*timer.conditions().items(), *own)
-        outcome = functools.partial(outcome, conditions=conditions)
+        own = launch_conditions(running.call, host_ms, host_bound=samples.host_bound)
         if checked:
             may_win = min(samples.used_ms) <= job.lead_ms
             verdict = _judged_again(running, problem, verdict, emit, may_win=may_win)
+            if not may_win and candidate.candidate_id not in problem.compared:
+                own = (*own, (COMPARED_ONCE, True))
+        conditions = (*timer.conditions().items(), *own)
+        outcome = functools.partial(outcome, conditions=conditions)
         damage = running.damage(problem) if checked else running.overrun()
     outcome = functools.partial(outcome, error=verdict.error, elapsed_s=time.monotonic() - started)
     if damage:
@@ -147,30 +145,39 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
 
 
 def _first_verdict(
-    candidate: BenchCandidate, problem: ProblemState, emit: Emit
+    candidate: BenchCandidate,
+    problem: ProblemState,
+    emit: Emit,
+    may_win: Callable[[Running], bool] = lambda _running: True,
 ) -> tuple[Running, CheckResult]:
     """Run a candidate and judge its results, again on fresh operands if they are wrong."""
     running = _first_run(candidate, problem, emit)
-    verdict = judge(running, problem, emit)
+    verdict = judge(running, problem, emit, may_win)
     if verdict.reason and not running.writes(problem):
         problem.forget_operands()  # another candidate may have damaged them
         running = _first_run(candidate, problem, emit)
-        verdict = judge(running, problem, emit)
+        verdict = judge(running, problem, emit, may_win)
     return running, verdict
+
+
+def _may_win(job: ScreenJob, emit: Emit, running: Running) -> bool:
+    """Return whether a candidate may win, by two calls, since the first may fill caches; True where it has no rival yet."""
+    if job.lead_ms == math.inf:
+        return True
+    timer = timer_for(running.candidate.output.device)
+    emit(Event("start", running.candidate.candidate_id))
+    cold = job.sampling.cold_cache
+    return min(timer.sample(running.call, 1, cold=cold) for _ in range(2)) <= job.lead_ms
 
 
 def _judged_again(
     running: Running, problem: ProblemState, before: CheckResult, emit: Emit, *, may_win: bool
 ) -> CheckResult:
-    """Return whether the results after the samples are right; those of a dozen calls, once, of a candidate that may win."""
-    verdict, name = judge_again(running, problem, before, emit), running.candidate.candidate_id
-    if verdict.reason or not may_win or name in problem.steady:
+    """Return whether the results after the samples are right; of a candidate that may win all others, too, if they were not compared."""
+    verdict = judge_again(running, problem, before, emit)
+    if verdict.reason or not may_win or running.candidate.candidate_id in problem.compared:
         return verdict
-    steadiness = judge_steadiness(running, problem, emit)
-    if steadiness.reason:
-        return steadiness
-    problem.steady.add(name)
-    return verdict
+    return judge(running, problem, emit)
 
 
 def _at_ends(job: ScreenJob, problem: ProblemState, emit: Emit) -> tuple[str, str, str]:
@@ -186,8 +193,6 @@ def _at_ends(job: ScreenJob, problem: ProblemState, emit: Emit) -> tuple[str, st
             gaps.append(f"not compared at size {end.problem_id}: {gap}")
             continue
         running, verdict = _first_verdict(end.candidate, state, emit)
-        if not verdict.reason:
-            verdict = judge_steadiness(running, state, emit)
         damage = running.damage(state)
         if damage or verdict.reason:
             state.forget_operands()
@@ -285,20 +290,10 @@ def _take_turns(
             break
     after = {f"{name}_before": value for name, value in before.items()} | timer.conditions()
     own = {
-        name: _own(running.call, host_ms[name], host_bound=name in host_bound)
+        name: launch_conditions(running.call, host_ms[name], host_bound=name in host_bound)
         for name, running in runs.items()
     }
     return {name: (*after.items(), *facts) for name, facts in own.items()}
-
-
-def _own(call: Callable[[], object], host_ms: float, *, host_bound: bool) -> Conditions:
-    """Return what a record says of a candidate's launch: what it took the host, where that is known, and by whom it was."""
-    own: dict[str, object] = {"host_bound": True} if host_bound else {}
-    if 0 < host_ms < math.inf:
-        own[HOST_FIELD] = round(host_ms, 6)
-    if launched_by_python(call):
-        own[PYTHON_FIELD] = True
-    return tuple(own.items())
 
 
 def _calm_sample(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from inductor_plugin.cost.host import HOST_FIELD, PYTHON_FIELD
 from inductor_plugin.device import BoundCall
 from inductor_plugin.kernels.call import (
     CppKernel,
@@ -82,3 +84,15 @@ def _bind_cpp(kernel: CppKernel, inputs: Sequence[torch.Tensor], out: torch.Tens
 @functools.cache
 def _library(path: str) -> ctypes.CDLL:
     return ctypes.CDLL(path)
+
+
+def launch_conditions(
+    call: Callable[[], object], host_ms: float, *, host_bound: bool
+) -> tuple[tuple[str, object], ...]:
+    """Return what a record says of a candidate's launch: what it took the host, where that is known, and by whom it was."""
+    own: dict[str, object] = {"host_bound": True} if host_bound else {}
+    if 0 < host_ms < math.inf:
+        own[HOST_FIELD] = round(host_ms, 6)
+    if launched_by_python(call):
+        own[PYTHON_FIELD] = True
+    return tuple(own.items())

@@ -50,7 +50,7 @@ class ProblemState:
         product: What compares a product's results.
         attention: What compares an attention's.
         accepted: The results that were right last.
-        steady: The candidates that were right in a dozen calls.
+        compared: The candidates whose results were right on changed operands and in a dozen calls, too.
         ends: The same at the ends of its size class.
     """
 
@@ -59,7 +59,7 @@ class ProblemState:
     product: ProductVerifier | None = None
     attention: AttentionVerifier | None = None
     accepted: Accepted | None = None
-    steady: set[str] = field(default_factory=set[str])
+    compared: set[str] = field(default_factory=set[str])
     ends: dict[str, ProblemState] = field(default_factory=dict[str, "ProblemState"])
 
     def operand(self, spec: TensorSpec) -> torch.Tensor:

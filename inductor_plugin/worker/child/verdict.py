@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ContextDecorator
 from dataclasses import replace
@@ -95,24 +96,47 @@ def keep(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
 
 
 @CHECKING
-def judge(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
-    """Return whether a candidate's first results are right, and those on changed operands."""
+def judge(
+    running: Running,
+    problem: ProblemState,
+    emit: Emit,
+    may_win: Callable[[Running], bool] = lambda _running: True,
+) -> CheckResult:
+    """Return whether a candidate's results are right: the first, and if it may win those on changed operands and of more calls.
+
+    Args:
+        running: The candidate.
+        problem: Its problem, which keeps that all was compared and right.
+        emit: Sends an event to the parent.
+        may_win: Asked once the first results are right.
+    """
     emit(Event("build", running.candidate.candidate_id))
+    verdict = _verdict(running, problem, running.result)
+    if verdict.reason or not may_win(running):
+        return verdict
+    emit(Event("build", running.candidate.candidate_id))
+    verdict = _on_changed_operands(running, problem, emit, verdict)
+    if not verdict.reason:
+        verdict = _steady(running, problem, emit)
+    if not verdict.reason:
+        problem.compared.add(running.candidate.candidate_id)
+    return verdict
+
+
+def _on_changed_operands(
+    running: Running, problem: ProblemState, emit: Emit, verdict: CheckResult
+) -> CheckResult:
+    """Return whether the results on changed operands are right; ``verdict`` is that on the operands as they are."""
     if problem.attention is not None:
         trial = problem.attention
-        verdict = _verdict(running, problem, running.result)
-        if not verdict.reason:
-            reason = _changed(running, trial, emit, library=False)
-            verdict = replace(verdict, reason=reason)
+        verdict = replace(verdict, reason=_changed(running, trial, emit, library=False))
         if not verdict.reason:
             elsewhere = moved(running, Stress(), emit)
             reason = elsewhere.overrun() or _verdict(elsewhere, problem, elsewhere.result).reason
             verdict = replace(verdict, reason=reason and f"{reason} (with other addresses)")
         return verdict
     assert problem.product is not None
-    verdict = _verdict(running, problem, running.result)
-    if not verdict.reason:
-        verdict = replace(verdict, reason=running.rearranged(problem.product.reference))
+    verdict = replace(verdict, reason=running.rearranged(problem.product.reference))
     changes = problem.product.changes(running.candidate.inputs) if not verdict.reason else ()
     memory: dict[TensorSpec, torch.Tensor] = {}
     for how in changes:
@@ -144,8 +168,7 @@ def _verdict(running: Running, problem: ProblemState, result: torch.Tensor) -> C
     return verdict
 
 
-@CHECKING
-def judge_steadiness(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
+def _steady(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
     """Call a candidate that was right some more times, and judge each result whose bits differ from those before."""
     verdict = _verdict(running, problem, running.repeat(emit))
     before = _copies(running, problem)

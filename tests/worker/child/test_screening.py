@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin.attention.check.reference import CheckResult
 from inductor_plugin.worker.child import bench, verdict
-from inductor_plugin.worker.child.running import Running
-from inductor_plugin.worker.jobs import Event, Outcome
+from inductor_plugin.worker.jobs import COMPARED_ONCE, Event, Outcome
 from tests.support.candidates import wrong_numbers
 from tests.support.worker.number_jobs import K, M, N, jobs, screened, weighted, with_end
 
@@ -141,24 +139,23 @@ def test_finals_compare_again_and_name_who_writes_an_operand() -> None:
     assert writes.reason == "it changed its operand 0"
 
 
-def test_who_cannot_win_is_not_called_a_dozen_times_more_and_a_finalist_is_once(
+def test_who_cannot_win_is_compared_once_and_wholly_in_the_finals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    called: list[str] = []
-
-    def judge_steadiness(running: Running, *_: object) -> CheckResult:
-        called.append(running.candidate.candidate_id)
-        return CheckResult(0.0)
-
-    monkeypatch.setattr(bench, "judge_steadiness", judge_steadiness)
-    screen, final = jobs(wrong_numbers.exact, "float32", "mm")
-    assert screened(replace(screen, lead_ms=0.0)).status == "ok"
-    assert called == []
-    for _leg in range(2):
-        assert [each.status for each in bench.final(final, lambda _event: None)] == ["ok", "ok"]
-    assert called == ["exact"]
-    assert screened(replace(screen, problem_id="another")).status == "ok"
-    assert called == ["exact", "exact"]
+    screen, final = jobs(wrong_numbers.keeps_addresses, "float32", "mm")
+    behind = replace(screen, lead_ms=0.0)
+    outcome = screened(behind)
+    assert (outcome.status, len(outcome.samples_ms)) == ("ok", 12)
+    assert (COMPARED_ONCE, True) in outcome.conditions
+    assert screened(jobs(wrong_numbers.too_large, "float32", "mm")[0]).status == "wrong"
+    assert [each.status for each in bench.final(final, lambda _event: None)] == ["ok", "wrong"]
+    assert screened(replace(screen, lead_ms=1e6)).status == "wrong"
+    honest, final = jobs(wrong_numbers.exact, "float32", "mm")
+    assert (COMPARED_ONCE, True) not in screened(replace(honest, lead_ms=1e6)).conditions
+    # Two calls were slow, its samples are not.
+    monkeypatch.setattr(bench, "_may_win", lambda *_: False)
+    assert screened(replace(screen, problem_id="another", lead_ms=1e6)).status == "wrong"
+    assert [each.status for each in bench.final(final, lambda _event: None)] == ["ok", "ok"]
 
 
 def test_who_changed_an_operand_once_is_not_told_from_the_others(

@@ -243,10 +243,9 @@ def test_a_candidate_that_is_wrong_now_and_then_is_refused(
         calls += 1
         out.fill_(RIGHT + (calls == wrong_call))
 
-    problem, running = state(Product()), writing(write)
-    assert verdict.judge(running, problem, ignore).reason == ""
-    assert verdict.judge_steadiness(running, problem, ignore).reason == "wrong numbers"
-    assert calls == wrong_call
+    problem = state(Product())
+    assert verdict.judge(writing(write), problem, ignore).reason == "wrong numbers"
+    assert (calls, problem.compared) == (wrong_call, set())
 
 
 def test_a_steady_candidate_is_called_a_dozen_times_and_compared_once(
@@ -260,9 +259,7 @@ def test_a_steady_candidate_is_called_a_dozen_times_and_compared_once(
         out.fill_(RIGHT)
 
     product = Product()
-    problem, running = state(product), writing(write)
-    assert verdict.judge(running, problem, ignore) == CheckResult(0.25, "")
-    assert verdict.judge_steadiness(running, problem, ignore) == CheckResult(0.25, "")
+    assert verdict.judge(writing(write), state(product), ignore) == CheckResult(0.25, "")
     assert len(threads) == 2 + 12  # at first, once more, and to show that it is steady
     assert len(product.judged) == 1
     here = threading.get_ident()
@@ -275,8 +272,32 @@ def test_a_candidate_that_allocates_its_output_is_called_once_more() -> None:
     calls: list[None] = []
     running = returning(right())
     running = replace(running, call=lambda: calls.append(None) or running.result)
-    assert verdict.judge_steadiness(running, state(Product()), ignore).reason == ""
+    assert verdict.judge(running, state(Product()), ignore).reason == ""
     assert len(calls) == 1
+
+
+def test_who_cannot_win_is_compared_once() -> None:
+    calls: list[None] = []
+
+    def write(out: torch.Tensor) -> None:
+        calls.append(None)
+        out.fill_(RIGHT)
+
+    product, running, asked = Product(), writing(write), []
+    problem = state(product)
+
+    def may_win(candidate: Running) -> bool:
+        asked.append(candidate)
+        return False
+
+    assert verdict.judge(running, problem, ignore, may_win) == CheckResult(0.25, "")
+    assert (len(calls), len(product.judged), asked) == (1, 1, [running])
+    assert problem.compared == set()
+    wrong = writing(lambda out: out.fill_(RIGHT + 1))
+    assert verdict.judge(wrong, problem, ignore, may_win).reason == "wrong numbers"
+    assert asked == [running]  # who is wrong is out, however fast
+    assert verdict.judge(running, problem, ignore).reason == ""
+    assert problem.compared == {running.candidate.candidate_id}
 
 
 def test_after_the_samples_the_first_verdict_stays_unless_the_numbers_are_wrong() -> None:
