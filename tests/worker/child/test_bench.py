@@ -234,7 +234,7 @@ def test_what_python_launches_until_there_is_a_call_site_is_marked(
         kernel = SequenceKernel(steps)
     assert launch.launched_by_python(call)
     assert launch.launched_as_generated(kernel, call) is not compiles
-    own = bench._own(call, 0.02, host_bound=False)  # pyright: ignore[reportPrivateUsage]
+    own = launch.launch_conditions(call, 0.02, host_bound=False)
     assert dict(own) == {"host_ms": 0.02, "launched_by_python": True}
     native: Any = SimpleNamespace(launch=print)
     monkeypatch.setattr(library, "sites", lambda: SimpleNamespace(product_site=lambda *_: native))
