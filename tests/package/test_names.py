@@ -76,6 +76,59 @@ def reasons_without_none(text: str) -> list[str]:
     ]
 
 
+OTHERWISE_NAMED = {
+    "inductor_plugin": {
+        *("flash", "efficient", "cudnn"),  # rules of a table: of the gates of library kernels
+        *("spilling", "guard_registers", "beaten"),  # rules of pruning, one after the other
+        "can_implement",  # CUTLASS's own term
+        "reject",  # of the interface `Template`
+    },
+    "templates": {
+        "reject",
+        "too_many",
+        "too_old",
+    },  # the interface, and rules that several templates share
+    "cache": {"check", "damage_of_folder"},  # what is wrong with bytes
+}
+"""Public functions that return in words why something is not done, and have another name; CONTRIBUTING.md has the rule."""
+
+
+def reasons_otherwise_named(text: str) -> list[str]:
+    """Return the public functions of a module that say why in words or return None, and are not called ``why_not...``."""
+    return [
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith(("_", "why_not"))
+        and (ast.get_docstring(node) or "").startswith("Return why")
+        and node.returns
+        and ast.unparse(node.returns) == "str | None"
+    ]
+
+
+@pytest.mark.parametrize("root", ["inductor_plugin", "templates", "cache"])
+def test_what_returns_a_reason_is_called_why_not(root: str, repository: Path) -> None:
+    texts = [file.read_text(encoding="utf-8") for file in (repository / root).rglob("*.py")]
+    saying = [text for text in texts if '"""Return why' in text]
+    assert saying
+    assert {name for text in saying for name in reasons_otherwise_named(text)} == OTHERWISE_NAMED[
+        root
+    ]
+
+
+@pytest.mark.parametrize(
+    ("head", "names"),
+    [
+        ("def slow(x) -> str | None", ["slow"]),
+        ("def why_not_slow(x) -> str | None", []),
+        ("def _slow(x) -> str | None", []),
+        ("def slow(x) -> str", []),  # empty where nothing is against it
+    ],
+)
+def test_a_reason_under_another_name_is_seen(head: str, names: list[str]) -> None:
+    assert reasons_otherwise_named(f'{head}:\n    """Return why a kernel is slow."""') == names
+
+
 @pytest.mark.parametrize("root", ["inductor_plugin", "templates", "cache"])
 def test_what_returns_why_not_returns_none_where_nothing_is_against_it(
     root: str, repository: Path

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
-from tests.support.tiers import options, selection
+from tests.support.tiers import marks, options, selection
 from tests.support.tiers.selection import Case, Durations
 
 FOLDERS = ("inductor_plugin", "templates", "cache", "tests", "benchmarks")
@@ -137,6 +135,17 @@ def test_a_changed_file_concerns_the_tests_of_its_package(changed: str, tests: s
     assert part == tuple(cases)
 
 
+def test_the_configuration_of_all_tests_puts_none_before_others() -> None:
+    cases = [Case(f"tests/{folder}/test_x.py::test") for folder in ("package", *"abcdefgh")]
+    durations = Durations(0.0, 0.0, {case.file: {"test": 10.0} for case in cases})
+
+    def part(*changed: str) -> tuple[Case, ...]:
+        return selection.part(durations, cases, limit_s=10, seed="", changed=changed)
+
+    assert part("tests/conftest.py") == part()
+    assert part("tests/conftest.py", "release/x.py") == part("release/x.py") == tuple(cases[:1])
+
+
 HELPED = {
     "tests/ops/test_a.py": "from tests.support.native import (\n    host_kernels,\n    sites,\n)",
     "tests/ops/test_b.py": "from tests.support.native.sites import opened",
@@ -145,6 +154,12 @@ HELPED = {
     "tests/support/lab.py": "from tests.support.native import sites",
     "tests/support/native/host_kernels.py": "import tests.support.native.sites_of_others",
     "tests/conftest.py": "from tests.support.warned import forget",
+    "tests/end_to_end/test_old.py": "from tests.fixtures.old import make",
+    "tests/docs/test_pages.py": 'REPOSITORY / "tests" / "fixtures" / "old" / "cache"',
+    "tests/support/opened.py": "FILE = 'tests/fixtures/old/cache'",
+    "tests/cli/test_ls.py": "from tests.support import opened",
+    "tests/cli/test_older.py": "from tests.fixtures.older import make",
+    "tests/fixtures/old/make.py": "FOLDER = 'tests/fixtures/old'",
 }
 
 
@@ -177,6 +192,11 @@ HELPED = {
         ),
         ("tests/support/warned.py", ["tests/conftest.py"]),
         ("tests/support/unused.py", []),
+        (
+            "tests/fixtures/old/cache/records/a.json",
+            ["tests/cli/test_ls.py", "tests/docs/test_pages.py", "tests/end_to_end/test_old.py"],
+        ),
+        ("tests/fixtures/older/make.py", ["tests/cli/test_older.py"]),
     ],
 )
 def test_a_changed_helper_of_tests_concerns_what_imports_it(
@@ -236,87 +256,27 @@ def test_the_committed_file_knows_only_functions_that_are_there(repository: Path
 def test_the_committed_file_leaves_seconds_to_each_function() -> None:
     durations = selection.read(options.DURATIONS)
 
-    assert durations.function_s >= 1.0
+    assert durations.function_s >= 1.0, (
+        f"{durations.unlisted_s:.0f} of the {selection.BUDGET_S:.0f} s of `make test` go to functions that take less than "
+        f"{selection.LISTED_S:g} s, and {durations.function_s:g} s are left for each other one: make tests faster or cut cases "
+        "(`--durations=50` names the slowest), or raise BUDGET_S in tests/support/tiers/selection.py, with the figures in CONTRIBUTING.md"
+    )
     assert 0.0 < durations.unlisted_s < selection.BUDGET_S
 
 
-SLOW = re.compile(r"mark\.slow\b")
-SHORT_S = 5.0
-"""What takes less is not marked slow. Between this and `LONGEST_S` it depends on what else a run would take."""
 PAGES = "tests/tuning/report/page/browser/"
 _MADE_ONCE = "the first test that opens a page makes it for all others: 10,000 records, or compiles of a minute"
 SHORT_AND_SLOW = {f"{PAGES}test_use.py": _MADE_ONCE, f"{PAGES}test_paper.py": _MADE_ONCE}
 """Files whose slow tests need what none of their own seconds has, and what that is."""
 
 
-def _marks(text: str) -> tuple[dict[str, str], str]:
-    """Return the decorators of each function of a file, and the marks of the file, as text."""
-    tree = ast.parse(text)
-    whole = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
-    own = {node.name: _decorators(node) for node in _functions(tree)}
-    return own, " ".join(line for line in whole if line.startswith("pytestmark"))
-
-
-def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-
-
-def _decorators(function: ast.FunctionDef) -> str:
-    return " ".join(map(ast.unparse, function.decorator_list))
-
-
-def _fixtures(text: str) -> dict[str, str]:
-    """Return the decorators of the fixtures that each function of a file takes and the file defines, as text."""
-    functions = _functions(ast.parse(text))
-    fixtures: dict[str, str] = {}
-    for function in functions:
-        if "fixture(" in (decorators := _decorators(function)):
-            renamed = re.search(r"\bname='(\w+)'", decorators)
-            fixtures[renamed[1] if renamed else function.name] = decorators
-    return {
-        function.name: " ".join(fixtures.get(each.arg, "") for each in function.args.args)
-        for function in functions
-    }
-
-
-def _long_and_unmarked(names: Mapping[str, float], text: str) -> list[str]:
-    """Return what took longer than 20 s and is not marked slow.
-
-    A case may have a mark of its own, among the parameters of its function or of a fixture.
-    """
-    (own, of_file), fixtures = _marks(text), _fixtures(text)
-    return [
-        name
-        for name in sorted(names)
-        if names[name] > selection.LONGEST_S
-        and (function := name.partition("[")[0])
-        and not SLOW.search(f"{own[function]} {of_file} {fixtures[function]}")
-    ]
-
-
 def test_what_took_longer_than_20_s_is_marked_slow(repository: Path) -> None:
     unmarked = {
-        file: _long_and_unmarked(names, (repository / file).read_text("utf-8"))
+        file: marks.long_and_unmarked(names, (repository / file).read_text("utf-8"))
         for file, names in selection.read(options.DURATIONS).by_file.items()
         if max(names.values()) > selection.LONGEST_S
     }
     assert {file: names for file, names in unmarked.items() if names} == {}
-
-
-def _short_and_slow(names: Mapping[str, float], text: str) -> list[str]:
-    """Return the functions of a file that are marked slow and are not, by the seconds of their longest case.
-
-    A mark of the whole file is right if one function is long: what they share is in the seconds of the first that runs.
-    """
-    longest: dict[str, float] = {}
-    for name, seconds in names.items():
-        function = name.partition("[")[0]
-        longest[function] = max(seconds, longest.get(function, 0.0))
-    own, of_file = _marks(text)
-    short = [function for function, seconds in longest.items() if seconds < SHORT_S]
-    if SLOW.search(of_file):
-        return short if len(short) == len(longest) else []
-    return [function for function in short if SLOW.search(own[function])]
 
 
 def test_what_took_less_than_5_s_is_not_marked_slow(repository: Path) -> None:
@@ -324,7 +284,7 @@ def test_what_took_less_than_5_s_is_not_marked_slow(repository: Path) -> None:
     short: dict[str, list[str]] = {}
     for file, names in selection.read(options.DURATIONS).by_file.items():
         text = (repository / file).read_text("utf-8")
-        if SLOW.search(text) and (functions := _short_and_slow(names, text)):
+        if marks.SLOW.search(text) and (functions := marks.short_and_slow(names, text)):
             short[file] = functions
     assert {file: each for file, each in short.items() if file not in SHORT_AND_SLOW} == {}
     assert short.keys() == SHORT_AND_SLOW.keys(), "what has no need of an exception has none"
@@ -349,10 +309,18 @@ SLOW_FUNCTION = "@pytest.mark.slow\ndef test_x(): ...\ndef test_y(): ..."
 def test_a_mark_counts_for_what_it_is_written_at(
     text: str, names: dict[str, float], short: list[str]
 ) -> None:
-    assert _short_and_slow(names, text) == short
+    assert marks.short_and_slow(names, text) == short
 
 
 SLOW_CASE = "@pytest.mark.parametrize('a', [1, pytest.param(2, marks=pytest.mark.slow)])\ndef test_x(a): ..."
+SLOW_IDS = (
+    "of = pytest.mark.parametrize('a', [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, id='c', marks="
+    "pytest.mark.slow)], ids=['a', 'b', '3'])\n@of\ndef test_x(a): ..."
+)
+SLOW_LOOP = (
+    "@pytest.mark.parametrize(('a', 'b'), [(1, 'd'), *(pytest.param(a, 'd', marks=pytest.mark.slow) for a in MORE)])\n"
+    "def test_x(a): ..."
+)
 SLOW_FIXTURE = (
     "@pytest.fixture(name='a', params=[1, pytest.param(2, marks=[pytest.mark.slow])])\n"
     "def an_a(): ...\ndef test_x(a): ...\ndef test_y(b): ..."
@@ -368,12 +336,22 @@ SLOW_FIXTURE = (
         (SLOW_CASE, {"test_x": 1.0, "test_x[2]": 20.1}, []),
         (SLOW_FIXTURE, {"test_x[2]": 20.1}, []),
         (SLOW_FIXTURE, {"test_y[2]": 20.1, "test_x": 20.1}, ["test_y[2]"]),
+        (
+            SLOW_CASE,
+            {"test_x[1]": 20.1, "test_x[2-a]": 20.1, "test_x[12]": 20.1},
+            ["test_x[12]", "test_x[1]"],
+        ),
+        (SLOW_CASE, {"test_x": 20.1}, []),
+        (SLOW_CASE, {"test_x": 20.1, "test_x[2]": 99.0}, ["test_x"]),  # a mean of the others
+        (SLOW_FIXTURE, {"test_x[1]": 20.1}, ["test_x[1]"]),
+        (SLOW_IDS, {"test_x[a]": 20.1, "test_x[b]": 20.1, "test_x[c]": 20.1}, ["test_x[a]"]),
+        (SLOW_LOOP, {"test_x[1-d]": 20.1, "test_x[2-d]": 20.1}, ["test_x[1-d]"]),
     ],
 )
 def test_what_is_long_has_a_mark_of_its_own_or_of_its_case(
     text: str, names: dict[str, float], unmarked: list[str]
 ) -> None:
-    assert _long_and_unmarked(names, text) == unmarked
+    assert marks.long_and_unmarked(names, text) == unmarked
 
 
 def test_pytest_enters_every_folder_of_tests(pytestconfig: pytest.Config, repository: Path) -> None:

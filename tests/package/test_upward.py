@@ -1,4 +1,7 @@
-"""What import-linter does not see: modules of a higher layer that are named in texts, or imported for types alone."""
+"""What import-linter does not see: modules that are named in texts, or imported for types alone.
+
+A text may name a module of a higher layer, or one that is not there: `sys.modules.get` says nothing then.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+
+import pytest
 
 from docs.architecture import layer_rows
 from tests.support.repository import REPOSITORY
@@ -28,6 +33,21 @@ CYCLES = {
     ("tuning.ticket", "tuning.selection"),
 }
 """Imports under TYPE_CHECKING of a module that imports the importer, at once or through others."""
+NO_MODULES = {
+    "attention.kernel_calls": {
+        "fmha_backward",
+        "flash_wheel",
+    },  # operators; `fmha` is a function, too
+    "attention.library": {"attention_library"},  # as records name it
+    "cache.transfer.wheel": {"packs"},  # a group of entry points
+    "device": {"devices"},  # likewise
+    "ops.copied": {"gemm_op"},  # as records name it
+    "worker.devices.lookup": {"devices"},  # the group, in a message
+}
+"""What is named like a module and is none, by the module with the text: operators, groups of entry points, and modules
+under the names that records have for them. (The group `inductor_plugin.templates` has the name of a package.)"""
+_ANY = re.compile(rf"(?<![\w./]){PACKAGE}\.(\w+(?:\.\w+)*)(?::(\w+))?")
+_IMPORTED = re.compile(rf"\bfrom {PACKAGE}(?:\.([\w.]+))? import (\w+)")
 _NAME = re.compile(rf"{PACKAGE}\.([\w.]+)(?::\w+)?")
 _STATEMENT = re.compile(rf"^\s*(?:import|from) {PACKAGE}\.([\w.]+)(?: import (\w+))?", re.MULTILINE)
 _MENTION = re.compile(rf"^(?!from ).*{PACKAGE}\.", re.MULTILINE)
@@ -46,11 +66,12 @@ def texts() -> dict[str, str]:
             parts = parts[1:] if root == PACKAGE else parts
             name = ".".join(part for part in parts if part != "__init__")
             known[name] = path.read_text(encoding="utf-8")
-    del known[""]  # the public face, which is in no layer
     return known
 
 
 TEXTS = texts()
+FACE = TEXTS.pop("")
+"""The public face, which is in no layer."""
 
 
 def module_of(name: str) -> str:
@@ -66,8 +87,8 @@ def is_upward(module: str, other: str) -> bool:
     return own != its and _RANKS[own] >= _RANKS[its]
 
 
-def named(text: str) -> Iterator[str]:
-    """Yield the modules that the texts in a module name or import, its docstrings left out."""
+def strings(text: str) -> Iterator[str]:
+    """Yield the texts in a module that may name another one, its docstrings left out."""
     if not _MENTION.search(text):
         return
     nodes = list(ast.walk(ast.parse(text)))
@@ -75,9 +96,63 @@ def named(text: str) -> Iterator[str]:
     for node in nodes:
         value = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
         if isinstance(value, str) and id(node) not in docstrings:
-            whole = _NAME.fullmatch(value)
-            names = [whole[1]] if whole else [f"{a}.{b}" for a, b in _STATEMENT.findall(value)]
-            yield from filter(None, map(module_of, names))
+            yield value
+
+
+def named(text: str) -> Iterator[str]:
+    """Yield the modules that the texts in a module name or import."""
+    for value in strings(text):
+        whole = _NAME.fullmatch(value)
+        names = [whole[1]] if whole else [f"{a}.{b}" for a, b in _STATEMENT.findall(value)]
+        yield from filter(None, map(module_of, names))
+
+
+@cache
+def attributes(module: str) -> frozenset[str]:
+    """Return the names that a module binds outside functions and classes; of the public face those that it exports."""
+    names: set[str] = set()
+    for node in ast.parse(TEXTS[module] if module else FACE).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.ImportFrom(names=aliases) | ast.Import(names=aliases):
+                names |= {alias.asname or alias.name for alias in aliases}
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=exported) if not module:
+                names |= {*ast.literal_eval(exported)}
+            case ast.Assign() | ast.AnnAssign():
+                bound = ast.walk(node)
+                names |= {n.id for n in bound if isinstance(n, ast.Name) and not is_read(n)}
+            case _:
+                pass
+    return frozenset(names)
+
+
+def is_read(name: ast.Name) -> bool:
+    """Return whether a name is read where it stands, not bound."""
+    return isinstance(name.ctx, ast.Load)
+
+
+def is_there(name: str, attribute: str = "") -> bool:
+    """Return whether a dotted name below the package is a module, or one with something that it has."""
+    if attribute:
+        return (not name or name in TEXTS) and attribute in attributes(name)
+    module, _, last = name.rpartition(".")
+    return name in TEXTS or is_there(module, last)
+
+
+def missing(text: str) -> list[str]:
+    """Return the names in a module's texts of what is not there, whole as they are written."""
+    return [
+        f"{name}:{attribute}" if attribute else name
+        for value in strings(text)
+        for name, attribute in (*_ANY.findall(value), *_members(value))
+        if not is_there(name, attribute)
+    ]
+
+
+def _members(value: str) -> Iterator[tuple[str, str]]:
+    for package, name in _IMPORTED.findall(value):
+        yield (f"{package}.{name}" if package else name), ""
 
 
 @cache
@@ -129,6 +204,37 @@ def test_types_are_imported_from_higher_layers_and_in_cycles_only_where_it_says_
     }
     assert {edge for edge in edges if is_upward(*edge)} == FOR_TYPES
     assert {edge for edge in edges if reaches(edge[1], edge[0])} == CYCLES
+
+
+def test_what_texts_name_is_there() -> None:
+    modules = {**TEXTS, "": FACE}
+    lacking = {module: names for module, text in modules.items() if (names := missing(text))}
+    assert {module: {*names} for module, names in lacking.items()} == NO_MODULES
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ("inductor_plugin.tuning.runtime", []),
+        ("inductor_plugin.tuning.runtimee", ["tuning.runtimee"]),
+        ("inductor_plugin.tunin.runtime", ["tunin.runtime"]),
+        ("inductor_plugin.worker.devices.cuda:facts", []),
+        ("inductor_plugin.worker.devices.cuda:fact", ["worker.devices.cuda:fact"]),
+        ("inductor_plugin.ops.sites.site(", []),
+        ("inductor_plugin.ops.sites.sit(", ["ops.sites.sit"]),
+        ("inductor_plugin.ops.sites.site.call", ["ops.sites.site.call"]),
+        ("inductor_plugin.cache", []),
+        ("write one with inductor_plugin.record(FILE).", []),
+        ("write one with inductor_plugin.recorded(FILE).", ["recorded"]),
+        ("import inductor_plugin.backends", ["backends"]),
+        ("from inductor_plugin.worker import timer", []),
+        ("from inductor_plugin.worker import timers", ["worker.timers"]),
+        ("from inductor_plugin.cli.again import child\n", []),
+        ("torch.ops.inductor_plugin.mm", []),
+    ],
+)
+def test_a_name_is_looked_for_whole(value: str, names: list[str]) -> None:
+    assert missing(f"A = {value!r}") == names
 
 
 def test_the_architecture_names_each() -> None:

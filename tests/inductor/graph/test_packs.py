@@ -248,7 +248,7 @@ def test_a_cpu_is_no_unknown_gpu(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_compile_for_a_cpu_does_not_pay_for_packs() -> None:
     code = (
         "import sys, inductor_plugin.inductor.hooks\n"
-        "sys.exit(any(one in sys.modules for one in "
+        "sys.exit(any(name in sys.modules for name in "
         "('inductor_plugin.cache.transfer.archive', 'inductor_plugin.cache.transfer.installed', 'inductor_plugin.cache.transfer.wheel')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -35,7 +35,8 @@ CLAIM_S = 5.0  # 3 s, and more on a busy machine
 FURTHER_SHARE = 0.5  # what one more case shows is less than what the first shows
 LISTED_S = 1.0
 UNKNOWN_SLOW_S = 60.0
-_HELPERS = "tests/support/"
+_HELPERS, _FIXTURES = "tests/support/", "tests/fixtures/"
+_CONFIGURATION = "tests/conftest.py"
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ def part(
     """Choose cases that take ``limit_s`` together: those of the changed files first, then others by ``seed``."""
     all_cases = tuple(cases)
     places = {case.file.rpartition("/")[0] + "/" for case in all_cases}
-    folders = {_tests_of(path, places) for path in changed}
+    # Every test uses that file: it puts none before others.
+    folders = {_tests_of(path, places) for path in changed if path != _CONFIGURATION}
     related = {
         case.file for case in all_cases if any(case.file.startswith(folder) for folder in folders)
     }
@@ -152,7 +154,7 @@ def part(
 
 
 def with_importers(changed: Iterable[str], texts: Mapping[str, str]) -> list[str]:
-    """Return changed files; in place of a helper of tests the files that import it, by other helpers too.
+    """Return changed files; in place of a helper or a fixture of tests the files that use it, by other helpers too.
 
     Args:
         changed: Paths in the repository.
@@ -160,17 +162,25 @@ def with_importers(changed: Iterable[str], texts: Mapping[str, str]) -> list[str
     """
     result: list[str] = []
     for path in changed:
-        if not path.startswith(_HELPERS):
+        if not path.startswith((_HELPERS, _FIXTURES)):
             result.append(path)
             continue
         importers, waiting = set[str](), [path]
         while waiting:
-            name = _module_of(waiting.pop())
-            new = {file for file, text in texts.items() if _imports(text, name)} - importers
+            helper = waiting.pop()
+            new = {file for file, text in texts.items() if _uses(text, helper)} - importers
             importers |= new
             waiting += [file for file in new if file.startswith(_HELPERS)]
-        result += sorted(file for file in importers if not file.startswith(_HELPERS))
+        result += sorted(each for each in importers if not each.startswith((_HELPERS, _FIXTURES)))
     return result
+
+
+def _uses(text: str, path: str) -> bool:
+    """Return whether a text imports a helper, or names the folder of a fixture: as a module, or in a path."""
+    if not path.startswith(_FIXTURES):
+        return _imports(text, _module_of(path))
+    name = path.removeprefix(_FIXTURES).partition("/")[0]
+    return re.search(rf"\bfixtures\W+{re.escape(name)}\b", text) is not None
 
 
 def _module_of(path: str) -> str:
