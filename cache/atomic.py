@@ -19,7 +19,7 @@ _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 def private_path(private: Path) -> Path:
-    """Return an unused path in a folder, which is created if needed; its name tells this process."""
+    """Return an unused path in a folder, which is created if needed; its name identifies this process."""
     make_folder(private)
     return private / f"{owner.prefix()}{secrets.token_hex(8)}"
 

@@ -122,7 +122,7 @@ def _differences(path: str, left: Any, right: Any) -> Iterator[Difference]:
                 yield from _differences(f"{path}.{index}" if path else str(index), a, b)
         elif lefts != rights:
             yield Difference(path, lefts, rights)
-    elif repr(cast("Any", left)) != repr(right):  # tells 1 from True and from 1.0
+    elif repr(cast("Any", left)) != repr(right):  # distinguishes 1 from True and from 1.0
         yield Difference(path, left, right)
 
 

@@ -5,7 +5,7 @@ call, measured inside `import torch`. The limit applies to this.
 whole   `import torch` with our entry point against the same with it hidden, in alternating
 processes: its noise is many times the limit, so it is only a sanity check.
 
-python -m benchmarks.startup.import_time --rounds 15 --out benchmarks/results/import_time.json
+python -m benchmarks.startup.import_time --rounds 15 --out benchmarks/results/import_time_cpu.json
 """
 
 from __future__ import annotations

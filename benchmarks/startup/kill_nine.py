@@ -5,7 +5,7 @@ with SIGKILL, its process group with it, at a random moment. After each kill eve
 is checked, and no child of the killed process may remain. A last process then finishes the work;
 folders of the killed processes in memory (``/dev/shm``) must be gone after that.
 
-    python -m benchmarks.startup.kill_nine --kills 50 --out benchmarks/results/kill_nine.json
+    python -m benchmarks.startup.kill_nine --kills 50 --out benchmarks/results/kill_nine_cpu.json
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ process; the order alternates between rounds.
 In ``lower`` both are forced to choose the library kernel everywhere: a C++ template that wins costs
 50 ms of code generation, and the winner may differ by noise.
 
-    python -m benchmarks.startup.overhead --rounds 5 --out benchmarks/results/overhead.json
+    python -m benchmarks.startup.overhead --rounds 5 --out benchmarks/results/overhead_cpu.json
 """
 
 from __future__ import annotations

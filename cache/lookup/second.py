@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class SecondCache:
     """The records and kernels of a directory that is never written to.
 
-    It takes no locks, removes nothing that is damaged, and notes no time of use; its quarantine is not
+    It takes no locks, removes nothing that is damaged, and writes no time of use; its quarantine is not
     read, since what is in it cannot be released.
     """
 

@@ -109,7 +109,7 @@ def shown(url: str) -> str:
 
 
 def _options(protocol: str) -> dict[str, Any]:
-    """Return arguments of a file system's constructor beside those that fsspec's configuration names.
+    """Return arguments of a file system's constructor besides those that fsspec's configuration names.
 
     Raises:
         ImportError, ValueError: There is no such file system here.
@@ -228,7 +228,7 @@ class LocalFiles:
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                _write_new(folder, own, data)  # a reader may see a part, which its checksum tells
+                _write_new(folder, own, data)  # a reader may see a part, which its checksum shows
 
     def replace(self, name: str, data: bytes, timeout_s: float) -> None:  # noqa: ARG002
         """Write a file, whether it is there or not."""
@@ -273,7 +273,7 @@ class LocalFiles:
                 open(own, "rb", opener=lambda name, _: os.open(name, _FILE, dir_fd=folder)) as file,
             ):
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    return b""  # a pipe or a device: damage, behind which others write
+                    return b""  # a pipe or a device: damage, after which others write
                 return _content(file.read(limit + 1), limit)
         except OSError as error:
             return error

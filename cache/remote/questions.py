@@ -41,7 +41,7 @@ class Questions:
         return question
 
     def close(self, places: Collection[Place]) -> None:
-        """Take note of answers."""
+        """Close questions that have their answers."""
         for place in places:
             self._open.pop(place, None)
 

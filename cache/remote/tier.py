@@ -285,7 +285,7 @@ class RemoteTier:
         self._count(Amounts(failures=failures))
 
     def _take(self, answers: Mapping[Place, Answer], *, is_gone: bool) -> None:
-        """Take note of answers; ``is_gone`` says that nothing of all that was asked for together had one."""
+        """Store answers, and close their questions; ``is_gone`` says that nothing of all that was asked for together had one."""
         tell_of(answers.values(), shown(self._options.url))
         errors = {place: each.error for place, each in answers.items() if each.error is not None}
         with self._changed:
@@ -347,7 +347,7 @@ class RemoteTier:
         self._count(Amounts())
 
     def _refused(self, place: Place, error: OSError) -> None:
-        """Note that a record could not be written; it goes to the end of the queue, unless nothing may be written."""
+        """Count that a record could not be written; it goes to the end of the queue, unless nothing may be written."""
         url = shown(self._options.url)
         if isinstance(error, PermissionError) or error.errno in _MAY_NOT_WRITE:
             with self._changed:
@@ -371,7 +371,7 @@ class RemoteTier:
             warn_once(logger, text, f"remote refuses a record {url}")
 
     def _fail(self, reason: str) -> None:
-        """Note a failure, and warn once if only the local cache is used from now on; called with the lock held."""
+        """Count a failure, and warn once if only the local cache is used from now on; called with the lock held."""
         self._health = failed(self._health, time.monotonic(), reason)
         if self._health.is_local_only:
             url = shown(self._options.url)

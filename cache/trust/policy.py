@@ -119,7 +119,7 @@ def parse_trust(text: str) -> Trust:
     """Return the signers that the option ``trusted_keys`` names.
 
     Args:
-        text: Keys, each with a name and ``expires=2027-06-30`` behind blanks if wanted, and files of such lines, separated by
+        text: Keys, each with a name and ``expires=2027-06-30`` after blanks if wanted, and files of such lines, separated by
             commas.
 
     Raises:

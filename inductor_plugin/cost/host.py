@@ -1,6 +1,6 @@
 """What a call costs where the host has to launch it: the longer of its times on device and host. Pure.
 
-Behind a launch that takes the host longer than the kernel takes the device, the device waits for the next one: a kernel of
+After a launch that takes the host longer than the kernel takes the device, the device waits for the next one: a kernel of
 8 us with a launch of 20 us costs a model 20 us. In a CUDA graph the host launches nothing.
 """
 

@@ -1,4 +1,4 @@
-"""A recorded problem in one line that tells it from every other: sizes, dtypes, layout, flags. Pure.
+"""A recorded problem in one line that distinguishes it from every other: sizes, dtypes, layout, flags. Pure.
 
 linear_unary(2049..4096x64, packed, 32) fp32 relu
 attention(1x2x64x32, 1x2x64x32, 1x2x64x32) bf16 causal

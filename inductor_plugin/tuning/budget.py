@@ -134,7 +134,7 @@ class Budget:
             return compile_until(*known, share=LEAST_MEASURED)
 
     def compiled(self, elapsed_s: float) -> None:
-        """Note what the compile of a unit took."""
+        """Store the seconds that the compile of a unit took."""
         with self._lock:
             self._compile_s.append(elapsed_s)
 

@@ -174,7 +174,7 @@ class Holds:
         return None if held is None else held[0] is task
 
     def add(self, task: Task, release: Callable[[], None]) -> None:
-        """Note that a task holds its problem's lock."""
+        """Store that a task holds its problem's lock, with what releases it."""
         self._held[task.digest] = (task, release)
 
     def remove(self, task: Task) -> Callable[[], None]:

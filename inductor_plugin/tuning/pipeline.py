@@ -175,7 +175,7 @@ class Pipeline:
         self._end(task, error)
 
     def progressed(self) -> None:
-        """Take note that another process makes progress with what is waited for."""
+        """Wake what waits: another process makes progress with what is waited for."""
         self._notify()
 
     def close(self) -> None:

@@ -168,7 +168,7 @@ class DeviceContext:
         self.pipeline.end(task, error)
 
     def progressed(self) -> None:
-        """Take note that another rank makes progress with what is waited for."""
+        """Wake what waits: another rank makes progress with what is waited for."""
         self.pipeline.progressed()
 
     @property

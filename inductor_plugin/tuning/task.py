@@ -257,7 +257,7 @@ class Task:
         return race.lead_ms(e.samples_ms for e in rivals)
 
     def cut_short(self) -> None:
-        """End the race with the budget: candidates that were not measured are skipped, and those that lack turns are noted."""
+        """End the race with the budget: candidates that were not measured are skipped, and those that lack turns are marked."""
         for candidate in self.unscreened():
             candidate.outcome = Outcome(candidate.candidate_id, "skipped", OUT_OF_TIME)
         racers = self.racers() if self.measured else ()
@@ -352,7 +352,7 @@ class Agenda:
         self._awake.discard(task)
 
     def wake(self, task: Task) -> None:
-        """Note that one of a task's kernels is ready, or has failed."""
+        """Mark a task as one that may have something to do: one of its kernels is ready, or has failed."""
         if task in self._places:
             self._awake.add(task)
 

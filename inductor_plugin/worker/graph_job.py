@@ -20,7 +20,7 @@ class GraphTensor:
     """An input or a constant of a graph, as the worker builds it.
 
     Attributes:
-        spec: Its sizes; random floats of standard deviation 0.1, true truth values. ``seed`` tells it from others of the
+        spec: Its sizes; random floats of standard deviation 0.1, true truth values. ``seed`` distinguishes it from others of the
             same sizes: two graphs that name the same tensor read the same memory.
         data: The bytes of its storage where its values matter; None for made-up ones.
         below: Made-up integers are smaller than this: what they index has as many elements.

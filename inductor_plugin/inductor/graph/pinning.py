@@ -65,7 +65,7 @@ class Pinning:
         return Pinning(config, read_pins(config.pin_file) if config.policy == "pinned" else None)
 
     def fusion(self, problem: Problem, selection: Selection) -> Pin | None:
-        """Return the pin of a product with its epilogue; without one, note why, and return None."""
+        """Return the pin of a product with its epilogue; without one, record why, and return None."""
         assert self.pins is not None
         pin = self.pins.pin(selection.environment, problem.op, problem_digest(problem))
         if pin is None:
@@ -74,7 +74,7 @@ class Pinning:
         return pin
 
     def only(self, problem: Problem, selection: Selection, candidate: str) -> None:
-        """Note a problem with one candidate whose pin is another one, with one warning."""
+        """Record a problem with one candidate whose pin is another one, with one warning."""
         assert self.pins is not None
         pin = self.pins.pin(selection.environment, problem.op, problem_digest(problem))
         if pin is not None and pin.winner != candidate:

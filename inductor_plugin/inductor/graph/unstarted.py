@@ -37,5 +37,5 @@ class Unstarted:
                     start()
                 else:
                     self._waiting.append((ticket, start))
-        finally:  # an error of one of them keeps none behind it from its race
+        finally:  # an error of one of them keeps none after it from its race
             self._waiting += waiting

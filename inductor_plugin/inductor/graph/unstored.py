@@ -40,12 +40,12 @@ def mark_repacked(graph: GraphLowering) -> None:
 
 
 def mark_due(due: Due | None) -> None:
-    """Note what makes the graph that this thread compiles due to be compiled again; None if nothing does."""
+    """Store what makes the graph that this thread compiles due to be compiled again; None if nothing does."""
     _GRAPH.due = due
 
 
 def add_due(due: Due | None) -> None:
-    """Note a further reason of that graph, or of one of its branches and loops; None for none."""
+    """Add a further reason of that graph, or of one of its branches and loops; None for none."""
     _GRAPH.due = first_of([getattr(_GRAPH, "due", None), due])
 
 

@@ -66,14 +66,14 @@ def copied(gm: fx.GraphModule) -> fx.GraphModule:
     tensors = [*gm.parameters(), *gm.buffers(), *vars(gm).values()]
     memo = {id(tensor): tensor for tensor in tensors if isinstance(tensor, Tensor)}
     again = copy.deepcopy(gm, memo)
-    for name, value in vars(gm).items():  # what freezing has noted
+    for name, value in vars(gm).items():  # what freezing has set
         if name not in vars(again) and isinstance(value, bool):
             setattr(again, name, value)
     return again
 
 
 def problem_of(gm: fx.GraphModule, examples: Sequence[Any]) -> dict[str, Any]:
-    """Return the facts that tell a graph from others: its operators, and its inputs and constants without their values."""
+    """Return the facts that distinguish a graph from others: its operators, and its inputs and constants without their values."""
     lines = [
         f"{node.op} {node.name} {node.target} {node.args} {node.kwargs}" for node in gm.graph.nodes
     ]

@@ -267,7 +267,7 @@ def _carry(trial: Trial, config: Config) -> None:
 
 
 def _mark(trial: Trial, graph: VerifiedGraph, due: Due | None, *, at_once: bool) -> None:
-    """Note what makes a graph due: provisional decisions, a disturbed or failed comparison, or that there was no time for one.
+    """Store what makes a graph due: provisional decisions, a disturbed or failed comparison, or that there was no time for one.
 
     Args:
         trial: Its compile.

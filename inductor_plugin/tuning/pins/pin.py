@@ -110,7 +110,7 @@ def brief(value: Any) -> Any:
 
 
 def identity(kind: str, version: str) -> str:
-    """Return what tells a template from another one of its name: its class, and its version if it has one."""
+    """Return what distinguishes a template from another one of its name: its class, and its version if it has one."""
     return f"{kind} {version}".rstrip()
 
 

@@ -1,4 +1,4 @@
-"""Generated code of two ranks, compared: the same but for what tells the ranks apart. Pure."""
+"""Generated code of two ranks, compared: the same but for what distinguishes the ranks. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OWN: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         r"\1(N)",
     ),
-    # In C++ the device is an argument, behind its type or in front of the stream.
+    # In C++ the device is an argument, after its type or before the stream.
     (re.compile(r"\b\d+, (?=stream\d+\b)"), "N, "),
     (re.compile(r"\b(raw_)?stream\d+\b"), r"\1streamN"),
     (re.compile(r"\b(cached_torch_device_type_\w+,)\s*\d+"), r"\1 N"),

@@ -60,7 +60,7 @@ class Ledger:
     def add_decisions(
         self, tickets: Iterable[tuple[str, TuningTicket]], terms: Iterable[Terms] = ()
     ) -> None:
-        """Note the decisions of a graph, each with the name of its group, and what they rest on; of two about one problem the later."""
+        """Store the decisions of a graph, each with the name of its group, and what they rest on; of two about one problem the later."""
         with self._guard:
             self._terms |= {each.group: each.said for each in terms}
         for group, ticket in tickets:
@@ -71,12 +71,12 @@ class Ledger:
                     self._winners[place], self._names[place] = ticket.verdict.winner, text
 
     def add_winners(self, winners: Mapping[str, str]) -> None:
-        """Note the decisions of a graph out of Inductor's cache, by group and problem."""
+        """Store the decisions of a graph out of Inductor's cache, by group and problem."""
         with self._guard:
             self._winners |= winners
 
     def add_code(self, problems: Sequence[str], code: str) -> None:
-        """Note the code of a graph, and the problems in it."""
+        """Store the code of a graph, and the problems in it."""
         text = normalized(code)
         digest = hashlib.sha256(text.encode()).hexdigest()
         same = digest_of({"problems": [*problems]} if problems else {"outline": outline(text)})

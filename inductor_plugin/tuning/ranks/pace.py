@@ -33,7 +33,7 @@ class Pace:
         return now >= self._next_at
 
     def ask(self, now: float, *, changed: bool) -> float:
-        """Take note of an answer; return the seconds until the next question.
+        """Count an answer; return the seconds until the next question.
 
         Args:
             now: The time.

@@ -32,7 +32,7 @@ class Tuner(Protocol):
         ...
 
     def progressed(self) -> None:
-        """Take note that another rank makes progress with what is waited for here."""
+        """Wake what waits: another rank makes progress with what is waited for here."""
         ...
 
     @property

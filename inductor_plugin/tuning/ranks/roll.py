@@ -35,7 +35,7 @@ class Roll:
             return group in self._groups.get(device, ())
 
     def report_absence(self, group: str, part: int, *, absent: bool) -> int:
-        """Note whether a part of this process can measure nothing; return by how much the group has more such processes now.
+        """Store whether a part of this process can measure nothing; return by how much the group has more such processes now.
 
         A process is counted once, however many parts of it decide in the group: each set of options has one.
 

@@ -95,7 +95,7 @@ def _apply_torch_settings(settings: Any) -> None:
     # A device that cannot be had says so now, not in a candidate's job; a timer that does not work, too.
     lookup.start(settings.device)
     if settings.device_reference:
-        from inductor_plugin.worker import timer
+        from inductor_plugin.worker import timer  # likewise, and it needs torch
 
         timer.timer_for(settings.device).synchronize()
     if settings.device.startswith("cuda") and settings.kernel_folder:

@@ -117,7 +117,7 @@ class Connection:
         return True
 
     def _identity(self) -> str:
-        """Return what tells this connection from others: jobs are counted by each cluster."""
+        """Return what distinguishes this connection from others: jobs are counted by each cluster."""
         context = self.ray.get_runtime_context()
         return f"{context.get_node_id()} {context.get_job_id()}"
 

@@ -63,7 +63,7 @@ class Watch:
         self._looked_at = now
 
     def served(self) -> None:
-        """Note that the cluster has begun something of this process, or that nothing is there."""
+        """Store the time: the cluster has begun something of this process, or that nothing is there."""
         self._served_at = time.monotonic()
 
     def unserved_s(self, flying: Collection[Flight]) -> float:

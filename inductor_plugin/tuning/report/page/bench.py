@@ -68,7 +68,7 @@ def _walk(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _within(
     path: str, value: Mapping[str, Any], arms: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield what is in an object beside the samples of its arms."""
+    """Yield what is in an object besides the samples of its arms."""
     for name, inner in value.items():
         at = joined(path, name)
         if name not in arms:

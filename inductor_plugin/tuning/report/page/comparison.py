@@ -122,7 +122,7 @@ def _text(title: _Title) -> str:
 
 
 def _numbers(content: Any) -> int:
-    """Return how many numbers there are in a row beside samples."""
+    """Return how many numbers there are in a row besides samples."""
     return sum(1 for value in _leaves(content) if number(value) is not None)
 
 

@@ -123,7 +123,7 @@ def _place(record: Record) -> tuple[str, str, str]:
 def _source(
     source: Source, named: Sequence[tuple[str, str, str]], first: int, texts: Texts
 ) -> dict[str, Any]:
-    """Return what the page says of a source beside its rows, which begin at ``first``."""
+    """Return what the page says of a source besides its rows, which begin at ``first``."""
     name = texts.place(source.name)
     if isinstance(source, BenchSource):
         return {"kind": "bench", "name": name, **bench(source.content)}
