@@ -283,8 +283,8 @@ def test_who_cannot_win_is_compared_once() -> None:
         calls.append(None)
         out.fill_(RIGHT)
 
-    product, running, asked = Product(), writing(write), []
-    problem = state(product)
+    product, running = Product(), writing(write)
+    problem, asked = state(product), list[Running]()
 
     def may_win(candidate: Running) -> bool:
         asked.append(candidate)
