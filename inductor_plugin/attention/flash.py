@@ -11,8 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inductor_plugin.attention import gates
 from inductor_plugin.attention.arguments import AttentionOperands
 from inductor_plugin.attention.blockwise import BlockwiseGradients, ScoreParams
+from inductor_plugin.attention.gates import DispatchContext
+from inductor_plugin.problem import dtype_name
+from inductor_plugin.problem.attention import Attention
 
 _ATEN: Any = torch.ops.aten
 _ROW_BYTES = 16
@@ -30,39 +34,23 @@ def widened(x: AttentionOperands) -> AttentionOperands:
 
 
 def why_not_flash(
-    x: AttentionOperands, params: ScoreParams, capability: tuple[int, int]
+    x: AttentionOperands, params: ScoreParams, capability: tuple[int, int], *, backward: bool
 ) -> str | None:
-    """Return why FlashAttention cannot compute a call, or None if it can.
-
-    Its limits: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, torch 2.11 to 2.15.
+    """Return why FlashAttention cannot compute a call, or None if it can: as `gates.flash` says of a compiled one.
 
     Args:
         x: The operands; only shapes and types are read.
         params: Parameters of the scores.
         capability: Compute capability of the device.
+        backward: Whether its gradients are to be computed.
     """
-    d, value_d, dtype = x.q.size(-1), x.v.size(-1), x.q.dtype
-    square = not x.varlen and x.q.size(2) == x.k.size(2)
-    limits = {
-        f"it needs compute capability 8.0, this device has {capability[0]}.{capability[1]}": (
-            capability < (8, 0)
-        ),
-        f"it takes float16 and bfloat16, not {dtype}": dtype not in (torch.float16, torch.bfloat16),
-        "it has no bias": x.bias is not None,
-        "it has no soft-cap": params.softcap != 0,
-        f"it hides keys before it scales them, so the scale must be positive, not {params.scale}": (
-            params.scale <= 0
-        ),
-        f"head dims {d} and {value_d} differ": d != value_d,
-        f"head dim {d} is no multiple of 8 up to 256": d > 256 or d % 8 != 0,
-        "its diagonal is bottom-right, and the call's top-left": (
-            params.mask.limited and not params.mask.bottom_right and not square
-        ),
-        f"its window ({params.mask.left}, {params.mask.right}) is another one for more queries than keys": (
-            params.mask.altered_by_flash(*_lengths(x)[2:])
-        ),
-    }
-    return next((reason for reason, broken in limits.items() if broken), None)
+    attention = _attention(x, params, backward=backward)
+    context = DispatchContext(
+        capability=capability,
+        square=not x.varlen and attention.queries == attention.keys,
+        longest=_longest(x),
+    )
+    return gates.flash(attention, context)
 
 
 def flash_forward(x: AttentionOperands, params: ScoreParams) -> tuple[Tensor, Tensor]:
@@ -117,13 +105,40 @@ def _keywords(params: ScoreParams) -> dict[str, Any]:
 
 def _lengths(x: AttentionOperands) -> tuple[Tensor | None, Tensor | None, int, int]:
     """Return cu_seqlens, dense as the kernels require, and the longest sequences, by default the number of tokens."""
-    tokens = 0 if x.varlen else 2
-    longest_q, longest_k = x.max_seqlen_q, x.max_seqlen_k
     return (
         None if x.cu_seqlens_q is None else x.cu_seqlens_q.contiguous(),
         None if x.cu_seqlens_k is None else x.cu_seqlens_k.contiguous(),
+        *_longest(x),
+    )
+
+
+def _longest(x: AttentionOperands) -> tuple[int, int]:
+    tokens = 0 if x.varlen else 2
+    longest_q, longest_k = x.max_seqlen_q, x.max_seqlen_k
+    return (
         x.q.size(tokens) if longest_q is None else longest_q,
         x.k.size(tokens) if longest_k is None else longest_k,
+    )
+
+
+def _attention(x: AttentionOperands, params: ScoreParams, *, backward: bool) -> Attention:
+    """Return the facts of a call; its operands are those that FlashAttention is asked about."""
+    tokens, names = (0, ("q", "k", "v", "cu_q", "cu_k")) if x.varlen else (2, ("q", "k", "v"))
+    sequences = x.q.size(0) if x.cu_seqlens_q is None else x.cu_seqlens_q.size(0) - 1
+    return Attention(
+        backward=backward,
+        batch=sequences,
+        heads=x.q.size(1),
+        kv_heads=x.k.size(1),
+        queries=x.q.size(tokens),
+        keys=x.k.size(tokens),
+        head_dim=x.q.size(-1),
+        value_dim=x.v.size(-1),
+        scale=params.scale,
+        mask=params.mask,
+        softcap=params.softcap,
+        operands=names if x.bias is None else (*names, "bias"),
+        dtype=dtype_name(x.q.dtype),
     )
 
 

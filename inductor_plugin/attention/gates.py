@@ -23,6 +23,8 @@ class DispatchContext:
         capability: Compute capability of the GPU; None if unknown.
         square: Whether Sq == Sk (of each sequence) whenever the call runs.
         dynamic: Whether an extent is known only at run time.
+        longest: Tokens of the longest sequence of q and of k; None if these are the attention's own, or, where it is packed
+            or dynamic, not known.
         deterministic: Whether only deterministic kernels are allowed.
         aligned_bias: Whether each row of the bias begins at a multiple of 8 elements.
         bias_dtype: Type of the bias without ``torch.``; empty for that of q.
@@ -35,6 +37,7 @@ class DispatchContext:
     capability: tuple[int, int] | None = None
     square: bool = False
     dynamic: bool = False
+    longest: tuple[int, int] | None = None
     deterministic: bool = False
     aligned_bias: bool = True
     bias_dtype: str = ""
@@ -96,13 +99,18 @@ def _bottom_right(a: Attention, s: DispatchContext) -> str | None:
 
 
 def _altered_window(a: Attention, s: DispatchContext) -> str | None:
-    if not a.mask.may_be_altered or s.square:
+    if s.square:
         return None
-    if a.varlen or s.dynamic:
-        return "a window whose far side may be beyond all keys"
+    longest = s.longest
+    if longest is None:
+        if a.varlen or s.dynamic:
+            return (
+                "a window whose far side may be beyond all keys" if a.mask.may_be_altered else None
+            )
+        longest = a.queries, a.keys
     return (
         "a window that is another one for more queries than keys"
-        if a.mask.altered_by_flash(a.queries, a.keys)
+        if a.mask.altered_by_flash(*longest)
         else None
     )
 
@@ -131,7 +139,10 @@ def _flash_head(a: Attention, s: DispatchContext) -> str | None:
 
 
 def flash(a: Attention, s: DispatchContext) -> str | None:
-    """Return why `flash` cannot compute an attention."""
+    """Return why `flash` cannot compute an attention, whether a compiled graph or an eager `fmha` calls it.
+
+    Its limits: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, torch 2.11 to 2.15.
+    """
     return _first(
         _newer(s, (8, 0)),
         _half(a),

@@ -88,7 +88,7 @@ def _forward(
     x = AttentionOperands(*operands)
     params = _checked(x, **keywords)
     wide = widened(x)
-    if _flash_fits(wide, params):
+    if _flash_fits(wide, params, backward=False):
         out, lse = flash_forward(wide, params)
     else:
         out, lse = blockwise.forward(x.q, x.k, x.v, params, bias=x.bias, lengths=read_lengths(x))
@@ -125,7 +125,7 @@ def _backward(
     x = AttentionOperands(q, k, v, bias, *sequences)
     params = _checked(x, **keywords)
     check_gradient(q.dtype)
-    if grad_lse is None and _flash_fits(x, params):
+    if grad_lse is None and _flash_fits(x, params, backward=True):
         grads = flash_backward(grad_out, x, out, lse, params)
     else:
         grads = blockwise.backward(
@@ -321,13 +321,14 @@ def _checked(
     return ScoreParams(Mask(window_left, window_right, bottom_right), factor, softcap)
 
 
-def _flash_fits(x: AttentionOperands, params: ScoreParams) -> bool:
+def _flash_fits(x: AttentionOperands, params: ScoreParams, *, backward: bool) -> bool:
     device = x.q.device
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     if not x.q.size(0):  # FlashAttention: "batch size must be positive"
         return False
-    return why_not_flash(x, params, torch.cuda.get_device_capability(device)) is None
+    capability = torch.cuda.get_device_capability(device)
+    return why_not_flash(x, params, capability, backward=backward) is None
 
 
 def _restrided(result: Tensor, empty: Tensor) -> Tensor:

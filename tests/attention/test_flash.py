@@ -1,21 +1,27 @@
 """`fmha` on a GPU without torch.compile: what FlashAttention is refused, and called with."""
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from inductor_plugin.attention import flash
+from inductor_plugin.attention import blockwise, flash, operator
 from inductor_plugin.attention.arguments import AttentionOperands
-from inductor_plugin.attention.blockwise import ScoreParams
+from inductor_plugin.attention.blockwise import BlockwiseGradients, ScoreParams
 from inductor_plugin.attention.flash import flash_backward, flash_forward, why_not_flash, widened
+from inductor_plugin.attention.gates import DispatchContext
+from inductor_plugin.attention.library import KERNELS
+from inductor_plugin.problem import dtype_name
 from inductor_plugin.problem.attention import Mask
+from tests.support.attention.problems import PLAIN
 
 pytestmark = pytest.mark.compat
 
@@ -34,24 +40,98 @@ def test_flash_attention_is_refused_what_it_cannot_express():
         (square, top_left),
         (longer, bottom_right),
     ):
-        assert why_not_flash(name, rule, (9, 0)) is None
+        assert why_not_flash(name, rule, (9, 0), backward=False) is None
     refused = {
-        "compute capability 8.0, this device has 7.5": (square, plain, (7, 5)),
-        "not torch.float32": (
+        "compute capability 7.5, it needs 8.0": (square, plain, (7, 5)),
+        "float32 operands": (
             AttentionOperands(half.float(), half.float(), half.float()),
             plain,
             (9, 0),
         ),
-        "no bias": (AttentionOperands(half, half, half, bias=half), plain, (9, 0)),
-        "no soft-cap": (square, ScoreParams(Mask(), 1.0, softcap=2.0), (9, 0)),
-        "head dims 64 and 20 differ": (AttentionOperands(half, half, narrow), plain, (9, 0)),
-        "head dim 20 is no multiple": (AttentionOperands(narrow, narrow, narrow), plain, (9, 0)),
-        "top-left": (longer, top_left, (9, 0)),
-        "must be positive, not 0.0": (square, ScoreParams(Mask(), 0.0), (9, 0)),
-        "must be positive, not -0.1": (square, ScoreParams(Mask(), -0.1), (9, 0)),
+        "a bias": (AttentionOperands(half, half, half, bias=half), plain, (9, 0)),
+        "a soft cap": (square, ScoreParams(Mask(), 1.0, softcap=2.0), (9, 0)),
+        "heads of 64 and values of 20": (AttentionOperands(half, half, narrow), plain, (9, 0)),
+        "heads of 20; it takes multiples of 8": (
+            AttentionOperands(narrow, narrow, narrow),
+            plain,
+            (9, 0),
+        ),
+        "begins at the first key": (longer, top_left, (9, 0)),
+        "a scale of 0.0; it takes positive ones": (square, ScoreParams(Mask(), 0.0), (9, 0)),
+        "a scale of -0.1; it takes positive ones": (square, ScoreParams(Mask(), -0.1), (9, 0)),
     }
     for reason, (name, rule, capability) in refused.items():
-        assert reason in str(why_not_flash(name, rule, capability))
+        assert reason in str(why_not_flash(name, rule, capability, backward=False))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "facts", "capability", "reason"),
+    [
+        ((256, 256), {}, (9, 0), None),
+        ((256, 256), {"mask": Mask(-1, 0)}, (8, 6), None),
+        ((256, 64), {"mask": Mask(-1, 0)}, (8, 6), "begins at the first key"),
+        ((256, 64), {"mask": Mask(10, 0, bottom_right=True)}, (9, 0), None),
+        ((256, 64), {"mask": Mask(10, -1, bottom_right=True)}, (9, 0), "more queries than keys"),
+        ((256, 256), {}, (7, 5), "compute capability 7.5"),
+        ((256, 256), {"dtype": "float32"}, (9, 0), "float32 operands"),
+        ((256, 256), {"operands": ("q", "k", "v", "bias")}, (9, 0), "a bias"),
+        ((256, 256), {"softcap": 2.0}, (9, 0), "a soft cap"),
+        ((256, 256), {"scale": 0.0}, (9, 0), "a scale of 0.0"),
+        ((256, 256), {"value_dim": 72}, (9, 0), "values of 72"),
+        ((256, 256), {"head_dim": 60, "value_dim": 60}, (9, 0), "heads of 60"),
+        ((256, 256), {"head_dim": 264, "value_dim": 264}, (9, 0), "heads of 264"),
+        ((256, 256), {"head_dim": 256, "value_dim": 256}, (8, 9), None),
+        ((256, 256), {"head_dim": 192, "value_dim": 192, "backward": True}, (8, 9), None),
+        ((256, 256), {"head_dim": 256, "value_dim": 256, "backward": True}, (8, 9), "do not fit"),
+        ((256, 256), {"head_dim": 256, "value_dim": 256, "backward": True}, (9, 0), None),
+    ],
+)
+def test_an_eager_call_is_refused_what_a_compiled_one_is(
+    sizes: tuple[int, int], facts: dict[str, Any], capability: tuple[int, int], reason: str | None
+):
+    attention = replace(PLAIN, queries=sizes[0], keys=sizes[1], **facts)
+    dtype = next(t for t in (torch.bfloat16, torch.float32) if dtype_name(t) == attention.dtype)
+    q, k, v, bias = (
+        torch.empty(2, 8, *lengths, dtype=dtype, device="meta")
+        for lengths in (
+            (sizes[0], attention.head_dim),
+            (sizes[1], attention.head_dim),
+            (sizes[1], attention.value_dim),
+            sizes,
+        )
+    )
+    x = AttentionOperands(q, k, v, bias if attention.biased else None)
+    rule = ScoreParams(attention.mask, attention.scale, attention.softcap)
+    eager = why_not_flash(x, rule, capability, backward=attention.backward)
+    context = DispatchContext(capability=capability, square=sizes[0] == sizes[1])
+    assert eager == KERNELS["flash"].why_not(attention, context)
+    assert (eager is None) if reason is None else (reason in str(eager))
+
+
+@pytest.mark.parametrize(("capability", "fits"), [((8, 0), True), ((8, 9), False)])
+def test_gradients_of_wide_heads_are_flash_attentions_where_its_tiles_fit(
+    capability: tuple[int, int], fits: bool, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[str] = []
+
+    def gradients(name: str) -> Any:
+        def compute(_do: Tensor, *operands: Any, **_keywords: Any) -> BlockwiseGradients:
+            asked.append(name)
+            return BlockwiseGradients(q, q, q, None)
+
+        return compute
+
+    def device_capability(_device: object) -> tuple[int, int]:
+        return capability
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", device_capability)
+    monkeypatch.setattr(operator, "flash_backward", gradients("flash"))
+    monkeypatch.setattr(blockwise, "backward", gradients("blockwise"))
+    with FakeTensorMode():
+        q = torch.empty(2, 4, 16, 256, dtype=torch.bfloat16, device="cuda:0")
+        lse = torch.empty(2, 4, 16, device="cuda:0")
+        operator._backward(q, q, q, q, q, lse)
+    assert asked == ["flash" if fits else "blockwise"]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +164,7 @@ def test_a_window_that_flash_attention_takes_for_another_one_is_refused(
     tokens_q, tokens_k = q[0].transpose(0, 1), k[0].transpose(0, 1)
     packed = AttentionOperands(tokens_q, tokens_k, tokens_k, None, cu_q, cu_k)
     for x in (AttentionOperands(q, k, k), packed):
-        reason = why_not_flash(x, rule, (9, 0))
+        reason = why_not_flash(x, rule, (9, 0), backward=False)
         assert ("more queries than keys" in (reason or "")) == refused == bool(reason)
 
 
@@ -100,7 +180,7 @@ def test_flash_attention_reads_operands_of_8_bits_in_bfloat16():
         assert widened(half) is half
     assert {tensor.dtype for tensor in (wide.q, wide.k, wide.v)} == {torch.bfloat16}
     assert wide.max_seqlen_q == 3
-    assert why_not_flash(wide, ScoreParams(Mask(), 1.0), (9, 0)) is None
+    assert why_not_flash(wide, ScoreParams(Mask(), 1.0), (9, 0), backward=False) is None
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
