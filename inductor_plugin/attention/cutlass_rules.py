@@ -12,8 +12,9 @@ from collections.abc import Mapping
 import torch
 
 from inductor_plugin.ops.abi import TensorView
-from inductor_plugin.ops.gemm_rules import Misfit, is_dense
+from inductor_plugin.ops.gemm_rules import Misfit
 from inductor_plugin.ops.kernel_types import KernelTypes
+from inductor_plugin.problem.strides import is_dense
 
 
 def why_not(
@@ -82,7 +83,7 @@ def _inner(name: str, view: TensorView) -> Misfit | None:
 
 
 def _row(name: str, view: TensorView) -> Misfit | None:
-    if view.dtype != torch.float32 or not is_dense(view):
+    if view.dtype != torch.float32 or not is_dense(view.size, view.stride):
         reason = f"{name} must be dense float32, it is {view.dtype} {view.stride}"
         return Misfit(reason, wrong=False)
     return None

@@ -15,6 +15,7 @@ import torch
 from inductor_plugin.ops.abi import TensorView
 from inductor_plugin.ops.gemm_abi import SLOTS
 from inductor_plugin.ops.kernel_types import KernelTypes
+from inductor_plugin.problem.strides import is_dense
 
 
 class Misfit(NamedTuple):
@@ -156,7 +157,7 @@ def _scaled(
     for view in scales:
         if view.dtype != torch.float32:
             return Misfit(f"a scale is {view.dtype}, it must be torch.float32")
-        if not is_dense(view):
+        if not is_dense(view.size, view.stride):
             return Misfit(
                 f"a scale has the strides {tuple(view.stride)}, it must be dense", wrong=False
             )
@@ -174,7 +175,7 @@ def _scaled_added(
     wanted = (types.c,) if types.c else (operands[0].dtype, out.dtype)
     if c.dtype not in wanted:
         return Misfit(f"the bias is {c.dtype}, it must be {_any(wanted)}")
-    if not is_dense(c):
+    if not is_dense(c.size, c.stride):
         return Misfit(f"the bias has the stride {tuple(c.stride)}, it must be dense", wrong=False)
     return None
 
@@ -191,7 +192,7 @@ def _grouped(
         return Misfit(
             f"the offsets are {offsets.dtype} {_text(offsets)}, they must be torch.int32 ({b.size[0]},)"
         )
-    if not is_dense(offsets):
+    if not is_dense(offsets.size, offsets.stride):
         return Misfit(f"the offsets have the stride {tuple(offsets.stride)}, not 1", wrong=False)
     return _dtypes(a, b, out, types) or _orders(a, b, arguments[0], out)
 
@@ -261,16 +262,6 @@ def _orders(a: TensorView, b: TensorView, order: str, out: TensorView) -> Misfit
             wanted = f"dimension {inner} must be contiguous"
             return Misfit(f"{name} has the strides {tuple(view.stride)}, {wanted}", wrong=False)
     return None
-
-
-def is_dense(view: TensorView) -> bool:
-    """Return whether a tensor is row-major without gaps; the stride of an extent of 1 may be anything."""
-    expected = 1
-    for extent, step in zip(reversed(view.size), reversed(view.stride), strict=True):
-        if extent != 1 and step != expected:
-            return False
-        expected *= extent
-    return True
 
 
 def _text(view: TensorView) -> str:

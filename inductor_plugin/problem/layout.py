@@ -29,6 +29,7 @@ from inductor_plugin.problem.contract import (
 )
 from inductor_plugin.problem.definition import Operand, Problem, item_bytes
 from inductor_plugin.problem.product import factors, flops
+from inductor_plugin.problem.strides import is_dense
 
 COPY_SHARE = 0.5
 """Share of the call's roofline time that copies may take. Beyond it, a kernel after the copies would have
@@ -143,12 +144,7 @@ def why_not_copied(problem: Problem, verdict: LayoutVerdict) -> str | None:
 def fits(operand: Operand, order: Order, *, exact: bool = False) -> bool:
     """Return whether an operand has an order; ``exact`` checks dimensions of one element too."""
     if order == "dense":
-        step = 1
-        for extent, stride in zip(reversed(operand.size), reversed(operand.stride), strict=True):
-            if extent != 1 and stride != step:
-                return False
-            step *= extent
-        return True
+        return is_dense(operand.size, operand.stride)
     dim = -1 if order == "row" else -2
     if len(operand.size) < -dim:
         return False

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from inductor_plugin.problem.strides import storage_elements
+
 ODD = (
     *(KeyError, ValueError, TypeError, AttributeError),
     *(IndexError, SyntaxError, RecursionError, OverflowError),
@@ -45,8 +47,7 @@ class OperandText:
 
     def fields(self, name: str, seed: int) -> dict[str, Any]:
         """Return what the script needs to make it; ``elements`` are those of its storage."""
-        reach = sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
-        elements = self.offset + (0 if 0 in self.size else 1 + reach)
+        elements = storage_elements(self.size, self.stride, self.offset)
         return {"name": name, **asdict(self), "elements": elements, "seed": seed}
 
 

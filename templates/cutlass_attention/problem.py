@@ -7,6 +7,7 @@ import math
 from inductor_plugin.cost.tile import BYTES
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.attention import NARROW, Attention, attention_of
+from inductor_plugin.problem.strides import is_dense
 
 DIMS = (32, 64, 128, 256)
 """Largest heads of the forward kernels; smaller ones are padded."""
@@ -169,9 +170,6 @@ def _unmovable(operand: Operand, step: int) -> str | None:
 
 def _not_rows(operand: Operand) -> str | None:
     """Return why an operand is not a dense [batch, heads, queries] with an aligned start."""
-    dense = 1
-    for size, stride in reversed(list(zip(operand.size, operand.stride, strict=True))):
-        if size != 1 and stride != dense:
-            return f"it must be dense, strides {operand.stride}"
-        dense *= size
+    if not is_dense(operand.size, operand.stride):
+        return f"it must be dense, strides {operand.stride}"
     return None if operand.offset_divisor % 4 == 0 else "it must begin at a multiple of 4 elements"

@@ -15,6 +15,7 @@ from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.problem import constant, device_text, is_view
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.problem import dtype_name
+from inductor_plugin.problem.strides import storage_elements
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.worker.child.operands import build
 
@@ -188,12 +189,8 @@ def _tensor(node: Any, offset: int, seeds: dict[str, int]) -> TensorSpec:
 
 
 def _storage(base: Any) -> int:
-    size = compat.hints(base.get_size())
-    stride = compat.hints(compat.strides(base))
-    offset = compat.hints([base.get_layout().offset])[0]
-    if 0 in size:
-        return offset
-    return offset + 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    size, stride = compat.hints(base.get_size()), compat.hints(compat.strides(base))
+    return storage_elements(size, stride, compat.hints([base.get_layout().offset])[0])
 
 
 class _OnHost:

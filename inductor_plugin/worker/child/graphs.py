@@ -18,7 +18,7 @@ import torch
 from inductor_plugin.config import process_environment, set_environment
 from inductor_plugin.device import BoundCall, Timer
 from inductor_plugin.worker.child import inductor, memory
-from inductor_plugin.worker.child.operands import build, dtype_of, storage_elements
+from inductor_plugin.worker.child.operands import build, dtype_of, elements_of
 from inductor_plugin.worker.devices.lookup import uuid_of
 from inductor_plugin.worker.graph_job import (
     FEWEST_TURNS,
@@ -174,7 +174,7 @@ def _plain(value: GraphTensor) -> torch.Tensor:
     spec, dtype = value.spec, dtype_of(value.spec)
     if value.data is None and (dtype.is_floating_point or dtype.is_complex):
         return build(spec, _SMALL)
-    count = storage_elements(spec)
+    count = elements_of(spec)
     if value.data is not None:
         memory = torch.frombuffer(bytearray(value.data) or bytearray(1), dtype=torch.uint8)
         memory = memory[: len(value.data)].clone().view(dtype)  # torch aligns it

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.problem.strides import storage_elements
 from inductor_plugin.worker.child.magnitude import runs
 from inductor_plugin.worker.devices.lookup import device_of
 
@@ -38,7 +39,7 @@ class GuardedOutput:
 
     def __init__(self, spec: TensorSpec) -> None:
         dtype = dtype_of(spec)
-        payload = -(-storage_elements(spec) * dtype.itemsize // 64) * 64
+        payload = -(-elements_of(spec) * dtype.itemsize // 64) * 64
         row_bytes = max([0, *spec.stride]) * dtype.itemsize
         zone = min(max(ZONE_ROWS * row_bytes, ZONE_BYTES[0]), ZONE_BYTES[1])
         self._zone = -(-zone // 4096) * 4096
@@ -108,12 +109,9 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
     return dtype
 
 
-def storage_elements(spec: TensorSpec) -> int:
+def elements_of(spec: TensorSpec) -> int:
     """Return the number of elements of a tensor's storage."""
-    if 0 in spec.size:
-        return max(spec.storage, spec.offset)
-    pairs = zip(spec.size, spec.stride, strict=True)
-    return max(spec.storage, spec.offset + 1 + sum((size - 1) * stride for size, stride in pairs))
+    return max(spec.storage, storage_elements(spec.size, spec.stride, spec.offset))
 
 
 def checksum(tensor: torch.Tensor) -> int:
@@ -157,7 +155,7 @@ def build(spec: TensorSpec, amplitude: float = 1.0) -> torch.Tensor:
 
 
 def _from_file(spec: TensorSpec) -> torch.Tensor:
-    dtype, elements = dtype_of(spec), storage_elements(spec)
+    dtype, elements = dtype_of(spec), elements_of(spec)
     path, nbytes = Path(str(spec.file)), elements * dtype.itemsize
     status = path.stat()  # opening a named pipe would wait for a writer
     if not stat.S_ISREG(status.st_mode) or status.st_size < nbytes:
@@ -175,7 +173,7 @@ def _random(spec: TensorSpec, amplitude: float) -> torch.Tensor:
     They are drawn in float32, or in int64, and rounded part by part: drawn at once they would take three times the
     memory of an operand in 16 bits, and nine times that of one in 8.
     """
-    dtype, elements = dtype_of(spec), storage_elements(spec)
+    dtype, elements = dtype_of(spec), elements_of(spec)
     described = device_of(spec.device)
     where = spec.device if described is None or described.draws else "cpu"
     generator = torch.Generator(device=where).manual_seed(spec.seed)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.problem.strides import is_dense
 from inductor_plugin.worker.child.magnitude import PART, runs
-from inductor_plugin.worker.child.operands import covered, storage_elements
+from inductor_plugin.worker.child.operands import covered, elements_of
 
 EXPONENTS = (20, 12, 5, 2, 0)
 """Powers of two by which operands are multiplied, the first with which the library kernel stays finite: operands times
@@ -95,7 +96,7 @@ def plain(spec: TensorSpec) -> bool:
 
 def flat(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
     """Return the whole storage of an operand, in one dimension."""
-    return torch.as_strided(tensor, (storage_elements(spec),), (1,), 0)
+    return torch.as_strided(tensor, (elements_of(spec),), (1,), 0)
 
 
 def sites(inputs: Iterable[TensorSpec], added: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -177,7 +178,7 @@ def fill_gaps(
     """
     filled = False
     for spec, tensor in tensors.items():
-        elements = storage_elements(spec)
+        elements = elements_of(spec)
         views = [view for view in inputs if view.seed == spec.seed and plain(view)]
         if not views or not plain(spec) or not _has_nan(spec) or elements > _MOST_MASKED:
             continue
@@ -234,11 +235,5 @@ def _count(spec: TensorSpec) -> int:
 
 def _dense(spec: TensorSpec) -> bool:
     """Return True if the view has no gaps: its strides are those of a permuted contiguous tensor."""
-    expected = 1
-    for stride, size in sorted(zip(spec.stride, spec.size, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+    outermost_first = sorted(zip(spec.stride, spec.size, strict=True), reverse=True)
+    return is_dense([n for _, n in outermost_first], [step for step, _ in outermost_first])
