@@ -211,14 +211,13 @@ def to_fields(record: Record) -> dict[str, Any]:
     return {**known, **unknown(record.extra, known)}
 
 
-def from_fields(fields: Mapping[str, Any], now: float | None = None) -> Record:
+def from_fields(fields: Mapping[str, Any]) -> Record:
     """Return the record in a document's fields; every field has been checked for its type.
 
-    Times more than `AHEAD_S` after ``now`` are not believed: see `_believed`.
+    Times more than `AHEAD_S` ahead of this machine's clock are not believed: see `_believed`.
 
     Args:
         fields: The fields.
-        now: The time, in seconds since 1970; None for this machine's.
 
     Raises:
         ForeignError: The fields are of another format.
@@ -230,7 +229,7 @@ def from_fields(fields: Mapping[str, Any], now: float | None = None) -> Record:
     except ValueError as error:
         raise ValueError(f"it is not a record: {error}") from error
     read = Record(**values, extra=unknown(fields, _NAMES))
-    return _believed(read, time.time() if now is None else now)
+    return _believed(read, time.time())
 
 
 def failed(measured: Measured) -> bool:

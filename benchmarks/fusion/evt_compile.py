@@ -12,6 +12,7 @@ spills, refuses, or has no tensor core instruction.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hashlib
 import json
 import os
@@ -157,7 +158,8 @@ def facts(epilogue: Epilogue) -> dict[str, Any]:
 
 def asked(toolkit: Toolkit, config: GemmConfig, outcome: Compiled) -> dict[str, Any]:
     """Return whether a kernel can implement the product, its workspace and tensor core instructions."""
-    kernel = gemm_abi.load(str(outcome.library), outcome.symbol, toolkit.cudart)
+    ctypes.CDLL(toolkit.cudart, mode=ctypes.RTLD_GLOBAL)  # a CUDA build of torch may not be here
+    kernel = gemm_abi.load(str(outcome.library), outcome.symbol)
     call = call_of(config)
     refusal = gemm_abi.can_implement(kernel, call)
     listing = sass.instructions(Path(str(outcome.library)))

@@ -65,9 +65,6 @@ class TilePrediction:
             the kernel needs it.
         tiles: Blocks of work, those that a scheduler adds (`tile.grid_of`) included.
         waves: Number of waves of blocks.
-        operations: Multiplications and additions, those of incomplete and added tiles included. This and `loaded` are held against what
-            kernels do in the emulator (tests/emulator/suite/test_models.py).
-        loaded: Bytes loaded from L2; incomplete and added tiles along M and N count as whole ones.
     """
 
     seconds: float
@@ -78,8 +75,6 @@ class TilePrediction:
     reduce_s: float
     tiles: int
     waves: int
-    operations: int
-    loaded: float
 
     @property
     def bound(self) -> Bound:
@@ -99,6 +94,28 @@ class TilePrediction:
             f"{self.seconds * 1e6:.1f} us, bound by {self.bound}: {self.tiles} tiles in "
             f"{self.waves} wave{'s' if self.waves > 1 else ''}{reduction}"
         )
+
+
+@dataclass(frozen=True)
+class TileWork:
+    """What the blocks of a kernel do, held against what kernels do in the emulator (tests/emulator/suite/test_models.py).
+
+    Attributes:
+        grid: The tiles of one part of K and one product of the batch.
+        tiles: Blocks of work, as in `TilePrediction`.
+        steps: Steps along K of each.
+        step_bytes: Bytes that a tile loads from L2 in a step; blocks of a cluster share what they have in common.
+    """
+
+    grid: Grid
+    tiles: int
+    steps: int
+    step_bytes: float
+
+    @property
+    def loaded(self) -> float:
+        """Bytes loaded from L2; incomplete and added tiles along M and N count as whole ones."""
+        return self.tiles * self.steps * self.step_bytes
 
 
 @dataclass(frozen=True)
@@ -132,18 +149,31 @@ def ranked(target: Target, shape: GemmShape, configs: Iterable[TileConfig]) -> l
     return sorted(results, key=lambda entry: entry.predicted_s)
 
 
+def work_of(shape: GemmShape, config: TileConfig) -> TileWork:
+    """Return what the blocks of a kernel do."""
+    grid, (cluster_m, cluster_n) = grid_of(shape, config), config.cluster
+    loaded = config.k * (
+        min(config.m, shape.m) * BYTES[shape.a] / cluster_n
+        + min(config.n, shape.n) * BYTES[shape.b] / cluster_m
+    )
+    return TileWork(
+        grid,
+        grid.rows * grid.columns * shape.batch * config.split_k,
+        ceil_div(ceil_div(shape.k, config.k), config.split_k),
+        loaded,
+    )
+
+
 def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePrediction | str:
     """Return the model's result for a kernel, or the reason why the kernel cannot run."""
     reason = why_not(target, shape, config)
     if reason is not None:
         return reason
-    cluster_m, cluster_n = config.cluster
-    shared = cluster_m * cluster_n
+    shared = config.cluster[0] * config.cluster[1]
     # Only multiprocessors that whole clusters cover are used.
     usable = target.multiprocessors // shared * shared
-    grid = grid_of(shape, config)
-    tiles = grid.rows * grid.columns * shape.batch * config.split_k
-    steps = ceil_div(ceil_div(shape.k, config.k), config.split_k)
+    work = work_of(shape, config)
+    tiles, steps = work.tiles, work.steps
     occupancy = min(occupancy_of(target, shape, config), ceil_div(tiles, usable))
     # With stream-K a multiprocessor gets a share of the steps, else whole tiles.
     each = ceil_div(tiles * steps, usable) / steps if config.stream_k else ceil_div(tiles, usable)
@@ -151,16 +181,12 @@ def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePredict
 
     clock = target.clock_mhz * 1e6
     compute_s = each * steps * _step_cycles(target, shape, config, occupancy) / (clock * PEAK)
-    loaded = config.k * (
-        min(config.m, shape.m) * BYTES[shape.a] / cluster_n
-        + min(config.n, shape.n) * BYTES[shape.b] / cluster_m
-    )
     l2_s = max(
-        tiles * steps * loaded / _l2_bandwidth(target),
-        each * steps * loaded / (FILL_BYTES_PER_CLOCK * clock),
+        work.loaded / _l2_bandwidth(target),
+        each * steps * work.step_bytes / (FILL_BYTES_PER_CLOCK * clock),
     )
-    moved = _moved_bytes(target, shape, config, usable * occupancy, grid)
-    flying = (stages_of(target, shape, config) - 1) * loaded
+    moved = _moved_bytes(target, shape, config, usable * occupancy, work.grid)
+    flying = (stages_of(target, shape, config) - 1) * work.step_bytes
     blocks = min(tiles * steps, usable * occupancy) if config.stream_k else tiles
     memory_s = moved * _seconds_per_byte(target, blocks, usable * occupancy, max(flying, 1.0))
     # A smooth maximum: times of similar size overlap only in part.
@@ -171,7 +197,6 @@ def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePredict
         LAUNCH_S + busy_s + fill_s + reduce_s,
         compute_s, l2_s, memory_s, fill_s, reduce_s,
         tiles, waves,
-        tiles * steps * 2 * config.m * config.n * config.k, tiles * steps * loaded,
     )  # fmt: skip
 
 

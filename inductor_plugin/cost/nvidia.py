@@ -41,6 +41,9 @@ _LETTERS = {
 }
 """The library's letters of dtypes (nvMatmulHeuristics.h, "Supported precisions")."""
 
+_BACKEND = "CUTLASS3"
+"""The library's name of the kernels that are asked for; it has ``CUTLASS`` (2.x) and ``TRITON``, too."""
+
 _FAILURES = (
     ImportError, OSError, AssertionError, AttributeError, KeyError, RuntimeError, TypeError,
     ValueError, ctypes.ArgumentError,
@@ -63,9 +66,7 @@ class Suggestion:
 
 
 @functools.lru_cache(maxsize=4096)
-def suggestions(
-    target: Target, shape: GemmShape, count: int = 16, backend: str = "CUTLASS3"
-) -> tuple[Suggestion, ...] | str:
+def suggestions(target: Target, shape: GemmShape, count: int = 16) -> tuple[Suggestion, ...] | str:
     """Return the kernels that NVIDIA's heuristics suggest, in their order, or the reason why there are none.
 
     Answers are cached per target and shape.
@@ -74,7 +75,6 @@ def suggestions(
         target: The GPU.
         shape: The product.
         count: How many kernels to ask for; warp tilings of one tile count separately, and are merged.
-        backend: ``CUTLASS3``, ``CUTLASS`` (2.x kernels, before compute capability 9.0) or ``TRITON``.
     """
     precision = _precision(shape)
     if target.name not in _GPUS:
@@ -83,7 +83,7 @@ def suggestions(
         return f"nvidia-matmul-heuristics has no {shape.a} times {shape.b} to {shape.out}"
     try:
         with _LOCK:
-            return _query(target, shape, count, backend, precision)
+            return _query(target, shape, count, precision)
     except _FAILURES as error:
         hint = f"; {INSTALL}" if isinstance(error, ImportError) else ""
         return f"nvidia-matmul-heuristics did not answer: {type(error).__name__}: {error}{hint}"
@@ -134,11 +134,11 @@ def _precision(shape: GemmShape) -> str | None:
 
 
 @functools.cache
-def _interface(gpu: str, backend: str) -> Any:
+def _interface(gpu: str) -> Any:
     """Return the library set up for a GPU; loading it takes 30 ms."""
     library: Any = importlib.import_module("nvMatmulHeuristics")
     return library.NvMatmulHeuristicsInterfaceEx(
-        backend=library.NvMatmulHeuristicsTarget[backend],
+        backend=library.NvMatmulHeuristicsTarget[_BACKEND],
         flags=library.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
         load_discovery_implicitly=True,
         gpu=library.NvMatmulHeuristicsNvidiaGpu[gpu],
@@ -146,9 +146,9 @@ def _interface(gpu: str, backend: str) -> Any:
 
 
 def _query(
-    target: Target, shape: GemmShape, count: int, backend: str, precision: str
+    target: Target, shape: GemmShape, count: int, precision: str
 ) -> tuple[Suggestion, ...] | str:
-    interface = _interface(_GPUS[target.name], backend)
+    interface = _interface(_GPUS[target.name])
     layouts = importlib.import_module("nvMatmulHeuristics").NvMatmulHeuristicsMatmulLayout
     # As in cutlass_library.heuristics_provider: T for row-major, as in BLAS.
     transposed = ("T" if shape.a_row_major else "N") + ("T" if shape.b_row_major else "N")

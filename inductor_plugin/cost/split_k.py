@@ -41,16 +41,15 @@ class Cuts:
     reason: str
 
 
-def worthwhile(problem: Problem, offered: Sequence[int], limit: int = MOST) -> Cuts:
-    """Return which of the offered splits are expected to beat the unsplit product.
+def worthwhile(problem: Problem, offered: Sequence[int]) -> Cuts:
+    """Return which of the offered splits are expected to beat the unsplit product, `MOST` of them.
 
     Args:
         problem: An ``mm``.
         offered: Numbers of parts, in Inductor's order of preference.
-        limit: How many to keep at most.
     """
     if problem.target is None:
-        first = tuple(offered[:limit])
+        first = tuple(offered[:MOST])
         return Cuts(first, "the GPU is not known, so Inductor's own order decides")
     shape = _shape_of(problem)
     whole = _fastest(problem.target, shape, 1)
@@ -62,10 +61,10 @@ def worthwhile(problem: Problem, offered: Sequence[int], limit: int = MOST) -> C
         if isinstance(prediction, TilePrediction):
             times[parts] = prediction.seconds
     order = sorted(times, key=times.__getitem__)
-    return _judged(order, times, whole.seconds, limit)
+    return _judged(order, times, whole.seconds)
 
 
-def _judged(order: Sequence[int], times: dict[int, float], whole_s: float, limit: int) -> Cuts:
+def _judged(order: Sequence[int], times: dict[int, float], whole_s: float) -> Cuts:
     if not order:
         return Cuts((), "no tile fits a part of K")
     best = order[0]
@@ -73,7 +72,7 @@ def _judged(order: Sequence[int], times: dict[int, float], whole_s: float, limit
         f"K in {best} parts is expected to take {times[best] * 1e6:.1f} us, "
         f"the whole product {whole_s * 1e6:.1f} us"
     )
-    return Cuts(tuple(parts for parts in order[:limit] if times[parts] < whole_s), reason)
+    return Cuts(tuple(parts for parts in order[:MOST] if times[parts] < whole_s), reason)
 
 
 def _fastest(target: Target, shape: GemmShape, parts: int) -> TilePrediction | str:

@@ -169,13 +169,9 @@ def parse_triton(text: str) -> TritonLaunch:
         raise ValueError(f"it is no metadata of a Triton kernel: {error!r}") from error
 
 
-def cuobjdump(nvcc: str | None = None) -> Path | None:
-    """Return the path of cuobjdump: next to nvcc, on PATH, or inside Triton; None if it is nowhere.
-
-    Args:
-        nvcc: Path of the compiler; by default the one on PATH.
-    """
-    compiler = nvcc or shutil.which("nvcc")
+def cuobjdump() -> Path | None:
+    """Return the path of cuobjdump: next to the nvcc on PATH, on PATH itself, or inside Triton; None if it is nowhere."""
+    compiler = shutil.which("nvcc")
     sibling = Path(compiler).resolve().parent / "cuobjdump" if compiler else None
     if sibling is not None and sibling.is_file():
         return sibling

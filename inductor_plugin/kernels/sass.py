@@ -24,11 +24,10 @@ def parse_sass(text: str) -> dict[str, frozenset[str]]:
     return {name: frozenset(instructions) for name, instructions in functions.items()}
 
 
-def instructions(path: Path, tool: Path | None = None) -> dict[str, frozenset[str]] | str:
+def instructions(path: Path) -> dict[str, frozenset[str]] | str:
     """Return the tensor core instructions of each function of a library, or why they are unknown.
 
     Args:
         path: The library or cubin.
-        tool: cuobjdump; searched if not given.
     """
-    return dumped("-sass", path, parse_sass, tool)
+    return dumped("-sass", path, parse_sass)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -77,26 +76,23 @@ class Abi(Generic[CallStruct]):
     errors: Callable[[CallStruct], str]
     sizes: Callable[[CallStruct], str]
 
-    def load(self, path: str | Path, symbol: str, cudart: str = "") -> KernelFunction[CallStruct]:
+    def load(self, path: str | Path, symbol: str) -> KernelFunction[CallStruct]:
         """Return a kernel of a shared library.
 
         The library needs ``libcudart.so.<major>``. A CUDA build of torch has loaded it on import, and
-        the loader then resolves it by its name; elsewhere pass the file.
+        the loader then resolves it by its name.
 
         Args:
             path: The shared library.
             symbol: Name of the C function.
-            cudart: Runtime library to load first (`Toolkit.cudart`); empty where torch is loaded.
 
         Raises:
             KernelError: The library cannot be loaded or has no such function.
         """
         try:
-            if cudart:
-                _cudart(cudart)
             entry = getattr(ctypes.CDLL(str(path)), symbol)
         except (OSError, AttributeError) as error:
-            hint = "; import torch first, or pass cudart=" if "libcudart" in str(error) else ""
+            hint = "; import a CUDA build of torch first" if "libcudart" in str(error) else ""
             raise KernelError(f"cannot load {symbol} from {path}: {error}{hint}") from error
         entry.argtypes = (
             ctypes.c_int32,
@@ -166,8 +162,3 @@ class Abi(Generic[CallStruct]):
         named = 0 < status <= len(reasons)
         reason = reasons[status - 1] if named else f"it returned {status}"
         return f"{kernel.symbol}: {reason} ({self.sizes(call)})"
-
-
-@functools.cache
-def _cudart(path: str) -> ctypes.CDLL:
-    return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)

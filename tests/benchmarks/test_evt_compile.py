@@ -29,7 +29,7 @@ from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.kernels.unit import CppSource, unique_symbol
 from inductor_plugin.ops import gemm_abi
 from inductor_plugin.templates.cutlass.evt import Evt, Node, Output, TreeOperand
-from tests.support.cutlass.toolkit import a_toolkit
+from tests.support.cutlass.toolkit import a_toolkit, load_runtime
 from tests.support.graphs.epilogues import CASES
 
 __all__ = ["a_toolkit"]  # the fixture
@@ -120,9 +120,10 @@ def test_other_types_and_more_outputs_are_fused_too(toolkit: Toolkit, tmp_path: 
     assert [(usage["status"], usage["reason"]) for usage in usages] == [("ok", "")] * len(chosen)
     assert complaints(usages) == []
     (library,) = tmp_path.glob("*.so")
+    load_runtime(toolkit)
     for pair in chosen:
         symbol = unique_symbol(CppSource(pair.digest, pair.text, pair.config.name))
-        kernel = gemm_abi.load(library, symbol, toolkit.cudart)
+        kernel = gemm_abi.load(library, symbol)
         call = call_of(pair.config)
         assert gemm_abi.can_implement(kernel, call) is None
         assert gemm_abi.workspace_bytes(kernel, call) == 0

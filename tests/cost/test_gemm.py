@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from inductor_plugin.cost.gemm import DRAM_PEAK, TilePrediction, predict, ranked
+from inductor_plugin.cost.gemm import DRAM_PEAK, TilePrediction, predict, ranked, work_of
 from inductor_plugin.cost.tile import GemmShape, TileConfig
 from inductor_plugin.problem.target import Target, names, target
 
@@ -115,12 +115,14 @@ def test_tiles_that_a_swizzle_adds_are_computed_and_loaded():
     # The case "sm90 swizzle" of tests/emulator/suite: 6 x 4 tiles in clusters of 2, which a swizzle of 4 makes 8 x 4.
     shape = GemmShape(515, 392, 72)
     tile = TileConfig(128, 128, 64, warps=8, cluster=(2, 1), group=4)
-    plain, added = (predict(H100, shape, each) for each in (tile, replace(tile, scheduler="sm90")))
-    assert isinstance(plain, TilePrediction)
-    assert isinstance(added, TilePrediction)
+    swizzled = replace(tile, scheduler="sm90")
+    plain, added = work_of(shape, tile), work_of(shape, swizzled)
     assert (plain.tiles, added.tiles) == (24, 32)
-    assert added.operations == 32 * 2 * 2 * 128 * 128 * 64
+    assert (plain.steps, added.steps) == (2, 2)
     assert added.loaded * 24 == plain.loaded * 32
+    prediction = predict(H100, shape, swizzled)
+    assert isinstance(prediction, TilePrediction)
+    assert prediction.tiles == 32
 
 
 def test_a_swizzle_that_adds_half_as_many_tiles_costs_their_time():
@@ -209,10 +211,13 @@ def test_the_reason_names_the_bound_and_the_waves():
 def test_blocks_of_a_cluster_share_the_operand_that_they_have_in_common():
     """Those along M share B, 256 wide; those along N share A, 128 high."""
     tile = TileConfig(128, 256, 64, warps=8)
-    along_m, along_n = (predict(H100, SQUARE, replace(tile, cluster=c)) for c in ((2, 1), (1, 2)))
+    clusters = [replace(tile, cluster=cluster) for cluster in ((2, 1), (1, 2))]
+    along_m, along_n = (predict(H100, SQUARE, each) for each in clusters)
     assert isinstance(along_m, TilePrediction)
     assert isinstance(along_n, TilePrediction)
     steps = 32 * 16 * 64
-    assert along_m.loaded == steps * 64 * 2 * (128 + 256 / 2)
-    assert along_n.loaded == steps * 64 * 2 * (128 / 2 + 256)
+    assert [work_of(SQUARE, each).loaded for each in clusters] == [
+        steps * 64 * 2 * (128 + 256 / 2),
+        steps * 64 * 2 * (128 / 2 + 256),
+    ]
     assert along_m.l2_s < along_n.l2_s

@@ -39,8 +39,10 @@ def forgetful() -> Iterator[None]:
 
 def asked(name: str, shape: GemmShape, count: int = 16) -> tuple[Suggestion, ...]:
     on = target(name)
-    backend = "CUTLASS3" if on.capability >= (9, 0) else "CUTLASS"
-    suggested = suggestions(on, shape, count, backend)
+    with pytest.MonkeyPatch.context() as patch:
+        if on.capability < (9, 0):
+            patch.setattr(nvidia, "_BACKEND", "CUTLASS")
+        suggested = suggestions(on, shape, count)
     assert not isinstance(suggested, str), suggested
     return suggested
 
@@ -130,7 +132,7 @@ def test_zeros_are_no_answer(monkeypatch: pytest.MonkeyPatch):
         def get(self, problem: object, count: int, precision: str) -> list[dict[str, object]]:
             return [{"kernel": kernel, "runtime": 0.0}] * count
 
-    def interface(gpu: str, backend: str) -> Interface:
+    def interface(gpu: str) -> Interface:
         return Interface()
 
     with monkeypatch.context() as patch:

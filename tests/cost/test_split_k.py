@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inductor_plugin.cost import split_k
 from inductor_plugin.cost.split_k import MOST, worthwhile
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.target import target
@@ -57,9 +58,10 @@ def test_only_what_is_expected_to_win_is_kept() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_no_more_than_the_limit_is_kept(limit: int) -> None:
+def test_no_more_than_the_limit_is_kept(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = worthwhile(product(64, 64, 8192), OFFERED).parts
-    assert worthwhile(product(64, 64, 8192), OFFERED, limit).parts == whole[:limit]
+    monkeypatch.setattr(split_k, "MOST", limit)
+    assert worthwhile(product(64, 64, 8192), OFFERED).parts == whole[:limit]
 
 
 def test_a_gpu_that_is_not_known_leaves_inductors_order() -> None:

@@ -242,13 +242,15 @@ def test_what_a_tool_says_before_it_fails_does_not_count(tmp_path: Path):
 
 
 def test_cuobjdump_beside_nvcc_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name in ("nvcc", "cuobjdump"):
-        (tmp_path / name).write_text("")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert cuobjdump() == tmp_path / "cuobjdump"
-    monkeypatch.setenv("PATH", "")
-    assert cuobjdump(str(tmp_path / "nvcc")) == tmp_path / "cuobjdump"
+    toolkit, path = tmp_path / "toolkit", tmp_path / "path"
+    for program in (toolkit / "nvcc", toolkit / "cuobjdump", path / "cuobjdump"):
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(path))
+    assert cuobjdump() == path / "cuobjdump"
+    (path / "nvcc").symlink_to(toolkit / "nvcc")
+    assert cuobjdump() == toolkit / "cuobjdump"
 
 
 def test_triton_brings_a_cuobjdump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -44,7 +44,11 @@ def test_what_is_no_library_is_a_reason(tmp_path: Path) -> None:
     assert "x.so" in result
 
 
-def test_a_tool_that_is_not_there_is_a_reason(tmp_path: Path) -> None:
-    result = instructions(tmp_path / "x.so", tmp_path / "cuobjdump")
+def test_a_tool_that_does_not_run_is_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "cuobjdump"
+    monkeypatch.setattr("inductor_plugin.kernels.cuobjdump.cuobjdump", lambda: tool)
+    result = instructions(tmp_path / "x.so")
     assert isinstance(result, str)
     assert "did not run" in result

@@ -112,8 +112,14 @@ def test_what_cannot_be_loaded_is_said(echo: KernelFunction[GemmCall], tmp_path:
         gemm_abi.load(tmp_path / "gone.so", "f")
     with pytest.raises(KernelError, match="cannot load missing from"):
         gemm_abi.load(echo.library, "missing")
-    with pytest.raises(KernelError, match="cudart"):
-        gemm_abi.load(echo.library, "echo", cudart=str(tmp_path / "libcudart.so.13"))
+    runtime, library = tmp_path / "libcudart.so.99", tmp_path / "needs.so"
+    shared = ["g++", "-shared", "-x", "c++", "/dev/null", "-o"]
+    subprocess.run([*shared, str(runtime), f"-Wl,-soname,{runtime.name}"], check=True)
+    needed = ["-x", "none", "-Wl,--no-as-needed", str(runtime)]
+    subprocess.run([*shared, str(library), *needed], check=True)
+    runtime.unlink()
+    with pytest.raises(KernelError, match=r"libcudart\.so\.99.*import a CUDA build of torch first"):
+        gemm_abi.load(library, "echo")
 
 
 def test_a_new_call_multiplies_by_one() -> None:

@@ -57,7 +57,7 @@ def reserved(
     return own | ({GPU: 1.0} if on_gpu and resources.get(GPU, 0.0) >= 1 else {})
 
 
-def start_command(resource: str, count: int = 1) -> str:
-    """Return how an operator starts a node of a cluster that has so many devices of a resource."""
-    resources = json.dumps({resource: count})
+def start_command(resource: str) -> str:
+    """Return how an operator starts a node of a cluster that has one device of a resource."""
+    resources = json.dumps({resource: 1})
     return f"ray start --address=HEAD:6379 --resources='{resources}'"

@@ -225,7 +225,7 @@ def _called(
     if case.spoil is not None:
         case.spoil(call)
     library = build.library(case.config, runtime.cudart)
-    kernel = cutlass_abi.load(library.path, library.symbol, runtime.cudart)
+    kernel = cutlass_abi.load(library.path, library.symbol)
     with runtime.on(target):
         if (reason := cutlass_abi.can_implement(kernel, call)) is not None:
             raise KernelError(reason)

@@ -288,7 +288,7 @@ def launched(
         KernelError: It refused the call.
     """
     library = build.library(config, runtime.cudart)
-    kernel = gemm_abi.load(library.path, library.symbol, runtime.cudart)
+    kernel = gemm_abi.load(library.path, library.symbol)
     with runtime.on(target):
         if (reason := gemm_abi.can_implement(kernel, call)) is not None:
             raise KernelError(reason)

@@ -1,7 +1,7 @@
 """The emulated CUDA runtime of this process: host code made by nvcc calls it, and its launches are emulated.
 
-    runtime = Runtime(folder)                          builds the C part, unless it is there
-    kernel = gemm_abi.load(library, symbol, runtime.cudart)
+    runtime = Runtime(folder)                          builds the C part, unless it is there, and loads it
+    kernel = gemm_abi.load(library, symbol)
     with runtime.on(target("H100")) as launches:
         gemm_abi.run(kernel, call, 0)
     launches                                           what was launched, and what it cost

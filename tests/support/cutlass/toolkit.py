@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -17,6 +18,11 @@ def a_toolkit() -> Toolkit:
     if not isinstance(toolkit, Toolkit):
         pytest.skip(toolkit.reason)
     return toolkit
+
+
+def load_runtime(toolkit: Toolkit) -> None:
+    """Load the runtime that kernels are linked with, as a CUDA build of torch does when it is imported."""
+    ctypes.CDLL(toolkit.cudart, mode=ctypes.RTLD_GLOBAL)
 
 
 def toolkit_at(root: Path, *, lib: str = "lib64", cccl: bool = True, major: int = 13) -> Path:

@@ -24,6 +24,7 @@ from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.source import source
 from inductor_plugin.worker.child import compile as child_compile
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob, Event
+from tests.support.cutlass.toolkit import load_runtime
 
 pytestmark = pytest.mark.slow
 
@@ -99,8 +100,9 @@ def loaded(
     outcomes = compiled(toolkit, [as_source(config) for config in configs.values()], folder, arch)
     assert [(outcome.status, outcome.reason) for outcome in outcomes] == [("ok", "")] * len(configs)
     assert len({outcome.library for outcome in outcomes}) == 1
+    load_runtime(toolkit)
     return {
-        name: gemm_abi.load(str(outcome.library), outcome.symbol, toolkit.cudart)
+        name: gemm_abi.load(str(outcome.library), outcome.symbol)
         for name, outcome in zip(configs, outcomes, strict=True)
     }
 
@@ -302,7 +304,8 @@ def test_a_kernel_that_does_not_compile_costs_itself_alone(
     assert "error" in broken.reason
     assert "Size is not supported" in broken.reason
     assert len(broken.reason.splitlines()) <= 12
-    kernel = gemm_abi.load(str(fine.library), fine.symbol, toolkit.cudart)
+    load_runtime(toolkit)
+    kernel = gemm_abi.load(str(fine.library), fine.symbol)
     assert refusal(kernel, call(good)) == ""
 
 

@@ -29,6 +29,7 @@ from inductor_plugin.templates.cutlass_attention.fmha import configs
 from inductor_plugin.worker.child import compile as child_compile
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob, Event
 from tests.support.attention.problems import attention
+from tests.support.cutlass.toolkit import load_runtime
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
 
@@ -93,9 +94,9 @@ def built(toolkit: Toolkit, batch: Sequence[FmhaConfig], folder: Path) -> Built:
     spent = children_s() - before
     assert [(outcome.status, outcome.reason) for outcome in outcomes] == [("ok", "")] * len(batch)
     assert len({outcome.library for outcome in outcomes}) == 1
+    load_runtime(toolkit)
     functions = tuple(
-        cutlass_abi.load(str(outcome.library), outcome.symbol, toolkit.cudart)
-        for outcome in outcomes
+        cutlass_abi.load(str(outcome.library), outcome.symbol) for outcome in outcomes
     )
     return Built(tuple(outcomes), functions, spent)
 

@@ -13,6 +13,7 @@ from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.child import compile as child_compile
 from inductor_plugin.worker.jobs import CppCompileJob, Event
+from tests.support.cutlass.toolkit import load_runtime
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
 
@@ -35,7 +36,7 @@ def accumulator_places(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactor
 
     (done,) = child_compile.run(job, ignore)
     assert (done.status, done.reason) == ("ok", "")
-    ctypes.CDLL(toolkit.cudart, mode=ctypes.RTLD_GLOBAL)
+    load_runtime(toolkit)
     return getattr(ctypes.CDLL(str(done.library)), done.symbol)
 
 

@@ -34,8 +34,8 @@ def test_a_gpu_is_known_by_its_own_resource_and_by_rays_where_that_is_sure(
 
 def test_the_command_of_an_operator_is_one_that_a_shell_reads() -> None:
     resource = resource_of("NVIDIA H100 80GB HBM3")
-    words = shlex.split(start_command(resource, 8))
-    assert json.loads(words[-1].removeprefix("--resources=")) == {resource: 8}
+    words = shlex.split(start_command(resource))
+    assert json.loads(words[-1].removeprefix("--resources=")) == {resource: 1}
 
 
 OWN, RAY = resources_of("NVIDIA H200")
