@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from inductor_plugin.cache.owner import belongs_to_user
+
 MAX_DOCUMENT_BYTES = 8 << 20
 """Size up to which a document is read: 17,000 candidates, or a pack of 120,000 kernels. Parsing that takes
 less than a second."""
@@ -266,11 +268,12 @@ def _why_not_above(path: Path, content: str) -> Refusal | None:
         mode = stat.S_IMODE(status.st_mode)
         # A container's volume (Kubernetes' emptyDir) has mode 0777, and no other users.
         if mode & 0o002 and not mode & stat.S_ISVTX and not folder.is_mount():
-            is_own = status.st_uid == os.geteuid()
             run = f"if you trust its content, run: chmod o-w {shlex.quote(str(folder))}"
             return Refusal(
                 f"everyone may rename what is in {folder} (mode {mode:04o}), and so replace the {content} below it",
-                run if is_own else "choose a folder elsewhere, or ask its owner for chmod +t",
+                run
+                if belongs_to_user(status)
+                else "choose a folder elsewhere, or ask its owner for chmod +t",
             )
     return None
 

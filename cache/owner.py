@@ -1,4 +1,4 @@
-"""Which process an unfinished file belongs to, by its name, and whether that process still runs."""
+"""Which user a file belongs to; which process an unfinished one, by its name, and whether that process still runs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ _OLD_NAME = re.compile(r"([1-9][0-9]*)-[0-9a-f]{16}")
 _START = 19
 """Index of the start time among the fields after the command in ``/proc/PID/stat``: field 22 of the
 line; the command is field 2 (proc_pid_stat(5))."""
+
+
+def belongs_to_user(status: os.stat_result) -> bool:
+    """Return whether a file belongs to the user that this process acts as."""
+    return status.st_uid == os.geteuid()
 
 
 def prefix() -> str:

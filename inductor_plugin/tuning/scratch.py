@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from inductor_plugin.cache.owner import boot_and_namespace, start_ticks
+from inductor_plugin.cache.owner import belongs_to_user, boot_and_namespace, start_ticks
 
 _OPERANDS = "inductor-plugin-operands"
 BUILD = "inductor-plugin-build"
@@ -109,7 +109,7 @@ def orphans(parent: Path) -> list[Path]:
             ):
                 continue
             with suppress(OSError):
-                is_own = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+                is_own = belongs_to_user(entry.stat(follow_symlinks=False))
                 if is_own and entry.is_dir(follow_symlinks=False):
                     paths.append(Path(entry.path))
     return sorted(paths)

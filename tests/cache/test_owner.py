@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,14 @@ def test_a_process_that_cannot_be_looked_at_gives_its_number_alone(monkeypatch: 
     monkeypatch.setattr(owner, "boot_and_namespace", nowhere)
     assert owner.prefix_of(os.getpid()) == f"{os.getpid()}-"
     owner.prefix_of.cache_clear()
+
+
+def test_a_file_belongs_to_the_user_that_a_process_acts_as(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A program with the rights of another user (setuid) creates files of that user."""
+    status = tmp_path.stat()
+    monkeypatch.setattr("os.getuid", lambda: status.st_uid + 1)
+    assert owner.belongs_to_user(status)
+    monkeypatch.setattr("os.geteuid", lambda: status.st_uid + 1)
+    assert not owner.belongs_to_user(status)

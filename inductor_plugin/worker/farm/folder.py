@@ -12,6 +12,8 @@ import weakref
 from pathlib import Path
 from typing import Literal
 
+from inductor_plugin.cache.owner import belongs_to_user
+
 _PREFIX, _LOCK = "inductor-plugin", "lock"
 _YOUNG_S = 60.0
 """A folder without an owner may be one whose owner is about to lock it, for so long."""
@@ -58,7 +60,7 @@ def is_abandoned(folder: Path) -> bool:
     """Return whether a folder is one of this user's, and its process has ended."""
     try:
         state, lock = folder.lstat(), folder / _LOCK
-        if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
+        if not stat.S_ISDIR(state.st_mode) or not belongs_to_user(state):
             return False
         if time.time() - lock.lstat().st_mtime < _YOUNG_S:
             return False

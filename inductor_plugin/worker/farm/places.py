@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from inductor_plugin.cache.owner import belongs_to_user
 from inductor_plugin.kernels.nvcc import package_folders
 from inductor_plugin.worker.jobs import WorkerSettings
 
@@ -83,5 +84,5 @@ def is_writable(folder: str) -> bool:
 def is_own(path: str) -> bool:
     """Return whether a file is here and belongs to this user: others may put one at a path that they can guess."""
     with suppress(OSError):
-        return Path(path).stat().st_uid == os.getuid()
+        return belongs_to_user(Path(path).stat())
     return False

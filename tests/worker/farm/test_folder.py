@@ -72,7 +72,7 @@ def test_what_is_no_such_folder_is_left_alone(root: Path, monkeypatch: pytest.Mo
     assert not is_abandoned(root / "inductor-plugin-node-a")
     assert not is_abandoned(root / "inductor-plugin-node-c")
     with monkeypatch.context() as patch:
-        patch.setattr("os.getuid", lambda: -1)
+        patch.setattr("os.geteuid", lambda: -1)
         assert not is_abandoned(root / "inductor-plugin-node-b")  # another user's
     NodeFolder("farm").remove()
     left = {path.name for path in root.iterdir()}

@@ -76,7 +76,7 @@ def test_a_header_that_another_user_has_put_there_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parcel = parcel_of(cpp(tmp_path, "-include", str(headers_of(tmp_path))))
-    monkeypatch.setattr("os.getuid", lambda: -1)
+    monkeypatch.setattr("os.geteuid", lambda: -1)
     assert arrived(parcel).job == cpp(tmp_path)
 
 
