@@ -17,9 +17,7 @@ import torch
 from torch import Tensor
 
 from inductor_plugin.attention.flash import FARTHEST
-
-PACKAGES = {"flash3": "flash_attn_interface", "flash4": "flash_attn.cute"}
-"""The module of each package."""
+from inductor_plugin.attention.gates import PACKAGES
 
 _LSE_PARAMETERS = ("return_attn_probs", "return_lse", "return_softmax_lse")
 _LIBRARY: Any = torch.library
@@ -54,7 +52,7 @@ def flash_wheel(
         softcap: Soft cap of the scores; 0: none.
         left: Keys before the diagonal that a query sees; negative: all.
         right: Keys after the diagonal; negative: all.
-        package: One of `PACKAGES`.
+        package: One of `gates.PACKAGES`.
 
     Raises:
         RuntimeError: The package returns no lse, or does not support the call.

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from inductor_plugin.config.backends import why_not_listed
 from inductor_plugin.problem.attention import Attention
 
+PACKAGES = {"flash3": "flash_attn_interface", "flash4": "flash_attn.cute"}
+"""The module of each of FlashAttention's own packages, by the kernel that needs it."""
+
 _HALF = ("float16", "bfloat16")
 
 
@@ -30,7 +33,7 @@ class DispatchContext:
         bias_dtype: Type of the bias without ``torch.``; empty for that of q.
         wide_bias: Whether the bias has a value for each key, so that its rows are dense.
         cudnn: Version of cuDNN as its library reports it (92400); 0 without it.
-        packages: Which of ``flash_attn_interface`` and ``flash_attn.cute`` can be imported.
+        packages: Which modules of `PACKAGES` can be imported.
         backends: Backends of the option ``attention_backends``; empty for all.
     """
 
@@ -215,8 +218,9 @@ def cudnn(a: Attention, s: DispatchContext) -> str | None:
     )
 
 
-def wheel(package: str, majors: tuple[int, ...]) -> Gate:
-    """Return the conditions of one of FlashAttention's own packages, for GPUs of these major versions."""
+def wheel(kernel: str, majors: tuple[int, ...]) -> Gate:
+    """Return the conditions of a kernel of one of FlashAttention's own packages, for GPUs of these major versions."""
+    package = PACKAGES[kernel]
 
     def gate(a: Attention, s: DispatchContext) -> str | None:
         fits = s.capability is not None and s.capability[0] in majors

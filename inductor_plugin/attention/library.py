@@ -53,6 +53,8 @@ class LibraryKernel:
         replaces: Whether it is offered for an attention where another operator was traced; None: never.
         gate: Returns why it cannot compute an attention that it is offered for, None if it can.
         defined_by: Module that defines its operators, if torch does not import it.
+        same_as: Name of the row whose kernel its operator calls, which is not offered where the operator was traced; empty if
+            there is none.
     """
 
     name: str
@@ -65,6 +67,7 @@ class LibraryKernel:
     replaces: Callable[[Attention], bool] | None = None
     gate: Gate | None = None
     defined_by: str = ""
+    same_as: str = ""
 
     @property
     def lse_read(self) -> str:
@@ -156,6 +159,7 @@ _TABLE = (
         operator="torch_attn._varlen_attn",
         diagonal_at_end=True,
         defined_by=_VARLEN,
+        same_as="flash_varlen",  # where it does not call cuDNN
     ),
     LibraryKernel(
         "efficient",
@@ -197,7 +201,7 @@ _TABLE = (
         diagonal_at_end=True,
         backend="FLASH",
         replaces=_any,
-        gate=gates.wheel("flash_attn_interface", (9,)),
+        gate=gates.wheel("flash3", (9,)),
         defined_by=_WHEEL,
     ),
     LibraryKernel(
@@ -206,7 +210,7 @@ _TABLE = (
         diagonal_at_end=True,
         backend="FLASH",
         replaces=_any,
-        gate=gates.wheel("flash_attn.cute", (9, 10)),
+        gate=gates.wheel("flash4", (9, 10)),
         defined_by=_WHEEL,
     ),
 )
@@ -215,12 +219,19 @@ KERNELS: dict[str, LibraryKernel] = {kernel.name: kernel for kernel in _TABLE}
 """All kernels by name; a new kernel is a new row of the table."""
 
 
-def rivals(attention: Attention) -> list[LibraryKernel]:
-    """Return the kernels that are offered for an attention, in the order of the table."""
+def rivals(attention: Attention, traced: str) -> list[LibraryKernel]:
+    """Return the kernels that are offered for an attention, in the order of the table.
+
+    Args:
+        attention: The attention.
+        traced: Name of the kernel whose operator was traced; neither it nor what it is the same as is offered.
+    """
+    known = (traced, KERNELS[traced].same_as)
     return [
         kernel
         for kernel in _TABLE
         if kernel.replaces is not None
+        and kernel.name not in known
         and kernel.replaces(attention)
         and not (attention.backward and kernel.backward is None)
     ]

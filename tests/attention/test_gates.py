@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.attention import flash_wheel
-from inductor_plugin.attention.gates import DispatchContext
+from inductor_plugin.attention.gates import PACKAGES, DispatchContext
 from inductor_plugin.attention.library import KERNELS
 from inductor_plugin.config import Config
 from inductor_plugin.problem.attention import Attention, Mask
@@ -244,10 +244,10 @@ def test_a_kernel_that_is_offered_has_a_backend_of_the_option() -> None:
 
 def test_a_kernel_of_a_package_needs_the_module_that_its_call_imports() -> None:
     kernels = [kernel for kernel in KERNELS.values() if kernel.defined_by == flash_wheel.__name__]
-    assert {kernel.name for kernel in kernels} == flash_wheel.PACKAGES.keys()
-    for name, module in flash_wheel.PACKAGES.items():
+    assert {kernel.name for kernel in kernels} == PACKAGES.keys()
+    for name, module in PACKAGES.items():
         assert refused(name, context=replace(H100, packages=frozenset({module}))) == ""
-        others = replace(H100, packages=frozenset(flash_wheel.PACKAGES.values()) - {module})
+        others = replace(H100, packages=frozenset(PACKAGES.values()) - {module})
         assert "cannot be imported" in refused(name, context=others)
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from inductor_plugin.attention import flash_wheel, library
+from inductor_plugin.attention.gates import PACKAGES
 from inductor_plugin.attention.library import reformed
 from inductor_plugin.attention.tools import MemoizedByVersion, TorchTools
 from inductor_plugin.problem.attention import Attention, Mask, arguments
@@ -25,14 +26,16 @@ from tests.support.attention.problems import PLAIN
 
 
 def test_who_is_asked() -> None:
-    def names(attention: Attention) -> list[str]:
-        return [kernel.name for kernel in library.rivals(attention)]
+    def names(attention: Attention, traced: str = "fmha") -> list[str]:
+        return [kernel.name for kernel in library.rivals(attention, traced)]
 
     assert names(PLAIN) == ["flash", "efficient", "cudnn", "flash3", "flash4"]
     assert names(replace(PLAIN, mask=Mask(5, 0)))[0] == "flash_window"
     assert names(replace(PLAIN, backward=True)) == ["flash", "efficient", "cudnn"]
     packed = replace(PLAIN, operands=("q", "k", "v", "cu_q", "cu_k"))
     assert names(packed) == ["flash_varlen", "flash3", "flash4"]
+    assert names(packed, "varlen") == ["flash3", "flash4"]  # it calls flash_varlen's kernel
+    assert names(PLAIN, "cudnn") == ["flash", "efficient", "flash3", "flash4"]
     for kernel in {*names(PLAIN), *names(packed), "flash_window"}:
         assert library.extern_name(kernel, gradient=False) in library.FUNCTIONS
 
@@ -159,7 +162,7 @@ def test_flash_attentions_own_packages(
     package: str, unlimited: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = Fake((unlimited, unlimited))
-    monkeypatch.setitem(sys.modules, flash_wheel.PACKAGES[package], module)
+    monkeypatch.setitem(sys.modules, PACKAGES[package], module)
     if package == "flash4":
         monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
     q, k, v = (torch.randn(2, 3, 20, 16) for _ in range(3))
@@ -179,7 +182,7 @@ def test_flash_attentions_own_packages(
 
 @pytest.mark.usefixtures("fresh")
 def test_torch_finds_nothing_wrong_with_their_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, flash_wheel.PACKAGES["flash3"], Fake((-1, -1)))
+    monkeypatch.setitem(sys.modules, PACKAGES["flash3"], Fake((-1, -1)))
     q, k, v = (torch.randn(2, 20, 3, 16) for _ in range(3))
     call_arguments = (q, k, v, None, None, 20, 20, 0.3, 0.0, -1, 0, "flash3")
     checks = torch.library.opcheck(torch.ops.inductor_plugin.flash_wheel.default, call_arguments)

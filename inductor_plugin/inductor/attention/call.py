@@ -91,11 +91,7 @@ class AttentionCall:
         traced = self.traced
         attention = attention_of(problem)
         context = dispatch_context(traced, problem, backends)
-        # The varlen operator calls the same kernel, where it does not call cuDNN.
-        same = {traced.name, "flash_varlen"} if traced.name == "varlen" else {traced.name}
-        for kernel in library.rivals(attention):
-            if kernel.name in same:
-                continue
+        for kernel in library.rivals(attention, traced.name):
             function = library.extern_name(kernel.name, gradient=traced.gradient)
             adjusted = kernel.why_not(attention, context) or adapted(kernel, traced, self.results)
             if isinstance(adjusted, str):

@@ -13,8 +13,7 @@ from torch._inductor import ir, select_algorithm
 from torch._inductor.virtualized import V
 
 from inductor_plugin.attention import library
-from inductor_plugin.attention.flash_wheel import PACKAGES
-from inductor_plugin.attention.gates import DispatchContext
+from inductor_plugin.attention.gates import PACKAGES, DispatchContext
 from inductor_plugin.attention.kernel_calls import KernelArguments
 from inductor_plugin.attention.library import LibraryKernel
 from inductor_plugin.attention.tools import TorchTools
