@@ -193,6 +193,23 @@ def test_pip_installs_the_package_as_these_tests_do(tmp_path: Path) -> None:
     assert points[0] == points[1]
 
 
+def test_it_is_built_by_the_ninja_beside_python_where_the_path_has_none(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("as", "c++", "g++", "ld", "sh", "which"):
+        (tools / name).symlink_to(shutil.which(name) or name)
+    variables = own_device.variables(install(tmp_path), tmp_path / "home", tmp_path / "inductor")
+    done = subprocess.run(
+        [sys.executable, "-c", "import toy_npu.backend"],
+        env={**variables, "PATH": str(tools)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+
+
 def test_explain_and_the_list_of_environments_show_it(tuned: Tuned) -> None:
     key, record = next(iter(tuned.records.items()))
     explained = tuned.run(*PLUGIN, "explain", key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,16 @@ def test_every_example_is_run() -> None:
         "custom_template",  # tests/docs/test_pages.py
         "notebook.ipynb",
     }
+
+
+def test_what_a_package_of_an_example_needs_is_in_the_environment() -> None:
+    own = pages.page_file("pyproject.toml").read_text(encoding="utf-8")
+    declared = set(re.findall(r'"([\w-]+)[^"\n]*"', own))
+    files = list(EXAMPLES.glob("*/pyproject.toml"))
+    for file in files:
+        (line,) = re.findall(r"^dependencies = \[(.*)\]$", file.read_text("utf-8"), re.MULTILINE)
+        assert {word.strip(' "') for word in line.split(",")} <= declared
+    assert files
 
 
 @pytest.mark.slow

@@ -176,6 +176,10 @@ def _library() -> str:
     folder = os.environ.get("TOY_NPU_BUILD")
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
+    # torch looks for ninja on the path; pip puts it beside python, which is not there unless the environment is activated.
+    os.environ["PATH"] = os.pathsep.join(
+        (os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent))
+    )
     return cpp_extension.load(
         name=f"toy_npu_memory_{torch.__version__.replace('.', '_').replace('+', '_')}",
         sources=[str(Path(__file__).with_name("memory.cpp"))],
