@@ -231,6 +231,16 @@ class Folder:
         except CacheError as error:
             logger.debug("counters were not written: %s", error)
 
+    def zero_counters(self) -> None:
+        """Begin to count anew.
+
+        Raises:
+            CacheError: The lock was not free within five seconds, or the cache is only read.
+        """
+        self.check_may_change()
+        with self.lock("counters", 5.0):
+            self.layout.counters.unlink(missing_ok=True)
+
     def counters(self) -> dict[str, int]:
         """Return the sums over all processes; empty if there are none or they are damaged."""
         return _counts(self._counters() or {})

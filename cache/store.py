@@ -29,7 +29,7 @@ from inductor_plugin.cache.size.evict import Pruned, SizeLimit
 from inductor_plugin.cache.size.usage import Usage, leftovers, usage
 from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.cache.verify import Damage, set_aside, verify
-from inductor_plugin.errors import CacheError
+from inductor_plugin.errors import CacheError, expanded
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +63,10 @@ def open_store(
         trust: Whose signed kernels may be taken over and loaded; no signer's by default.
 
     Raises:
+        CacheError: It is below the folder of a user who is not known here.
         CacheRefusedError: Another user owns the directory or may write to it.
     """
-    root = Path(path).expanduser().absolute()
+    root = expanded(path, "the cache directory", CacheError).absolute()
     folder = Folder(Layout(root), trust)
     create = create and not read_only
     if read_only:
@@ -304,9 +305,7 @@ class Store:
         Raises:
             CacheError: The lock was not free within five seconds, or the cache is only read.
         """
-        self._folder.check_may_change()
-        with self._folder.lock("counters", 5.0):
-            self.layout.counters.unlink(missing_ok=True)
+        self._folder.zero_counters()
 
     def remove_record(self, environment: str, op: str, digest: str) -> bool:
         """Remove a record; return False if there is none, or its lock is not free."""

@@ -10,11 +10,10 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from inductor_plugin.config import Config, split
-from inductor_plugin.errors import NAME, OptionError, PinError, warn_once
+from inductor_plugin.errors import NAME, OptionError, PinError, expanded, warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +142,7 @@ def record(file: str | os.PathLike[str]) -> Generator[Any]:
         PinError: No graph was compiled in the block, or nothing can be recorded here.
         CacheError: Another rank has not ended writing the file in time.
     """
-    path = Path(file).expanduser()
+    path = expanded(os.fspath(file), "the file to record to", OptionError)
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         raise OptionError(f"cannot record to {path}: name a plain file in an existing folder")
     hooks = _hooks()

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 
 _STICKY = frozenset((226, 700, 702, 709, 710, *range(714, 720), 721, 810, 911, 999))
 """cudaError_t that leave a process in an inconsistent state, by driver_types.h of CUDA 13.0, and the unknown error."""
@@ -118,6 +119,35 @@ class WorkerTimeoutError(WorkerError):
 
 class WorkerDiedError(WorkerError):
     """A worker died: it crashed, was killed, or ran out of memory."""
+
+
+def expanded(
+    path: Path | str,
+    origin: str,
+    error: type[InductorPluginError],
+    remedy: str = "write the whole path",
+) -> Path:
+    """Return a path with the folder of a user in the place of ``~``, or of ``~NAME``.
+
+    Args:
+        path: As a user has written it.
+        origin: The option, variable or argument that it is of, for the error.
+        error: What is raised.
+        remedy: What to do where the folder is not known.
+
+    Raises:
+        InductorPluginError: ``error``, if there is no such user, or none with this process's number and ``HOME`` is not set.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        user = Path(path).parts[0].removeprefix("~")
+        why = (
+            f"this machine knows no user {user!r}"
+            if user
+            else "HOME is not set, and this machine knows no user of this process's number"
+        )
+        raise error(f"{origin} is {str(path)!r}, but {why}; {remedy}") from None
 
 
 NAME = "inductor-plugin: "

@@ -19,7 +19,7 @@ from inductor_plugin.cache.records import RecordShelf
 from inductor_plugin.cache.size.usage import Usage, usage
 from inductor_plugin.cache.trust.policy import Trust
 from inductor_plugin.cache.verify import check_schema
-from inductor_plugin.errors import warn_once
+from inductor_plugin.errors import CacheError, expanded, warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -88,10 +88,15 @@ def open_second(path: Path | str, trust: Trust | None = None) -> SecondCache | N
     """
     if not str(path):
         return None
-    root = Path(path).expanduser().absolute()
-    reason = why_not_read(root)
-    if reason is None:
-        return SecondCache(root, trust)
+    try:
+        root = expanded(
+            path, "it", CacheError, "write the whole path, or unset cache_read"
+        ).absolute()
+        reason = why_not_read(root)
+        if reason is None:
+            return SecondCache(root, trust)
+    except CacheError as error:
+        reason = str(error)
     warn_once(logger, f"the second cache (option cache_read) is not used: {reason}")
     return None
 

@@ -13,7 +13,7 @@ from typing import Any
 from inductor_plugin.cache.entry import KernelEntry
 from inductor_plugin.cache.guard import MISSING, read_keys
 from inductor_plugin.cache.trust.statement import statement
-from inductor_plugin.errors import TrustError
+from inductor_plugin.errors import TrustError, expanded
 
 ALGORITHM = "ed25519:"
 INSTALL = 'pip install "inductor-plugin[trust]"'
@@ -95,7 +95,7 @@ def open_signer(file: Path | str) -> Signer | None:
     """
     if not str(file):
         return None
-    path = Path(file).expanduser()
+    path = expanded(file, "the signing key", TrustError)
     try:
         stored = read_keys(path, _MOST_BYTES)
     except (OSError, ValueError) as error:

@@ -6,12 +6,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
-from pathlib import Path
 
 from inductor_plugin.cache.entry import KernelEntry
 from inductor_plugin.cache.guard import MISSING, read_keys
 from inductor_plugin.cache.trust.keys import INSTALL, is_installed, is_signature, key_bytes
-from inductor_plugin.errors import TrustError, warn_once
+from inductor_plugin.errors import TrustError, expanded, warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +127,7 @@ def parse_trust(text: str) -> Trust:
     keys: dict[str, str] = {}
     expires: dict[str, date] = {}
     for word in filter(None, map(str.strip, text.split(","))):
-        lines = [word] if word.startswith("ed25519:") else _lines(Path(word).expanduser())
+        lines = [word] if word.startswith("ed25519:") else _lines(word)
         for line in lines:
             public, *words = line.split()
             try:
@@ -170,8 +169,9 @@ def _last_day(word: str) -> date:
         raise ValueError(f"{word[:80]!r} is no day; write {_EXPIRES}2027-06-30") from None
 
 
-def _lines(file: Path) -> Iterator[str]:
+def _lines(word: str) -> Iterator[str]:
     """Return the lines of a file of keys, without comments."""
+    file = expanded(word, "a file of trusted_keys", TrustError)
     try:
         stored = read_keys(file, _MOST_BYTES)
         content = stored.content.decode("utf-8")

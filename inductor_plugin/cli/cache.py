@@ -21,7 +21,7 @@ from inductor_plugin.cache.trust.signatures import true_signatures
 from inductor_plugin.cli.explain import misses
 from inductor_plugin.cli.source import is_source, read_source, row_of, rows_text
 from inductor_plugin.cli.verb import Verb, find_record, open_cache, read_record, say, undamaged
-from inductor_plugin.errors import CacheError, printable
+from inductor_plugin.errors import CacheError, expanded, printable
 from inductor_plugin.problem.description import described
 from inductor_plugin.tuning.pins.merge import compare
 
@@ -123,7 +123,7 @@ def _diff_arguments(parser: ArgumentParser) -> None:
 
 def _diff(arguments: Namespace) -> int:
     names = [arguments.left, *arguments.others]
-    paths = [Path(name).expanduser() for name in names]
+    paths = [expanded(name, "a side", CacheError) for name in names]
     if any(map(is_source, paths)):
         return _diff_sources(arguments, dict(zip(names, paths, strict=True)))
     if len(names) > 2:

@@ -7,25 +7,38 @@ import tempfile
 from pathlib import Path
 
 from inductor_plugin.cache import SecondCache, open_store
+from inductor_plugin.cache.directory import NOWHERE
 from inductor_plugin.cache.guard import exists, is_folder, why_not_trusted
 from inductor_plugin.cache.lookup.second import why_not_read
 from inductor_plugin.cache.trust.listing import vouchers
 from inductor_plugin.cache.trust.policy import trust_or_nobody
 from inductor_plugin.cli.finding import Finding
+from inductor_plugin.config import default_cache_dir
+from inductor_plugin.errors import CacheError, OptionError, expanded
 
 _LOW_SPACE_BYTES = 2**30
 _ELSEWHERE = "set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own"
 
 
+def default_folder() -> Path:
+    """Return the default cache directory; `NOWHERE` if the variables name none that there can be."""
+    try:
+        return default_cache_dir()
+    except OptionError:  # the finding `options` has it
+        return NOWHERE
+
+
 def cache(folder: Path) -> Finding:
     """Check a cache directory: whether it can be trusted and written, and its free space."""
     name, elsewhere, folder = "cache", _ELSEWHERE, folder.absolute()
+    if folder == NOWHERE:
+        detail = "there is no default cache directory: the finding `options` says why"
+        return Finding(name, "broken", detail, elsewhere)
     existing = next(path for path in (folder, *folder.parents) if exists(path))
     if not is_folder(existing):
         below = "" if existing == folder else f", so {folder} cannot be made"
         return Finding(name, "broken", f"{existing} is not a folder{below}", elsewhere)
-    disk = shutil.disk_usage(existing)
-    detail = f"{folder}, {disk.free / 2**30:.1f} GiB free"
+    detail = f"{folder}, {shutil.disk_usage(existing).free / 2**30:.1f} GiB free"
     if existing != folder:
         detail += ", not there yet"
     if problem := _unused(folder):
@@ -36,8 +49,14 @@ def cache(folder: Path) -> Finding:
         return Finding(
             name, "broken", what, "set INDUCTOR_PLUGIN_CACHE_DIR to a folder you can write"
         )
+    return _space(existing, detail)
+
+
+def _space(folder: Path, detail: str) -> Finding:
+    """Check the disk of a folder that can be written; ``detail`` says which cache it is for, and what is free."""
+    name, disk = "cache", shutil.disk_usage(folder)
     if not disk.total:
-        return Finding(name, "broken", f"{existing} is on no disk, it keeps no files", elsewhere)
+        return Finding(name, "broken", f"{folder} is on no disk, it keeps no files", _ELSEWHERE)
     if disk.free < _LOW_SPACE_BYTES:
         return Finding(name, "broken", detail, "free some space, or move the cache")
     return Finding(name, "ok", detail)
@@ -60,17 +79,21 @@ def _unused(folder: Path) -> tuple[str, str] | None:
     return f"{folder} is not used: {store.degraded}", _ELSEWHERE
 
 
-def second_cache(folder: Path | None, trusted_keys: str = "") -> Finding:
+def second_cache(named: Path | str, trusted_keys: str = "") -> Finding:
     """Check the second cache, which is only read, and say who vouches for its kernels.
 
     Args:
-        folder: Its directory; None for none.
+        named: Its directory; empty for none.
         trusted_keys: The option of this name: what the second cache has taken by a signature needs that key here, too.
     """
     name = "cache_read"
-    if folder is None:
+    if not named:
         return Finding(name, "ok", "no second cache is named")
-    reason = why_not_read(folder)
+    try:
+        folder = expanded(named, "variable INDUCTOR_PLUGIN_CACHE_READ", CacheError)
+        reason = why_not_read(folder)
+    except CacheError as error:
+        folder, reason = NOWHERE, str(error)
     if reason is not None:
         what, _, remedy = reason.rpartition("; ")
         return Finding(name, "broken", what, remedy)

@@ -22,13 +22,12 @@ from inductor_plugin.cache.transfer.installed import Mismatch, installed_packs, 
 from inductor_plugin.cache.transfer.wheel import read_pack
 from inductor_plugin.cache.trust.policy import trust_or_nobody
 from inductor_plugin.cli.devices import devices, templates
-from inductor_plugin.cli.disk import cache, second_cache
+from inductor_plugin.cli.disk import cache, default_folder, second_cache
 from inductor_plugin.cli.farm import farm
 from inductor_plugin.cli.finding import Finding, State
 from inductor_plugin.cli.trust.finding import admission, signed_by, trust, vouching_of
 from inductor_plugin.config import (
     Config,
-    default_cache_dir,
     default_cache_read,
     default_trusted_keys,
     enabled_by_environment,
@@ -58,6 +57,7 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
     Args:
         cache_dir: The cache directory to check; by default the configured one.
     """
+    folder = cache_dir or default_folder()
     return [
         python(sys.version_info[:3]),
         pytorch(),
@@ -71,11 +71,11 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         triton(),
         nvcc(_option("nvcc")),
         cutlass(),
-        launches(cache_dir or default_cache_dir()),
+        launches(folder),
         numpy(),
-        packs(cache_dir or default_cache_dir()),
-        trust(cache_dir or default_cache_dir(), default_trusted_keys(), _option("signing_key")),
-        cache(cache_dir or default_cache_dir()),
+        packs(folder),
+        trust(folder, default_trusted_keys(), _option("signing_key")),
+        cache(folder),
         second_cache(default_cache_read(), default_trusted_keys()),
         remote(_option("remote_url")),
         farm(_option("compile_farm"), _option("bench_farm")),

@@ -110,7 +110,7 @@ def _stats_once(arguments: Namespace) -> int:
 
 def _second_counts() -> dict[str, Any]:
     """Return what is in the second cache; empty if the variables name none, or it cannot be read."""
-    second = open_second(default_cache_read() or "")
+    second = open_second(default_cache_read())
     if second is None:
         return {}
     usage = second.usage()

@@ -17,6 +17,7 @@ from inductor_plugin.cli.verb import (
     check_target,
     force_argument,
     lines_to,
+    named_cache,
     output_file,
     say,
 )
@@ -38,7 +39,7 @@ def _demo_arguments(parser: ArgumentParser) -> None:
 def _demo(arguments: Namespace) -> int:
     from inductor_plugin.cli.demo import run_demo  # noqa: PLC0415  loads torch (2.5 s)
 
-    folder = Path(arguments.cache_dir).expanduser() if arguments.cache_dir else None
+    folder = named_cache(arguments)
     if folder is not None:
         check_target(folder)
     try:
@@ -150,7 +151,7 @@ def _doctor_arguments(parser: ArgumentParser) -> None:
 def _doctor(arguments: Namespace) -> int:
     from inductor_plugin.cli.doctor import examine  # noqa: PLC0415  loads torch (2.5 s)
 
-    findings = examine(Path(arguments.cache_dir).expanduser() if arguments.cache_dir else None)
+    findings = examine(named_cache(arguments))
     if arguments.json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=2))
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from inductor_plugin.cache import Store, digest_of, open_store, report
 from inductor_plugin.cli.verb import check_source, is_cache
-from inductor_plugin.errors import CacheError
+from inductor_plugin.errors import CacheError, expanded
 from inductor_plugin.tuning.pins.document import read_file
 from inductor_plugin.tuning.pins.merge import Disagreement
 from inductor_plugin.tuning.pins.pin import Pin, PinFile, pin_file, pin_of_record
@@ -42,6 +42,7 @@ def read_pin_file(path: Path) -> PinFile:
     Raises:
         CacheError: There is no such file, or it is not a pin file.
     """
+    path = expanded(path, "the pin file", CacheError)
     try:
         return read_file(path)
     except FileNotFoundError:

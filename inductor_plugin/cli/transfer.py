@@ -42,7 +42,7 @@ from inductor_plugin.cli.verb import (
     trust_argument,
 )
 from inductor_plugin.config import default_trusted_keys
-from inductor_plugin.errors import CacheError, printable
+from inductor_plugin.errors import CacheError, expanded, printable
 from inductor_plugin.tuning.pins.document import dump
 from inductor_plugin.tuning.pins.merge import compare, merge
 
@@ -166,8 +166,8 @@ def _merge_arguments(parser: ArgumentParser) -> None:
 
 
 def _merge(arguments: Namespace) -> int:
-    target = arguments.target.expanduser()
-    sources = [source.expanduser() for source in arguments.sources]
+    target = expanded(arguments.target, "the target", CacheError)
+    sources = [expanded(source, "a source", CacheError) for source in arguments.sources]
     if names_pins(target):
         return _merge_pins(arguments, target, sources)
     for source in sources:

@@ -21,7 +21,7 @@ from inductor_plugin.cache.trust.keys import Signer, open_signer
 from inductor_plugin.cache.trust.policy import parse_trust, trust_or_nobody
 from inductor_plugin.config import Config, default_cache_dir, default_trusted_keys
 from inductor_plugin.config.value import PARSERS
-from inductor_plugin.errors import CacheError, OptionError
+from inductor_plugin.errors import CacheError, OptionError, expanded
 
 _TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
@@ -112,8 +112,18 @@ def open_to_write(arguments: Namespace, *, create: bool = False) -> Store:
 
 def cache_dir(arguments: Namespace) -> Path:
     """Return the cache directory that the arguments name, or the default one."""
-    path = Path(arguments.cache_dir) if arguments.cache_dir else default_cache_dir()
-    return path.expanduser()
+    return named_cache(arguments) or default_cache_dir()
+
+
+def named_cache(arguments: Namespace) -> Path | None:
+    """Return the cache directory that the arguments name, None if they name none.
+
+    Raises:
+        CacheError: It is below the folder of a user who is not known here.
+    """
+    if not arguments.cache_dir:
+        return None
+    return expanded(arguments.cache_dir, "--cache-dir", CacheError)
 
 
 def is_cache(path: Path) -> bool:
@@ -182,7 +192,7 @@ def output_file(file: Path, *, force: bool | None = None) -> Path:
     Raises:
         CacheError: Its folder does not exist, it is no plain file, or it exists and ``force`` is not True.
     """
-    path = file.expanduser()
+    path = expanded(file, "the file", CacheError)
     if str(file) == "-":
         raise CacheError("'-' is no file; name one")
     if not path.parent.is_dir():

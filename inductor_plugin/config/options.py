@@ -353,7 +353,8 @@ class Config:
                 raise OptionError(f"unknown option {name!r}; {suggestion(name, METADATA)}")
             values[name] = parse(METADATA[name], value, f"option {name}")
         stated = frozenset(values)
-        values.setdefault("cache_dir", default_cache_dir(variables))
+        if "cache_dir" not in values:
+            values["cache_dir"] = default_cache_dir(variables)
         return Config(**values, stated=stated)
 
     def with_cache(self, *, disabled: bool) -> Config:

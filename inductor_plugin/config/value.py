@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from inductor_plugin.errors import OptionError
+from inductor_plugin.errors import OptionError, expanded
 
 Kind = Literal[
     "text",
@@ -75,7 +75,7 @@ def _path(value: object, origin: str) -> Path:
     text = _text(value, origin)
     if not text:
         raise OptionError(f"{origin} is empty; name a folder or leave the option out")
-    return Path(text).expanduser()
+    return expanded(text, origin, OptionError)
 
 
 def switch(value: object, origin: str) -> bool:
@@ -269,8 +269,9 @@ def pin_file_sha256(path: str) -> str:
     Raises:
         OptionError: It cannot be read.
     """
+    file = expanded(path, "option pin_file", OptionError)
     try:
-        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
+        return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
         raise OptionError(
             f"option pin_file is {path!r}, which cannot be read ({error.strerror}); name a file that "

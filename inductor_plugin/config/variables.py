@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from inductor_plugin.config.value import switch, unknown_names
-from inductor_plugin.errors import warn_once
+from inductor_plugin.errors import OptionError, expanded, warn_once
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "INDUCTOR_PLUGIN_"
 ENABLE_VARIABLE = PREFIX + "ENABLE"
+_OWN = "inductor_plugin"
+"""The folder of caches below those of other programs."""
 OPENMP_PINS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 """Variables by which OpenMP pins threads to cores."""
 _OPENMP = (*OPENMP_PINS, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -23,18 +25,23 @@ _OPENMP = (*OPENMP_PINS, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the default cache directory, by environment variables, those of this process by default."""
+    """Return the default cache directory, by environment variables, those of this process by default.
+
+    Raises:
+        OptionError: It is below the folder of a user who is not known here.
+    """
     variables = os.environ if environ is None else environ
-    if named := variables.get(PREFIX + "CACHE_DIR"):
-        return Path(named).expanduser()
-    base = variables.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "inductor_plugin"
+    if named := variables.get(variable := PREFIX + "CACHE_DIR"):
+        return expanded(named, f"variable {variable}", OptionError)
+    remedy = f"set HOME, or {variable} to a folder of your own"
+    if base := variables.get("XDG_CACHE_HOME"):
+        return expanded(base, "variable XDG_CACHE_HOME", OptionError, remedy) / _OWN
+    return expanded(f"~/.cache/{_OWN}", "the default cache directory", OptionError, remedy)
 
 
-def default_cache_read() -> Path | None:
-    """Return the second cache directory that the variables name, None if they name none."""
-    named = os.environ.get(PREFIX + "CACHE_READ")
-    return Path(named).expanduser() if named else None
+def default_cache_read() -> str:
+    """Return the option ``cache_read`` as the variables have it, with any ``~``; empty if they do not."""
+    return os.environ.get(PREFIX + "CACHE_READ", "")
 
 
 def default_trusted_keys() -> str:

@@ -8,9 +8,8 @@ import re
 import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch._inductor import config as inductor_config
 
 from inductor_plugin.config import Config, option_names
 from inductor_plugin.config.value import limit_of, suggestion
-from inductor_plugin.errors import OptionError, warn_once
+from inductor_plugin.errors import OptionError, expanded, warn_once
 from inductor_plugin.inductor import first_miss, int4, vector
 from inductor_plugin.inductor.artifacts import artifact
 from inductor_plugin.inductor.artifacts.entries import add_called
@@ -188,8 +187,9 @@ def _add_kernel_folders(config: Config) -> None:
     if _as_inductor(config, {}).cache == "off":
         return
     if config.cache_read:
-        second = Path(config.cache_read).expanduser()
-        add_kernel_folder(second, read_only=True, trusted_keys=config.trusted_keys)
+        with suppress(OptionError):  # the cache warns of it
+            second = expanded(config.cache_read, "option cache_read", OptionError)
+            add_kernel_folder(second, read_only=True, trusted_keys=config.trusted_keys)
     add_kernel_folder(config.cache_dir, trusted_keys=config.trusted_keys)
 
 

@@ -11,6 +11,7 @@ No torch and no CUTLASS module is imported; the headers are found by their packa
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -181,7 +182,8 @@ def places(
     """
     candidates: list[ToolkitPlace] = []
     if option:
-        path = Path(option).expanduser()
+        # Unlike a Path's, it raises nothing: what it leaves as it is is not there, which `present` says.
+        path = Path(os.path.expanduser(option))  # noqa: PTH111
         candidates.append(
             ToolkitPlace("option", path if path.name == "nvcc" else path / "bin" / "nvcc")
         )

@@ -22,6 +22,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
@@ -32,7 +33,14 @@ from inductor_plugin.cache import SecondCache, Store, open_second, open_store
 from inductor_plugin.cache.guard import is_folder
 from inductor_plugin.cache.trust.policy import trust_or_nobody
 from inductor_plugin.config import default_cache_dir, default_cache_read, default_trusted_keys
-from inductor_plugin.errors import NAME, CacheError, CallRefusedError, KernelError
+from inductor_plugin.errors import (
+    NAME,
+    CacheError,
+    CallRefusedError,
+    KernelError,
+    OptionError,
+    expanded,
+)
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops.abi import Abi, CallStruct, KernelFunction, TensorView
 from inductor_plugin.ops.operators import name_of
@@ -271,9 +279,12 @@ def library_path(digest: str) -> Path | None:
 def opened_caches() -> Iterator[Store | SecondCache]:
     """Yield the caches kernels are searched in, those of this process's compiles first; each is opened in its turn."""
     trusted = default_trusted_keys()
-    places = [*_folders, (default_cache_dir(), False, trusted)]
-    if second := default_cache_read():
-        places.append((second, True, trusted))
+    places = [*_folders]
+    with suppress(OptionError):  # a compile names it; kernels may be in the other places
+        places.append((default_cache_dir(), False, trusted))
+    with suppress(OptionError):
+        if second := default_cache_read():
+            places.append((expanded(second, "option cache_read", OptionError), True, trusted))
     for folder, read_only, trusted_keys in places:
         opened = _opened(folder, trusted_keys, read_only=read_only)
         if opened is not None:

@@ -225,7 +225,7 @@ def keeps_out(entry: Quarantined, config: Config) -> bool:
 
 def is_strict(status: str, config: Config) -> bool:
     """Return True if a limit that may end a candidate so is stricter than the default."""
-    usual = Config()
+    usual = Config(cache_dir=config.cache_dir)  # there may be no default one
     return any(
         _raised(getattr(config, name), getattr(usual, name)) for name in LIMITING.get(status, ())
     )

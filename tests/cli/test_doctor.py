@@ -185,7 +185,7 @@ def test_a_disk_that_is_almost_full_is_broken(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_second_cache_is_checked(cache_dir: Path, tmp_path: Path):
-    assert doctor.second_cache(None).state == "ok"
+    assert doctor.second_cache("").state == "ok"
     open_store(cache_dir)
     finding = doctor.second_cache(cache_dir)
     assert (finding.state, finding.detail) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from inductor_plugin.cli import VERBS, main
 from inductor_plugin.cli.verb import check_source, check_target, count, seconds, size_bytes
 from inductor_plugin.errors import CacheError
 from tests.support.cli.command import run
+from tests.support.processes.user import leave_without_folder
 
 
 @pytest.mark.parametrize(
@@ -118,3 +120,88 @@ def test_a_folder_with_one_part_of_a_cache_is_one(mark: str, tmp_path: Path):
         check_source(tmp_path)
     (tmp_path / mark).mkdir()
     check_source(tmp_path)
+
+
+NOBODY = "~no-such-user/x"
+CALLS = (
+    ("stats", "--cache-dir", NOBODY),
+    ("demo", "--cache-dir", NOBODY),
+    ("doctor", "--cache-dir", NOBODY),
+    ("ls", "--cache-dir", NOBODY),
+    ("verify", "--cache-dir", NOBODY),
+    ("pin", NOBODY),
+    ("check", NOBODY),
+    ("export", NOBODY),
+    ("report", NOBODY),
+    ("report", "out.html", NOBODY),
+    ("report", "out.html", "--trace", NOBODY),
+    ("diff", NOBODY, "x"),
+    ("merge", NOBODY, "x"),
+    ("merge", "x", NOBODY),
+    ("explain", "--profile", NOBODY),
+    ("key", "new", NOBODY),
+    ("key", "show", NOBODY),
+)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+def test_a_path_below_the_folder_of_a_user_who_is_not_known_is_one_line_and_2(
+    call: tuple[str, ...],
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_DIR", str(store.root))
+    assert main(call) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f" is '{NOBODY}', but this machine knows no user 'no-such-user'; write " in line
+
+
+@pytest.mark.parametrize(
+    "call", [("stats",), ("ls",), ("verify",), ("prune",), ("pin", "pins.json")], ids=" ".join
+)
+def test_where_nobody_has_a_folder_a_verb_says_what_to_set(
+    call: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)
+    leave_without_folder(monkeypatch)
+    assert main(call) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "HOME is not set" in line
+    assert "; set HOME, or INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own" in line
+
+
+@pytest.mark.parametrize("name", ["CACHE_READ", "SIGNING_KEY", "TRUSTED_KEYS"])
+def test_what_only_some_verbs_read_does_not_keep_others_from_working(
+    name: str,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setenv(f"INDUCTOR_PLUGIN_{name}", NOBODY)
+    run(store, "ls")
+    assert "mm(" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_doctor_says_which_folder_is_not_known(
+    named: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    if named:
+        monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_DIR", NOBODY)
+        monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_READ", NOBODY)
+    else:
+        leave_without_folder(monkeypatch)
+    assert main(["doctor", "--json"]) == 1
+    findings = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    for name in ("options", "cache", "cache_read") if named else ("options", "cache"):
+        assert findings[name]["state"] == "broken"
+        assert findings[name]["remedy"] not in ("", findings[name]["detail"])
+    for name in ("options", "cache_read") if named else ("options",):
+        assert ("no user" if named else "HOME is not set") in findings[name]["detail"]
+    assert "the finding `options` says why" in findings["cache"]["detail"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from inductor_plugin.cache import report
 from inductor_plugin.cli.verb import open_cache, say
-from inductor_plugin.errors import CacheError
+from inductor_plugin.errors import CacheError, expanded
 from inductor_plugin.tuning.report.profile import profiled
 
 _MOST_BYTES = 2**30
@@ -26,7 +26,7 @@ _NONE = (
 
 def explain_profile(arguments: Namespace) -> int:
     """Say which kernels of a trace are of which records."""
-    file: Path = arguments.profile.expanduser()
+    file: Path = expanded(arguments.profile, "--profile", CacheError)
     store = open_cache(arguments)
     try:
         kernels = profiled(_content(file), store.iter_records())

@@ -15,7 +15,7 @@ from inductor_plugin.cli.verb import (
     output_file,
     say,
 )
-from inductor_plugin.errors import CacheError
+from inductor_plugin.errors import CacheError, expanded
 from inductor_plugin.tuning.report.page.document import document
 from inductor_plugin.tuning.report.page.gather import (
     cache_source,
@@ -50,7 +50,7 @@ def _arguments(parser: ArgumentParser) -> None:
 
 
 def _report(arguments: Namespace) -> int:
-    paths: list[Path] = [path.expanduser() for path in arguments.sources]
+    paths: list[Path] = [expanded(path, "a source", CacheError) for path in arguments.sources]
     if len(paths) > _MOST:
         raise CacheError(f"a page shows one source, or two side by side; there are {len(paths)}")
     if paths and arguments.cache_dir:
@@ -59,7 +59,9 @@ def _report(arguments: Namespace) -> int:
     sources: list[Source] = [_source(path) for path in paths]
     if not sources:
         sources = [cache_source(open_cache(arguments, must_exist=False))]
-    trace = read_json(arguments.trace.expanduser()) if arguments.trace else None
+    trace = None
+    if arguments.trace:
+        trace = read_json(expanded(arguments.trace, "--trace", CacheError))
     try:
         model = page_model(sources, trace, time.time(), peak_here)
     except CacheError as error:

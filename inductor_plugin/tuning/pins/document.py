@@ -22,7 +22,7 @@ from inductor_plugin.cache.document import (
 )
 from inductor_plugin.cache.document import text as as_text
 from inductor_plugin.cache.guard import read
-from inductor_plugin.errors import OptionError
+from inductor_plugin.errors import OptionError, expanded
 from inductor_plugin.tuning.pins.pin import Fields, Pin, PinFile, environment_name
 
 FORMAT = 2
@@ -93,7 +93,7 @@ def read_file(path: Path) -> PinFile:
         OSError: It cannot be read.
         ValueError: It is not a pin file.
     """
-    return parse(read(path.expanduser()).decode("utf-8"))
+    return parse(read(path).decode("utf-8"))
 
 
 def read_named(path: str) -> PinFile:
@@ -102,8 +102,9 @@ def read_named(path: str) -> PinFile:
     Raises:
         OptionError: There is no such file, or it is not a pin file.
     """
+    file = expanded(path, "option pin_file", OptionError)
     try:
-        return read_file(Path(path))
+        return read_file(file)
     except FileNotFoundError:
         raise OptionError(
             f"policy='pinned' needs pin_file, and {path!r} does not exist; write one with "

@@ -16,7 +16,7 @@ from inductor_plugin.cache.document import is_object
 from inductor_plugin.cache.graph import graph_files
 from inductor_plugin.config import default_cache_dir
 from inductor_plugin.device import BUILT_IN, DEVICES
-from inductor_plugin.errors import CacheError, DeviceError, warn_once
+from inductor_plugin.errors import CacheError, DeviceError, OptionError, warn_once
 from inductor_plugin.tuning.pins.document import read_file
 from inductor_plugin.tuning.report.page.groups import groups_of
 from inductor_plugin.tuning.report.page.source import (
@@ -67,8 +67,9 @@ def cache_source(
 
 
 def _option(root: Path) -> str:
-    if root == default_cache_dir().absolute():
-        return ""
+    with suppress(OptionError):  # there may be no default one
+        if root == default_cache_dir().absolute():
+            return ""
     return f"--cache-dir {shlex.quote(str(root))}"
 
 

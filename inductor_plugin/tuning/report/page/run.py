@@ -15,7 +15,7 @@ from typing import Any
 
 from inductor_plugin.cache import Record, Store
 from inductor_plugin.cache.layout import place_of
-from inductor_plugin.errors import CacheError, warn_once
+from inductor_plugin.errors import CacheError, OptionError, expanded, warn_once
 from inductor_plugin.tuning.report.page.document import document
 from inductor_plugin.tuning.report.page.gather import cache_source, peak_here, read_json
 from inductor_plugin.tuning.report.page.model import page_model
@@ -129,7 +129,11 @@ class RunPage:
 
     def _spans(self) -> Any:
         with suppress(CacheError, OSError):
-            return read_json(Path(self._trace).expanduser()) if self._trace else None
+            return (
+                read_json(expanded(self._trace, "option trace_path", CacheError))
+                if self._trace
+                else None
+            )
         return None
 
 
@@ -148,8 +152,11 @@ def run_page(file: str, trace: str = "", rank: int | None = None) -> RunPage:
         file: The file.
         trace: A file with spans to draw; empty for none.
         rank: The rank of this process in its job, None if it has none. It may be known only from some compile on.
+
+    Raises:
+        OptionError: It is below the folder of a user who is not known here.
     """
-    path = of_rank(Path(file).expanduser().absolute(), rank)
+    path = of_rank(expanded(file, "option report", OptionError).absolute(), rank)
     with _GUARD:
         page = _PAGES.get(file)
         if page is None:
