@@ -114,9 +114,13 @@ def open_signer(file: Path | str) -> Signer | None:
     try:
         private = serialization.load_pem_private_key(stored.content, password=None)
     except Exception as error:  # ValueError, TypeError (a password), UnsupportedAlgorithm
-        raise TrustError(f"{path} holds no private key that can be used: {error}") from error
+        raise TrustError(
+            f"{path} holds no private key that can be used: {error}; name one that `inductor-plugin key new` has made"
+        ) from error
     if not isinstance(private, ed25519.Ed25519PrivateKey):
-        raise TrustError(f"{path} holds no Ed25519 key; `inductor-plugin key new` makes one")
+        raise TrustError(
+            f"{path} holds no Ed25519 key; name one that `inductor-plugin key new` has made"
+        )
     return signer_of(private)
 
 

@@ -34,7 +34,7 @@ def trust(folder: Path, trusted_keys: str, signing_key: str) -> Finding:
         signer = open_signer(signing_key)
     except TrustError as error:
         what, _, remedy = str(error).rpartition("; ")
-        return Finding(_NAME, "broken", what or str(error), remedy)
+        return Finding(_NAME, "broken", what or remedy, remedy if what else "")
     names = ", ".join(map(known.described, known.keys)) or "nobody's key"
     detail = f"trusted: {names}" + (f"; kernels are signed by {signer.public}" if signer else "")
     try:
