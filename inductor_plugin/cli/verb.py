@@ -23,6 +23,8 @@ from inductor_plugin.config import Config, default_cache_dir, default_trusted_ke
 from inductor_plugin.config.value import PARSERS
 from inductor_plugin.errors import CacheError, OptionError, expanded
 
+_LONGEST_S = 52 * 604800
+"""Longest interval. The system waits for no more than 292 years at once."""
 _TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -65,14 +67,17 @@ def seconds(text: str) -> float:
 
 
 def interval(text: str) -> float:
-    """Return a span of time as `seconds` does, which is longer than none.
+    """Return a span of time as `seconds` does, which is longer than none and can be waited for.
 
     Raises:
         ArgumentTypeError: The text is not such a span.
     """
     span = seconds(text)
-    if not span:
-        raise ArgumentTypeError(f"{text!r} is no interval; write a time longer than 0")
+    if not 0 < span <= _LONGEST_S:
+        most = f"{_LONGEST_S // _TIMES['w']}w"
+        raise ArgumentTypeError(
+            f"{text!r} is no interval; write a time longer than 0, and of {most} at most"
+        )
     return span
 
 

@@ -10,7 +10,14 @@ import pytest
 
 from inductor_plugin.cache import Store
 from inductor_plugin.cli import VERBS, main
-from inductor_plugin.cli.verb import check_source, check_target, count, seconds, size_bytes
+from inductor_plugin.cli.verb import (
+    check_source,
+    check_target,
+    count,
+    interval,
+    seconds,
+    size_bytes,
+)
 from inductor_plugin.errors import CacheError
 from tests.support.cli.command import run
 from tests.support.processes.user import leave_without_folder
@@ -44,6 +51,17 @@ def test_what_is_no_count_size_or_span_is_refused(text: str):
     for parse in (count, size_bytes, seconds):
         with pytest.raises(ArgumentTypeError, match="write"):
             parse(text)
+
+
+@pytest.mark.parametrize(("text", "span"), [("0.5", 0.5), ("52w", 52 * 604800)])
+def test_intervals(text: str, span: float):
+    assert interval(text) == span
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "53w", "20000w", "9" * 18])
+def test_an_interval_is_longer_than_none_and_not_longer_than_a_year(text: str):
+    with pytest.raises(ArgumentTypeError, match="write a time longer than 0, and of 52w at most"):
+        interval(text)
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), (" 7 ", 7), ("50", 50)])

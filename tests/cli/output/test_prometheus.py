@@ -151,7 +151,7 @@ def test_stats_are_shown_again_until_ctrl_c(
         assert re.findall(r"Hits: +(\d+) of", said) == ["4", "5", "6"]
 
 
-@pytest.mark.parametrize("time", ["0", "x", "-1"])
+@pytest.mark.parametrize("time", ["0", "x", "-1", "20000w", "53w"])
 def test_a_time_that_is_no_interval_is_refused(
     time: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
