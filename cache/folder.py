@@ -34,6 +34,9 @@ SETTLED_S = 3.0
 """Age of a folder's last change from which its time tells of every later one: file systems round times, FAT to 2 s, so
 two changes within one step look like one."""
 
+SAVED = "graph_allowance_ms_"
+"""Begins the names of sums that are no counts but balances: what compiles of an environment have saved up to compare graphs."""
+
 _PASSING = frozenset(
     {
         errno.EAGAIN,
@@ -232,14 +235,18 @@ class Folder:
             logger.debug("counters were not written: %s", error)
 
     def zero_counters(self) -> None:
-        """Begin to count anew.
+        """Begin to count anew; sums that are balances stay.
 
         Raises:
-            CacheError: The lock was not free within five seconds, or the cache is only read.
+            CacheError: The lock was not free within five seconds, writing failed, or the cache is only read.
         """
         self.check_may_change()
         with self.lock("counters", 5.0):
-            self.layout.counters.unlink(missing_ok=True)
+            saved = {name: ms for name, ms in self.counters().items() if name.startswith(SAVED)}
+            if not saved:
+                self.layout.counters.unlink(missing_ok=True)
+            elif not self.write(self.layout.counters, {"format": SCHEMA, **saved}):
+                raise CacheError(f"the counters stay as they are: {self.degraded}")
 
     def counters(self) -> dict[str, int]:
         """Return the sums over all processes; empty if there are none or they are damaged."""

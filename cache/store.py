@@ -300,10 +300,10 @@ class Store:
             return None
 
     def zero_counters(self) -> None:
-        """Begin to count anew.
+        """Begin to count anew; what is saved up for comparisons of graphs stays.
 
         Raises:
-            CacheError: The lock was not free within five seconds, or the cache is only read.
+            CacheError: The lock was not free within five seconds, writing failed, or the cache is only read.
         """
         self._folder.zero_counters()
 

@@ -14,7 +14,7 @@ import pytest
 
 from inductor_plugin.cache import Store, document, open_store
 from inductor_plugin.cache.entry import ENTRY
-from inductor_plugin.cache.folder import RETRY_S, Folder
+from inductor_plugin.cache.folder import RETRY_S, SAVED, Folder
 from inductor_plugin.cache.graph import GraphEntry
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.errors import CacheError
@@ -79,6 +79,28 @@ def test_after_an_error_that_stays_it_is_not(
     store.put_record(record(measured("a")))
     clock.now += 1e6
     assert os.strerror(code) in str(store.degraded)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_counters_that_cannot_be_written_anew_stay(
+    cache_dir: Path, code: int, monkeypatch: pytest.MonkeyPatch
+):
+    store = open_store(cache_dir)
+    counts = {f"{SAVED}e": -3, "hits": 1}
+    store.add_counts(**counts)
+
+    def fails(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("inductor_plugin.cache.atomic.write", fails)
+        with pytest.raises(
+            CacheError, match="the counters stay as they are: .*" + os.strerror(code)
+        ):
+            store.zero_counters()
+    assert store.counters() == counts
+    open_store(cache_dir).zero_counters()
+    assert store.counters() == {f"{SAVED}e": -3}
 
 
 def test_counters_of_a_newer_version_are_kept_and_of_another_format_left_alone(cache_dir: Path):

@@ -31,6 +31,17 @@ def test_a_later_process_spends_what_others_have_left(tmp_path: Path) -> None:
     assert Allowance(open_store(tmp_path), account_of("f" * 64)).left_s == 0.0
 
 
+def test_counting_anew_keeps_what_is_saved_up(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    Allowance(store, ACCOUNT).earn(6.0)
+    store.add_counts(hits=3, misses=1)
+    store.zero_counters()
+    assert store.counters() == {ACCOUNT: 6000}
+    assert Allowance(open_store(tmp_path), ACCOUNT).left_s == pytest.approx(6.0)
+    store.add_counts(hits=1)
+    assert store.counters() == {ACCOUNT: 6000, "hits": 1}
+
+
 def test_a_cache_that_is_not_written_leaves_it_to_its_own_process(tmp_path: Path) -> None:
     store = open_store(tmp_path / "none", memory_only=True)
     Allowance(store, ACCOUNT).earn(6.0)
