@@ -6,9 +6,10 @@ collector reads it from a file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from inductor_plugin.cache.folder import SAVED
 from inductor_plugin.cache.report import number, plain_text
 
 _METRICS: Mapping[str, tuple[str, str, str]] = {
@@ -55,24 +56,42 @@ _METRICS: Mapping[str, tuple[str, str, str]] = {
     "remote_waited_ms": ("remote_waited_seconds_total", "counter", "Waiting for the remote."),
 }
 """Of each field of ``stats``: the name of the metric, its type and what it counts. Milliseconds become seconds."""
+_ALLOWANCE = (
+    "graph_allowance_seconds",
+    "gauge",
+    "What compiles of an environment have saved up to compare graphs; below 0 where a comparison took longer than expected.",
+)
+"""The same of the fields that are there for each environment, which is a label."""
 
 
 def metrics(fields: Mapping[str, Any]) -> str:
     """Return the fields of ``stats`` as metrics, each with its help, its type and the cache as a label."""
-    label = f'{{cache_dir="{_escaped(str(fields["cache_dir"]))}"}}'
+    cache = f'cache_dir="{_escaped(str(fields["cache_dir"]))}"'
     damaged, present = number(fields.get("corrupt")), number(fields.get("damaged"))
     removed = None if damaged is None else damaged - (present or 0)  # `stats` adds up both
     fields = {**fields, "removed": removed}
     lines: list[str] = []
     for field, (name, kind, about) in _METRICS.items():
         value = number(fields.get(field))
-        if value is None:
-            continue
-        if field.endswith("_ms"):
-            value /= 1e3
-        metric = f"inductor_plugin_cache_{name}"
-        lines += [f"# HELP {metric} {about}", f"# TYPE {metric} {kind}", f"{metric}{label} {value}"]
+        if value is not None:
+            value = value / 1e3 if field.endswith("_ms") else value
+            lines += _metric(name, kind, about, {cache: value})
+    saved = {
+        f'{cache},environment="{_escaped(name.removeprefix(SAVED))}"': value / 1e3
+        for name, each in sorted(fields.items())
+        if name.startswith(SAVED) and (value := number(each)) is not None
+    }
+    if saved:
+        lines += _metric(*_ALLOWANCE, saved)
     return "\n".join(lines) + "\n"
+
+
+def _metric(name: str, kind: str, about: str, values: Mapping[str, float]) -> Iterator[str]:
+    """Yield the lines of a metric, whose values are by their labels."""
+    metric = f"inductor_plugin_cache_{name}"
+    yield f"# HELP {metric} {about}"
+    yield f"# TYPE {metric} {kind}"
+    yield from (f"{metric}{{{labels}}} {value}" for labels, value in values.items())
 
 
 def _escaped(text: str) -> str:

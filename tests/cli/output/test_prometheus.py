@@ -12,10 +12,13 @@ from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.cli import listing, main
 from inductor_plugin.cli.output.prometheus import metrics
+from inductor_plugin.inductor.allowance import account_of
 from tests.support.cli.command import answer_of, filled, run
 from tests.support.cli.committed import hold_answer
 
-LINE = re.compile(r'inductor_plugin_cache_(\w+)\{cache_dir="((?:[^"\\\n]|\\.)*)"\} (\S+)')
+LINE = re.compile(
+    r'inductor_plugin_cache_(\w+)\{cache_dir="((?:[^"\\\n]|\\.)*)"(?:,environment="(\w+)")?\} (\S+)'
+)
 
 
 @pytest.fixture
@@ -25,15 +28,24 @@ def store(cache_dir: Path) -> Store:
 
 def values_in(text: str) -> dict[str, float]:
     """Return the value of each metric, after a look at its help and its type."""
-    lines, values = text.splitlines(), dict[str, float]()
-    for about, kind, line in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
-        match = LINE.fullmatch(line)
-        assert match is not None, line
-        name = f"inductor_plugin_cache_{match[1]}"
+    values: dict[str, float] = {}
+    seen: set[str] = set()
+    before, *groups = re.split(r"^(?=# HELP )", text, flags=re.MULTILINE)
+    assert before == ""
+    for about, kind, *lines in map(str.splitlines, groups):
+        name = kind.split()[2]
+        short = name.removeprefix("inductor_plugin_cache_")
+        assert name not in seen
         assert about.startswith(f"# HELP {name} ")
         assert re.fullmatch(f"# TYPE {name} (counter|gauge)", kind)
-        assert kind.endswith("counter") == match[1].endswith("_total")
-        values[match[1]] = float(match[3])
+        assert kind.endswith("counter") == short.endswith("_total")
+        assert lines
+        seen.add(name)
+        for line in lines:
+            match = LINE.fullmatch(line)
+            assert match is not None, line
+            assert match[1] == short
+            values[short + (f" {match[3]}" if match[3] else "")] = float(match[4])
     return values
 
 
@@ -49,7 +61,7 @@ def test_each_metric_has_its_help_its_type_and_the_number_of_stats(
     assert values["size_bytes"] == fields["bytes"]
 
 
-def test_every_number_of_stats_is_a_metric_with_a_remote_and_a_second_cache_too(
+def test_every_number_of_stats_is_a_metric_with_a_remote_a_second_cache_and_allowances_too(
     store: Store,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -59,7 +71,9 @@ def test_every_number_of_stats_is_a_metric_with_a_remote_and_a_second_cache_too(
     monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_READ", str(tmp_path / "second"))
     names = list(vars(Amounts()))
     amounts = Amounts(**{name: 1500 + place for place, name in enumerate(names)})
-    store.add_counts(**amounts.counters())
+    store.add_counts(**amounts.counters(), corrupt=1)
+    saved = {account_of(letter * 64): ms for letter, ms in {"a": 1500, "b": -250}.items()}
+    store.add_counts(**saved)
     fields = answer_of(store, capsys, "stats")
     assert {f"remote_{name}" for name in names} <= fields.keys()
     run(store, "stats", "--prometheus")
@@ -67,6 +81,9 @@ def test_every_number_of_stats_is_a_metric_with_a_remote_and_a_second_cache_too(
     assert values["remote_hits_total"] == fields["remote_hits"] == 1501
     assert values["remote_saved_seconds_total"] == fields["remote_saved_ms"] / 1000
     assert values["read_records"] == 0
+    assert saved.items() <= fields.items()
+    assert values[f"graph_allowance_seconds {'a' * 12}"] == 1.5
+    assert values[f"graph_allowance_seconds {'b' * 12}"] == -0.25
     # The rate is for Prometheus to compute, the others say how `stats` looked.
     apart = {"hit_rate", "looked", "locks"}
     numbers = {n for n, value in fields.items() if isinstance(value, int | float)}
