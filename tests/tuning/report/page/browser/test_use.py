@@ -49,18 +49,16 @@ def test_problems_are_sorted_searched_and_opened(
     assert fastest == sorted(fastest)
     assert fastest[0] <= slowest[-1]
 
-    total = page.run("Number(document.querySelector('#grid-problems table').ariaRowCount ?? 0)")
-    word = shown(page, "problem")[0].partition("(")[2].partition(",")[0]
+    rows = "Number(document.querySelector('#grid-problems table').ariaRowCount ?? 0)"
+    total = page.run(rows)
+    words = shown(page, "problem")[0]
     page.run(
-        "(word => { const search = document.getElementById('search-problems');"
-        f"search.value = word; search.dispatchEvent(new Event('input')); }})({json.dumps(word)})"
+        "(words => { const search = document.getElementById('search-problems');"
+        f"search.value = words; search.dispatchEvent(new Event('input')); }})({json.dumps(words)})"
     )
-    assert shown(page, "problem")
-    assert all(word in text for text in shown(page, "problem"))
-    assert (
-        page.run("Number(document.querySelector('#grid-problems table').ariaRowCount ?? 0)")
-        <= total
-    )
+    assert words in shown(page, "problem")
+    assert all(word in text for text in shown(page, "problem") for word in words.split())
+    assert page.run(rows) < total
 
     problem = shown(page, "problem")[0]
     page.run(f"{SHOWN}[0].querySelector('a').click()")
