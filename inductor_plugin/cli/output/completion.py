@@ -55,7 +55,7 @@ def _complete_as(action: Action, what: object) -> None:
 VERBS = (
     Verb(
         "completion",
-        'completion for a shell: eval "$(inductor-plugin completion bash)"',
+        'completion for bash or zsh: eval "$(inductor-plugin completion bash)"',
         _arguments,
         _completion,
         cache=False,

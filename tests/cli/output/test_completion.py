@@ -19,16 +19,17 @@ def test_a_shell_completes_every_verb(shell: str, capsys: pytest.CaptureFixture[
     assert "--prometheus" in script
 
 
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        (("st",), {"stats"}),
-        (("import", "x"), {"x.pack", "xfolder"}),
-        (("diff", "x"), {"x.pack", "xfolder"}),
-        (("ls", "--cache-dir", "x"), {"xfolder"}),
-        (("report", "out.html", "x"), {"x.pack", "xfolder"}),
-    ],
-)
+COMPLETED = [
+    (("st",), {"stats"}),
+    (("import", "x"), {"x.pack", "xfolder"}),
+    (("diff", "x"), {"x.pack", "xfolder"}),
+    (("ls", "--cache-dir", "x"), {"xfolder"}),
+    (("report", "out.html", "x"), {"x.pack", "xfolder"}),
+]
+"""Words of a line that is being written, and what is offered for the last of them in a folder with a file and a folder."""
+
+
+@pytest.mark.parametrize(("words", "offered"), COMPLETED)
 def test_bash_takes_the_script_and_completes_verbs_files_and_folders(
     words: tuple[str, ...], offered: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,6 +48,58 @@ def test_bash_takes_the_script_and_completes_verbs_files_and_folders(
         [bash, "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert {word.rstrip("/") for word in done.stdout.split()} == offered
+
+
+ZSH = """
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell 'source ./setup'
+zpty -w -n shell "$1"$'\\t'
+while zpty -r shell; do :; done
+"""
+"""Types words and a tab in a shell with a terminal of its own, which ends when it has completed them."""
+SETUP = """
+autoload -Uz compinit
+compinit -u -D
+eval "$(<script)"
+compadd() {
+  if [[ ${@[1,(i)(-|--)]} != *-[OAD]\\ * ]]; then
+    local -a names
+    builtin compadd -A names "$@"
+    print -rl -- $names >> offered
+  fi
+  builtin compadd "$@"
+}
+comppostfuncs=(exit)
+"""
+"""Of the lists that the completion gives to zsh, writes those that are offered, but not those that it filters."""
+
+
+@pytest.mark.parametrize(("words", "offered"), COMPLETED)
+def test_zsh_takes_the_script_and_completes_verbs_files_and_folders(
+    words: tuple[str, ...], offered: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zsh = shutil.which("zsh")
+    if zsh is None:
+        pytest.skip("needs zsh")
+    main(["completion", "zsh"])
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    (tmp_path / "setup").write_text(SETUP)
+    (tmp_path / "x.pack").touch()
+    (tmp_path / "xfolder").mkdir()
+    line = " ".join(("inductor-plugin", *words))
+    done = subprocess.run(
+        [zsh, "-f", "-c", ZSH, "zsh", line],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    said = done.stdout + done.stderr
+    assert (tmp_path / "offered").exists(), said
+    names = (tmp_path / "offered").read_text().split()
+    assert {name.rstrip("/") for name in names} == offered, said
 
 
 def test_zsh_offers_files_and_folders(capsys: pytest.CaptureFixture[str]) -> None:
