@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from inductor_plugin.cache.graph import TUNED
 from inductor_plugin.cache.record import GRAPH, to_fields
 from inductor_plugin.inductor.guard.bench import CompiledGraph, GraphBench
 from inductor_plugin.inductor.guard.comparison import Comparison
-from inductor_plugin.tuning import runtime, selection
+from inductor_plugin.tuning import race, runtime, selection
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.worker.child.graphs import built
@@ -48,6 +49,9 @@ def rivals_win(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return Verdict(rival, library, "faster", 1.5)
 
     monkeypatch.setattr(selection, "decide", decide)
+    monkeypatch.setattr(
+        race, "LEAD", math.inf
+    )  # of a rival that is far behind, numbers would be compared once
     with rivals_offered():
         yield
     RUNTIME.forget()  # it may have the `LabWorker` of `judge` as its worker
