@@ -34,8 +34,8 @@ SETTLED_S = 3.0
 """Age of a folder's last change from which its time tells of every later one: file systems round times, FAT to 2 s, so
 two changes within one step look like one."""
 
-SAVED = "graph_allowance_ms_"
-"""Begins the names of sums that are no counts but balances: what compiles of an environment have saved up to compare graphs."""
+ALLOWANCE_PREFIX = "graph_allowance_ms_"
+"""Beginning of the names of sums that are balances, not counts: the time that compiles of an environment have saved up to compare graphs."""
 
 _PASSING = frozenset(
     {
@@ -242,7 +242,11 @@ class Folder:
         """
         self.check_may_change()
         with self.lock("counters", 5.0):
-            saved = {name: ms for name, ms in self.counters().items() if name.startswith(SAVED)}
+            saved = {
+                name: ms
+                for name, ms in self.counters().items()
+                if name.startswith(ALLOWANCE_PREFIX)
+            }
             if not saved:
                 self.layout.counters.unlink(missing_ok=True)
             elif not self.write(self.layout.counters, {"format": SCHEMA, **saved}):

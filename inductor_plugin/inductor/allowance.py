@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inductor_plugin.cache import Store
-from inductor_plugin.cache.folder import SAVED
+from inductor_plugin.cache.folder import ALLOWANCE_PREFIX
 
 START_S = 4.0
 """Seconds in which a worker imports Inductor (3.4 s on a quiet machine) and loads a graph, beside a compile of the graph."""
@@ -81,7 +81,7 @@ def balance_s(saved_s: float, earned_s: float) -> float:
 
 def account_of(environment: str) -> str:
     """Return the name of an environment's seconds among the sums of a cache."""
-    return f"{SAVED}{environment[:_DIGITS]}"
+    return f"{ALLOWANCE_PREFIX}{environment[:_DIGITS]}"
 
 
 class Allowance:

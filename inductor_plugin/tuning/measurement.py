@@ -271,7 +271,7 @@ def contending(ticket: TuningTicket) -> dict[str, float]:
 
     A candidate that missed the finals was measured in another clock state than the finalists, and
     only a few times: lucky screening samples must not win a race decided by interleaved rounds. So must not those of an
-    earlier race that had no finals. One whose numbers were compared once was far behind, and does not win by another's failure.
+    earlier race that had no finals. A candidate whose numbers were compared once was far behind, and does not win if the others fail.
     """
     rows = ticket.measured
     medians = {

@@ -107,16 +107,17 @@ def unused(
             for name, row in recorded.items()
             if row.status == "ok" and row.provenance.get("race") == "final" and name not in void
         }
+    behind = {name: row for name, row in recorded.items() if is_compared_once(row)}
+    if not behind:
+        return void
     rivals_ms = [
         row.median_ms
         for name, row in recorded.items()
         if row.median_ms is not None
-        and name not in void
-        and not is_compared_once(row)
+        and name not in (void | behind)
         and (library_may_win or name not in libraries)
     ]
     fastest_ms = min(rivals_ms, default=math.inf)
-    behind = {name: row for name, row in recorded.items() if is_compared_once(row)}
     return void | {
         name: NOT_CHECKED
         for name, row in behind.items()

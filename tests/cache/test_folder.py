@@ -14,7 +14,7 @@ import pytest
 
 from inductor_plugin.cache import Store, document, open_store
 from inductor_plugin.cache.entry import ENTRY
-from inductor_plugin.cache.folder import RETRY_S, SAVED, Folder
+from inductor_plugin.cache.folder import ALLOWANCE_PREFIX, RETRY_S, Folder
 from inductor_plugin.cache.graph import GraphEntry
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.errors import CacheError
@@ -86,7 +86,7 @@ def test_counters_that_cannot_be_written_anew_stay(
     cache_dir: Path, code: int, monkeypatch: pytest.MonkeyPatch
 ):
     store = open_store(cache_dir)
-    counts = {f"{SAVED}e": -3, "hits": 1}
+    counts = {f"{ALLOWANCE_PREFIX}e": -3, "hits": 1}
     store.add_counts(**counts)
 
     def fails(*_: object) -> None:
@@ -100,7 +100,7 @@ def test_counters_that_cannot_be_written_anew_stay(
             store.zero_counters()
     assert store.counters() == counts
     open_store(cache_dir).zero_counters()
-    assert store.counters() == {f"{SAVED}e": -3}
+    assert store.counters() == {f"{ALLOWANCE_PREFIX}e": -3}
 
 
 def test_counters_of_a_newer_version_are_kept_and_of_another_format_left_alone(cache_dir: Path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from inductor_plugin.cache.folder import SAVED
+from inductor_plugin.cache.folder import ALLOWANCE_PREFIX
 from inductor_plugin.cache.report import number, plain_text
 
 _METRICS: Mapping[str, tuple[str, str, str]] = {
@@ -77,9 +77,9 @@ def metrics(fields: Mapping[str, Any]) -> str:
             value = value / 1e3 if field.endswith("_ms") else value
             lines += _metric(name, kind, about, {cache: value})
     saved = {
-        f'{cache},environment="{_escaped(name.removeprefix(SAVED))}"': value / 1e3
+        f'{cache},environment="{_escaped(name.removeprefix(ALLOWANCE_PREFIX))}"': value / 1e3
         for name, each in sorted(fields.items())
-        if name.startswith(SAVED) and (value := number(each)) is not None
+        if name.startswith(ALLOWANCE_PREFIX) and (value := number(each)) is not None
     }
     if saved:
         lines += _metric(*_ALLOWANCE, saved)

@@ -168,8 +168,9 @@ def _of_rank(config: Config) -> tuple[str, ...]:
 
 
 def _of_switches() -> tuple[tuple[str, object], ...]:
-    """Return torch's switches of library kernels that the user has changed, which decisions rest on; Inductor's own key has none.
+    """Return torch's switches of library kernels that the user has changed: decisions rest on them, and Inductor's own key lacks them.
 
-    Without them a graph with fp16 accumulation would be taken after the user has switched that off.
+    Without them a graph with fp16 accumulation would be taken after the user has switched that off. Reading some of them may
+    set up a GPU: none are read in a process that uses none.
     """
-    return switches.differing() if torch.backends.cuda.is_built() else ()
+    return switches.differing() if torch.cuda.is_initialized() else ()

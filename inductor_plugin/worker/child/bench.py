@@ -161,7 +161,7 @@ def _first_verdict(
 
 
 def _may_win(job: ScreenJob, emit: Emit, running: Running) -> bool:
-    """Return whether a candidate may win, by two calls, since the first may fill caches; True where it has no rival yet."""
+    """Return whether a candidate may win, by the shorter of two calls; True where it has no rival yet."""
     if job.lead_ms == math.inf:
         return True
     timer = timer_for(running.candidate.output.device)
@@ -173,7 +173,7 @@ def _may_win(job: ScreenJob, emit: Emit, running: Running) -> bool:
 def _judged_again(
     running: Running, problem: ProblemState, before: CheckResult, emit: Emit, *, may_win: bool
 ) -> CheckResult:
-    """Return whether the results after the samples are right; of a candidate that may win all others, too, if they were not compared."""
+    """Return whether the results after the samples are right, and all others of a candidate that may win and was compared once."""
     verdict = judge_again(running, problem, before, emit)
     if verdict.reason or not may_win or running.candidate.candidate_id in problem.compared:
         return verdict

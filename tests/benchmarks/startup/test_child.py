@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import inductor_plugin.template
-from benchmarks.harness.child import child_environment
+from benchmarks.harness import child
 
 
-def test_a_timed_process_keeps_and_finds_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timed_process_writes_and_finds_bytecode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in child.PLUGIN:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "module.py").write_text("A = 1")
+    monkeypatch.setattr(child, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(child, "_write_bytecode", child._write_bytecode.__wrapped__)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    environment = child_environment(INDUCTOR_PLUGIN_CACHE_DIR="/cache")
-    program = (
-        "import os, sys; print(sys.dont_write_bytecode, os.environ['INDUCTOR_PLUGIN_CACHE_DIR'])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["False", "/cache"]
-    assert Path(importlib.util.cache_from_source(inductor_plugin.template.__file__)).is_file()
+    monkeypatch.setenv("OTHER", "kept")
+    environment = child.child_environment(INDUCTOR_PLUGIN_CACHE_DIR="/cache")
+    assert "PYTHONDONTWRITEBYTECODE" not in environment
+    assert (environment["INDUCTOR_PLUGIN_CACHE_DIR"], environment["OTHER"]) == ("/cache", "kept")
+    assert len(list(tmp_path.glob("*/__pycache__/module.*.pyc"))) == len(child.PLUGIN)

@@ -29,17 +29,23 @@ COMPLETED = [
 """Words of a line that is being written, and what is offered for the last of them in a folder with a file and a folder."""
 
 
+def prepared(shell: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Write the script for a shell, and what it may offer, to a folder; return the shell's path."""
+    path = shutil.which(shell)
+    if path is None:
+        pytest.skip(f"needs {shell}")
+    main(["completion", shell])
+    (folder / "script").write_text(capsys.readouterr().out)
+    (folder / "x.pack").touch()
+    (folder / "xfolder").mkdir()
+    return path
+
+
 @pytest.mark.parametrize(("words", "offered"), COMPLETED)
 def test_bash_takes_the_script_and_completes_verbs_files_and_folders(
     words: tuple[str, ...], offered: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("needs bash")
-    main(["completion", "bash"])
-    (tmp_path / "script").write_text(capsys.readouterr().out)
-    (tmp_path / "x.pack").touch()
-    (tmp_path / "xfolder").mkdir()
+    bash = prepared("bash", tmp_path, capsys)
     line = (
         f"source ./script; COMP_WORDS=(inductor-plugin {' '.join(words)}); COMP_CWORD={len(words)}; "
         f"_shtab_inductor_plugin inductor-plugin {words[-1]} x; echo ${{COMPREPLY[@]}}"
@@ -79,14 +85,8 @@ comppostfuncs=(exit)
 def test_zsh_takes_the_script_and_completes_verbs_files_and_folders(
     words: tuple[str, ...], offered: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    zsh = shutil.which("zsh")
-    if zsh is None:
-        pytest.skip("needs zsh")
-    main(["completion", "zsh"])
-    (tmp_path / "script").write_text(capsys.readouterr().out)
+    zsh = prepared("zsh", tmp_path, capsys)
     (tmp_path / "setup").write_text(SETUP)
-    (tmp_path / "x.pack").touch()
-    (tmp_path / "xfolder").mkdir()
     line = " ".join(("inductor-plugin", *words))
     done = subprocess.run(
         [zsh, "-f", "-c", ZSH, "zsh", line],

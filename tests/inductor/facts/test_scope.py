@@ -117,11 +117,15 @@ def test_only_the_users_passes_are_taken_over() -> None:
 
 
 @pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="this torch has no switches of CUDA")
-def test_a_switch_of_library_kernels_that_the_user_has_changed_is_part_of_the_key() -> None:
+def test_a_switch_of_library_kernels_that_the_user_has_changed_is_part_of_the_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     carrier = ConfigCarrier(config())
     before = carrier.uuid()
     torch.backends.cuda.matmul.allow_fp16_accumulation = True
     try:
+        assert carrier.uuid() == before  # the process uses no GPU, and none is set up for a key
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         assert carrier.uuid() != before
     finally:
         torch.backends.cuda.matmul.allow_fp16_accumulation = False

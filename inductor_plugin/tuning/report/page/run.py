@@ -128,12 +128,10 @@ class RunPage:
         return cache_source(problems[-1].store, records, graphs)
 
     def _spans(self) -> Any:
+        if not self._trace:
+            return None
         with suppress(CacheError, OSError):
-            return (
-                read_json(expanded(self._trace, "option trace_path", CacheError))
-                if self._trace
-                else None
-            )
+            return read_json(expanded(self._trace, "option trace_path", CacheError))
         return None
 
 
