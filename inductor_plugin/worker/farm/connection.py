@@ -296,8 +296,13 @@ def node_here() -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what Ray raised, in one line."""
-    return one_line(f"{type(error).__name__}: {error}")
+    """Return what Ray raised, in one line: a heading with what follows it, of a server's traceback its last line."""
+    heading, _, rest = f"{type(error).__name__}: {error}".partition("\n")
+    if not heading.rstrip().endswith(":"):
+        return one_line(heading)
+    if rest.lstrip().startswith("Traceback"):
+        rest = rest.rstrip().rpartition("\n")[2]
+    return one_line(f"{heading.rstrip()} {one_line(rest)}")
 
 
 def _imported(farm: str, option: str) -> Any:

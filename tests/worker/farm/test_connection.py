@@ -13,7 +13,7 @@ import pytest
 
 from inductor_plugin.errors import OptionError, WorkerError
 from inductor_plugin.worker.farm import connection as connection_module
-from inductor_plugin.worker.farm.connection import Connection, marked
+from inductor_plugin.worker.farm.connection import Connection, marked, reason_of
 from tests.support.fakes.ray import FakeRay
 from tests.support.fakes.waiting import until
 
@@ -155,6 +155,23 @@ def test_a_cluster_that_cannot_be_reached_is_named(ray: FakeRay) -> None:
     ray.error = ConnectionError("no route")
     with pytest.raises(WorkerError, match=r"farm ray:auto cannot be reached: .*no route"):
         Connection("ray:auto", "bench_farm")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("no address", "no address"),
+        ("Refused by the server:\n\n  no memory\n  at line 3", "Refused by the server: no memory"),
+        (
+            "Refused:\nTraceback (most recent call last):\n  f()\nKeyError: 3\n",
+            "Refused: KeyError: 3",
+        ),
+        ("\nit ended\nTraceback", "it ended"),
+        ("the job failed\nTraceback", "the job failed"),
+    ],
+)
+def test_a_reason_is_the_first_line_or_what_follows_a_heading(said: str, reason: str) -> None:
+    assert reason_of(OSError(said)) == f"OSError: {reason}"
 
 
 def test_without_ray_the_error_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
