@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.guard.fx_graph import overload
@@ -82,7 +83,7 @@ class Described:
             return GraphTensor(spec, packing=packing.name, packing_arguments=packing.arguments)
         spec = _spec(value, self._seed(value))
         nbytes = value.untyped_storage().nbytes()
-        if nbytes <= _CARRIED_BYTES and value.device.type == "cpu":
+        if nbytes <= _CARRIED_BYTES:
             whole = replace(spec, offset=int(value.storage_offset()), seed=0)
             return GraphTensor(whole, data=_bytes(value))
         if not (value.is_floating_point() or value.dtype == torch.bool):
@@ -208,7 +209,8 @@ def _spec(tensor: Tensor, seed: int) -> TensorSpec:
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    storage = tensor.untyped_storage()
+    with unset_fake_temporarily():  # in which memory of a GPU would not be copied
+        storage = tensor.untyped_storage().cpu()
     return ctypes.string_at(storage.data_ptr(), storage.nbytes()) if storage.nbytes() else b""
 
 

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +80,32 @@ def test_constants_that_matter_are_carried_and_the_others_made_up() -> None:
     assert torch.equal(built(constants["p"], {}), positions[2:])
     assert constants["w"] == constants["same"]
     assert constants["w"].data is None
+
+
+class OnGpu(Tensor):
+    """Stands in for a tensor on a GPU: its memory can be read in a copy alone."""
+
+    device = torch.device("cuda", 0)  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
+
+    def untyped_storage(self) -> Any:
+        memory = super().untyped_storage()
+
+        def cpu() -> torch.UntypedStorage:
+            return torch.UntypedStorage(memory.nbytes()).copy_(memory, False)
+
+        return SimpleNamespace(nbytes=memory.nbytes, cpu=cpu)
+
+
+def test_small_constants_on_a_gpu_are_carried_too() -> None:
+    described = Described(traced(lambda x: x, torch.ones(1)), [])
+    positions = torch.arange(512)
+    value = positions[2:].as_subclass(OnGpu)
+    with FakeTensorMode():  # a graph may be compiled within
+        constants = dict(described.constants({"p": value}))
+    assert constants["p"].spec.device == "cuda:0"
+    here = replace(constants["p"], spec=replace(constants["p"].spec, device="cpu"))
+    assert torch.equal(built(here, {}), positions[2:])
 
 
 @pytest.mark.parametrize(
