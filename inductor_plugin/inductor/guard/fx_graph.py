@@ -99,14 +99,30 @@ def _facts(value: Any) -> str:
 
 @contextmanager
 def uncounted() -> Generator[None]:
-    """Leave the counters of torch that users read as they are."""
+    """Leave the counters of torch that users read as they are.
+
+    They are of the process, and what another thread counts in the block is lost. torch compiles in a thread at a time
+    (``torch._dynamo.convert_frame.compile_lock``): so the block has one compile, and no run of what it compiled.
+    """
     before = {name: copy.copy(values) for name, values in counters.items()}
-    helper: Any = metrics.CachedMetricsHelper()
+    counted = _metrics()
     try:
         yield
     finally:
         for name, values in counters.items():
             values.clear()
             values.update(before.get(name, {}))
-        for name, value in helper.cached_metrics.items():
-            setattr(metrics, name, value)
+        for name, value in counted.items():
+            if isinstance(value, list):
+                getattr(metrics, name)[:] = value
+            else:
+                setattr(metrics, name, value)
+
+
+def _metrics() -> dict[str, Any]:
+    """Return copies of Inductor's public counters: numbers, and lists with an entry for each count."""
+    return {
+        name: copy.copy(value)
+        for name, value in vars(metrics).items()
+        if not name.startswith("_") and type(value) in (int, float, list)
+    }

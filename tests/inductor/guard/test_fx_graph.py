@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -93,6 +94,22 @@ def test_graphs_of_other_operators_inputs_or_constants_are_others() -> None:
     ]
     assert problem not in others
     assert len({str(other) for other in others}) == len(others)
+
+
+def test_all_that_inductor_counts_is_as_before() -> None:
+    names = [name for name in metrics.reset.__code__.co_names if hasattr(metrics, name)]
+    assert {"parallel_reduction_count", "nodes_num_elem"} <= set(names)
+    own: dict[str, Any] = {name: getattr(metrics, name) for name in names}
+    before = copy.deepcopy(own)
+    with uncounted():
+        for name, value in own.items():
+            if isinstance(value, list):
+                value.append(name)
+            else:
+                setattr(metrics, name, value + 1)
+    after = {name: getattr(metrics, name) for name in names}
+    assert after == before
+    assert all(after[name] is own[name] for name in names)
 
 
 def test_what_users_count_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
