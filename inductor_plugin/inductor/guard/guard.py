@@ -54,6 +54,7 @@ from inductor_plugin.inductor.guard.bench import (
 from inductor_plugin.inductor.guard.comparison import MOST_RUNS
 from inductor_plugin.inductor.guard.description import CannotDescribeError, Described
 from inductor_plugin.inductor.guard.fx_graph import copied, problem_of, uncounted, why_not_run
+from inductor_plugin.inductor.guard.output_code import hidden, show
 from inductor_plugin.inductor.guard.verification import GuardedGraph, VerifiedGraph, verified
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.pins.replay import read_pins
@@ -86,10 +87,10 @@ class _UncompiledGraph:
     compile: Callable[[fx.GraphModule], Any]
 
     def again(self, trial: Trial) -> CompiledGraph:
-        """Compile the graph once more, as a trial."""
+        """Compile the graph once more, as a trial; nothing of it is counted or shown."""
         assert self.original is not None
         gm = copied(self.original)
-        with compiling(trial), given_back_on_failure():
+        with compiling(trial), given_back_on_failure(), uncounted(), hidden():
             return CompiledGraph(self.compile(gm), gm)
 
 
@@ -143,11 +144,12 @@ def compile_graph(
                 )
                 graph = _guarded(make, graph, problem, _spending(config, allowance))
                 due = _due(trial, own_s, replace(cost, runs=MOST_RUNS)) if graph.is_cut else None
-        compiled, given_up = graph.code, graph.given_up
+        first, compiled, given_up = compiled, graph.code, graph.given_up
         agreed = trial.agreed(given_up)
         if agreed != given_up and original is not None:
             given_up = agreed
             compiled = source.again(Trial(trial.digest, agreed, is_extra=True)).code
+        show(compiled, instead_of=first)
         if trial.place is not None:
             stored.add_graph(trial.place, trial.name, given_up)
         _mark(trial, graph, due, at_once=at_once)
@@ -298,9 +300,8 @@ def _guarded(
     """
     started = time.perf_counter()
     try:
-        with uncounted():
-            graph = make()
-            return verified(graph, _choices(graph.trial))
+        graph = make()
+        return verified(graph, _choices(graph.trial))
     except CannotDescribeError as error:
         _leave_out(problem, str(error))
         return compiled
