@@ -32,7 +32,7 @@ def options(**chosen: object) -> dict[str, Any]:
 
     Args:
         chosen: The plugin's own options and Inductor's, by name. ``max_autotune`` is on unless it
-            is passed.
+            is passed, or a patch of ``torch._inductor.config`` around this call names it.
 
     Raises:
         OptionError: An unknown option, or a bad value.
@@ -63,8 +63,8 @@ def compile_graph(
 def enable(**chosen: object) -> None:
     """Use the plugin for every `torch.compile` with the Inductor backend in this process.
 
-    A compile that sets ``max_autotune`` keeps its value; otherwise it is on. Calling this function
-    again replaces the options.
+    A compile that sets ``max_autotune``, or has a patch of ``torch._inductor.config`` around it that does, keeps its value;
+    otherwise it is on. Calling this function again replaces the options.
 
     Raises:
         OptionError: An unknown option, or a bad value.

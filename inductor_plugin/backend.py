@@ -27,7 +27,8 @@ def inductor_plugin(
         gm: The graph module Dynamo captured.
         example_inputs: Its inputs (fake tensors).
         mode: As for ``torch.compile``.
-        options: The plugin's options and Inductor's, by name. ``max_autotune`` is on unless passed.
+        options: The plugin's options and Inductor's, by name. ``max_autotune`` is on unless it is passed, or
+            a patch of ``torch._inductor.config`` around the compile names it.
 
     Raises:
         OptionError: An unknown option, or a bad value.

@@ -28,6 +28,8 @@ from inductor_plugin.inductor.facts.scope import (
     CARRIER,
     ConfigCarrier,
     active_config,
+    as_switched,
+    inductor_switches,
     passes_in,
     user_passes,
 )
@@ -41,13 +43,9 @@ from inductor_plugin.worker.devices.templates import add_templates
 
 logger = logging.getLogger(__name__)
 
-_TIME_LIMITS = {
-    "compile_timeout_s": "precompilation_timeout_seconds",
-    "bench_timeout_s": "max_autotune_subproc_result_timeout_seconds",
-}
-"""Options of ours, and Inductor's of the same meaning: the lower one holds, unless the user sets ours."""
-
 _BACKENDS = "max_autotune_gemm_backends"
+_TUNING = ("max_autotune", "max_autotune_gemm")
+"""Inductor's switches of tuning."""
 _STOCKS_RANKS = "distributed_max_autotune_gemm"  # torch 2.10 and later
 _RUNTIME = "inductor_plugin.tuning.runtime"
 _HOOKING = threading.Lock()
@@ -103,7 +101,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
             return original(model_, example_inputs_, *args, config_patches=config_patches, **kwargs)
         patches = {**defaults, **(config_patches or {})}
         if not _carried(patches):
-            patches = _with_carrier(config, patches, example_inputs_)
+            patches = _begun(config, patches, example_inputs_)
         vector.start_probe(example_inputs_)
         return original(model_, example_inputs_, *args, config_patches=patches, **kwargs)
 
@@ -131,7 +129,10 @@ def compile_graph(
     model: Any, example_inputs: Any, mode: str | None, config: Config, others: Mapping[str, object]
 ) -> Any:
     """Compile one graph; implements the ``inductor_plugin`` backend."""
-    patches = compile_options(mode, config, others, example_inputs)
+    accepted = _validated(config, mode, others)
+    _hook()
+    _add_kernel_folders(config)
+    patches = _begun(config, accepted, example_inputs)
     vector.start_probe(example_inputs)
     return compile_fx_module.compile_fx(model, example_inputs, config_patches=patches)
 
@@ -184,7 +185,7 @@ def _check_pins(config: Config) -> None:
 
 def _add_kernel_folders(config: Config) -> None:
     """Let generated code find libraries in both caches, in the own one first; in none with ``cache=off``."""
-    if _as_inductor(config, {}).cache == "off":
+    if config.cache == "off":
         return
     if config.cache_read:
         with suppress(OptionError):  # the cache warns of it
@@ -197,16 +198,22 @@ def _carried(patches: Mapping[str, Any]) -> bool:
     return any(isinstance(p, ConfigCarrier) for p in passes_in(patches.get(CARRIER)))
 
 
+def _begun(
+    config: Config, accepted: Mapping[str, Any], example_inputs: Sequence[Any]
+) -> dict[str, Any]:
+    """Return the options of a compile that begins: its gradient, which may be compiled after a patch has ended, has the same."""
+    return _with_carrier(as_switched(config, inductor_switches(accepted)), accepted, example_inputs)
+
+
 def _with_carrier(
     config: Config, accepted: Mapping[str, Any], example_inputs: Sequence[Any]
 ) -> dict[str, Any]:
     """Return Inductor's options with the carrier, tuning on, and the chosen backends."""
     add_templates()
-    config = _as_inductor(config, accepted)
+    config = _without_library(config, accepted)
     inner = user_passes(accepted.get(CARRIER, getattr(inductor_config, CARRIER)))
-    result = {**accepted, CARRIER: ConfigCarrier(config, inner, _warm_up, first_miss.installed)}
-    if not {"max_autotune", "max_autotune_gemm"} & set(accepted):
-        result["max_autotune"] = True
+    carrier = ConfigCarrier(config, inner, _warm_up, first_miss.installed)
+    result = {**accepted, **_tuning(accepted), CARRIER: carrier}
     result |= _limits(config, accepted, example_inputs) | _without_stocks_ranks(accepted)
     if config.check_outputs != "off":
         result |= _checked_code(result)
@@ -235,22 +242,22 @@ def _names(backends: str) -> set[str]:
     return {name.strip() for name in backends.upper().split(",")} - {""}
 
 
-def _as_inductor(config: Config, accepted: Mapping[str, Any]) -> Config:
-    """Return the options as Inductor's own switches decide those that the user leaves to us: caches, time limits, backends."""
-
-    def chosen(name: str) -> Any:
-        return accepted.get(name, getattr(inductor_config, name, None))
-
-    lower = {
-        ours: float(limit_s)
-        for ours, theirs in _TIME_LIMITS.items()
-        if ours not in config.stated
-        and 0 < (limit_s := chosen(theirs) or 0) < getattr(config, ours)
+def _tuning(accepted: Mapping[str, Any]) -> dict[str, bool]:
+    """Return Inductor's switches of tuning that the options lack: as a patch has set them, on where neither names any."""
+    patched = {
+        name: bool(getattr(inductor_config, name))
+        for name in _TUNING
+        if name not in accepted and compat.is_patched(name)
     }
-    backends = _names(chosen(_BACKENDS) or "")
-    if not config.gemm_backends and backends and "ATEN" not in backends:
-        config = replace(config, gemm_backends=",".join(sorted(backends)))
-    return replace(config, **lower).with_cache(disabled=bool(chosen("force_disable_caches")))
+    return patched if patched or set(_TUNING) & set(accepted) else {"max_autotune": True}
+
+
+def _without_library(config: Config, accepted: Mapping[str, Any]) -> Config:
+    """Return the options with Inductor's backends, where these exclude the library kernel and the user states none to us."""
+    backends = _names(accepted.get(_BACKENDS, getattr(inductor_config, _BACKENDS, None)) or "")
+    if config.gemm_backends or not backends or "ATEN" in backends:
+        return config
+    return replace(config, gemm_backends=",".join(sorted(backends)))
 
 
 def _limits(

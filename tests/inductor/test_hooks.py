@@ -15,7 +15,8 @@ from torch._inductor.utils import fresh_cache
 
 from inductor_plugin.config import Config
 from inductor_plugin.inductor import hooks
-from inductor_plugin.inductor.facts.scope import CARRIER
+from inductor_plugin.inductor.facts import compat
+from inductor_plugin.inductor.facts.scope import CARRIER, as_switched, inductor_switches
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.cache.records import measured, record
 
@@ -132,8 +133,10 @@ def test_the_lower_of_two_time_limits_holds_unless_ours_is_stated(
 ) -> None:
     config = Config.load(stated, {})
     others = {"precompilation_timeout_seconds": limit_s}
-    created = hooks.compile_options(None, config, others)[CARRIER].config
-    assert created.compile_timeout_s == (config.compile_timeout_s if holds_s is None else holds_s)
+    created = hooks.compile_options(None, config, others)
+    with inductor_config.patch(created):  # pyright: ignore[reportUnknownMemberType]
+        holds = created[CARRIER].config.compile_timeout_s
+    assert holds == (config.compile_timeout_s if holds_s is None else holds_s)
 
 
 def test_inductors_own_sharing_among_ranks_is_off(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,9 +150,54 @@ def test_inductors_own_sharing_among_ranks_is_off(caplog: pytest.LogCaptureFixtu
     assert f"{name} is on: option ranks does that here" in caplog.text
 
 
+def begun(config: Config, others: dict[str, Any]) -> Any:
+    """Return the options of a compile that begins."""
+    with mock.patch.object(hooks.compile_fx_module, "compile_fx") as compile_fx:
+        hooks.compile_graph(None, [], None, config, others)
+    return compile_fx.call_args.kwargs["config_patches"]
+
+
 def test_a_cache_that_inductor_is_not_to_use_is_not_used() -> None:
     config = Config.load({}, {})
     assert config.cache != "off"
     with inductor_config.patch(force_disable_caches=True):  # pyright: ignore[reportUnknownMemberType]
-        created = hooks.compile_options(None, config, {})
-    assert created[CARRIER].config.cache == "off"
+        before, created = hooks.compile_options(None, config, {}), begun(config, {})
+        assert before[CARRIER].config.cache == "off"
+    assert before[CARRIER].config.cache == "on"
+    assert created[CARRIER].config.cache == "off"  # the gradient may be compiled later
+
+
+def test_a_switch_among_the_options_of_a_compile_counts() -> None:
+    config, others = Config.load({}, {}), {"precompilation_timeout_seconds": 7}
+    assert begun(config, others)[CARRIER].config.compile_timeout_s == 7.0
+    created = hooks.compile_options(None, config, others)
+    assert created[CARRIER].config.compile_timeout_s == config.compile_timeout_s
+    with inductor_config.patch(created):  # pyright: ignore[reportUnknownMemberType]
+        assert created[CARRIER].config.compile_timeout_s == 7.0
+    # torch takes this one in `config_patches` alone: before 2.15 it is no option of ``torch.compile``.
+    assert as_switched(config, inductor_switches({"force_disable_caches": True})).cache == "off"
+
+
+@pytest.mark.parametrize(
+    ("patched", "others", "tuning"),
+    [
+        ({}, {}, {"max_autotune": True}),
+        ({"max_autotune": False}, {}, {"max_autotune": False}),
+        ({"max_autotune": True}, {}, {"max_autotune": True}),
+        ({"max_autotune_gemm": True}, {}, {"max_autotune_gemm": True}),
+        ({"max_autotune": False}, {"max_autotune": True}, {"max_autotune": True}),
+        ({}, {"max_autotune_gemm": False}, {"max_autotune_gemm": False}),
+    ],
+)
+def test_a_patch_around_a_compile_says_whether_it_tunes(
+    patched: dict[str, bool], others: dict[str, Any], tuning: dict[str, bool]
+) -> None:
+    if patched and compat.torch_version() < (2, 13):
+        pytest.skip("this torch's patches cannot be found")
+    config, names = Config.load({}, {}), ("max_autotune", "max_autotune_gemm")
+    with inductor_config.patch(patched):  # pyright: ignore[reportUnknownMemberType]
+        created = begun(config, others)
+        assert hooks.compile_options(None, config, others).items() >= tuning.items()
+    assert {name: created[name] for name in names if name in created} == tuning
+    # What a patch that has ended has left behind is no wish of the user's.
+    assert hooks.compile_options(None, config, {})["max_autotune"] is True

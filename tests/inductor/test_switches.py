@@ -13,8 +13,10 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 
+import inductor_plugin
 from inductor_plugin.config import Config, default_cache_dir
-from inductor_plugin.inductor import hooks
+from inductor_plugin.inductor.facts.compat import torch_version
+from inductor_plugin.inductor.facts.scope import as_switched, inductor_switches
 from inductor_plugin.inductor.graph import session
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.tuning.ticket import TuningTicket
@@ -67,6 +69,19 @@ def test_without_caches_nothing_is_read_or_written(
     assert spent_by(product()).stats.record_hits == 1
 
 
+def test_options_that_are_older_than_a_patch_follow_it(home: Path) -> None:
+    def call() -> Callable[..., Any]:
+        return torch.compile(torch.mm, options=options)
+
+    options = inductor_plugin.options()
+    with inductor_config.patch(force_disable_caches=True):
+        assert spent_by(call()).stats.benchmarked == 2
+        options = inductor_plugin.options()
+    assert not home.exists()
+    assert spent_by(call()).stats.benchmarked == 2
+    assert len(records(home)) == 1
+
+
 def test_a_cache_that_is_named_is_used_all_the_same(home: Path, cache_dir: Path) -> None:
     with inductor_config.patch(force_disable_caches=True):
         for hits in (0, 1):
@@ -108,6 +123,18 @@ def test_where_nothing_may_be_timed_nothing_is(cache_dir: Path, name: str) -> No
     assert records(cache_dir) == []
 
 
+@pytest.mark.skipif(torch_version() < (2, 13), reason="this torch's patches cannot be found")
+def test_a_patch_around_the_compile_switches_tuning_off_for_as_long_as_it_lasts(
+    cache_dir: Path,
+) -> None:
+    with inductor_config.patch(max_autotune=False):
+        assert spent_by(compiled(torch.mm, cache_dir)).stats.problems == 0
+    assert records(cache_dir) == []
+    with inductor_config.patch(max_autotune=True):
+        assert spent_by(compiled(torch.mm, cache_dir)).stats.problems == 1
+    assert spent_by(compiled(torch.mm, cache_dir)).stats.record_hits == 1
+
+
 def limits_of(cache_dir: Path, **options: Any) -> tuple[float, float]:
     """Return the time limits of compiling and measuring that a compile has."""
     tickets: list[TuningTicket] = []
@@ -136,7 +163,5 @@ def test_the_lower_time_limit_holds(cache_dir: Path) -> None:
 
 
 def test_no_limit_of_inductor_s_is_no_limit() -> None:
-    config = hooks._as_inductor(  # pyright: ignore[reportPrivateUsage]
-        Config(), {"max_autotune_subproc_result_timeout_seconds": 0.0}
-    )
-    assert config.bench_timeout_s == Config().bench_timeout_s
+    now = inductor_switches({"max_autotune_subproc_result_timeout_seconds": 0.0})
+    assert as_switched(Config(), now).bench_timeout_s == Config().bench_timeout_s

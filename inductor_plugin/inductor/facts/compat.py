@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,27 @@ def warn_if_untested() -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def is_patched(name: str) -> bool:
+    """Return whether a patch of Inductor's options that is in force names an option.
+
+    The value alone does not tell: before torch 2.15 a patch that ends leaves the value from before it as if it had been
+    set. But since 2.13 a patch in force has that value in a context variable. With 2.11 no patch can be found.
+
+    Args:
+        name: Inductor's option. From torch 2.15 on an assignment counts, too.
+    """
+    if torch_version() >= (2, 15):
+        untyped: Any = inductor_config
+        return not untyped._is_default(name)
+    beginning = f"{inductor_config.__name__}.ConfigPatch["
+    return any(
+        name in before
+        for variable, stack in copy_context().items()
+        if variable.name.startswith(beginning)
+        for before in stack
+    )
 
 
 def selected(node: ir.TensorBox, choice: ir.ChoiceCaller | None, kwargs: dict[str, Any]) -> Any:

@@ -8,7 +8,9 @@ would do none of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,6 +27,14 @@ CARRIER = "post_grad_custom_post_pass"
 _GENERATION = 3
 """Of the graphs in Inductor's cache; those of the first may hold repacked weights of another model, those of the second do
 not carry their decisions, to which the ranks of a job have to agree."""
+
+_TIME_LIMITS = {
+    "compile_timeout_s": "precompilation_timeout_seconds",
+    "bench_timeout_s": "max_autotune_subproc_result_timeout_seconds",
+}
+"""Options of ours, and Inductor's of the same meaning: the lower one holds, unless the user sets ours."""
+_CACHES_OFF = "force_disable_caches"
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class ConfigCarrier(CustomGraphPass):
@@ -45,10 +55,23 @@ class ConfigCarrier(CustomGraphPass):
             on_graph: Called with each graph that is compiled (not loaded from a cache).
             active: Whether the plugin is enabled; after `disable`, earlier options have no effect.
         """
-        self.config = config
+        self._stated = config
         self._inner = tuple(inner)
         self._on_graph = on_graph
         self._active = active
+        self._switched: tuple[dict[str, Any], Config] | None = None
+
+    @property
+    def config(self) -> Config:
+        """The options, as Inductor's own switches decide now what the user leaves to them.
+
+        What `inductor_plugin.options` returns may be older than the patch in which a compile begins. The answer is kept
+        until a switch changes, since lowering asks for it at each product and fusion.
+        """
+        now, last = inductor_switches(), self._switched
+        if last is None or last[0] != now:
+            last = self._switched = now, as_switched(self._stated, now)
+        return last[1]
 
     @property
     def inner(self) -> tuple[Any, ...]:
@@ -87,14 +110,14 @@ class ConfigCarrier(CustomGraphPass):
 
     def __eq__(self, other: object) -> bool:
         """Compare the parts of the cache key, so that equal options do not recompile."""
-        return isinstance(other, ConfigCarrier) and (self.config, self._inner) == (
-            other.config,
+        return isinstance(other, ConfigCarrier) and (self._stated, self._inner) == (
+            other._stated,
             other._inner,
         )
 
     def __hash__(self) -> int:
         """Hash by the configuration."""
-        return hash(self.config.code_key())
+        return hash(self._stated.code_key())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ConfigCarrier:
         """Return the same object: AOTInductor deep-copies its configuration."""
@@ -107,6 +130,33 @@ def active_config() -> Config | None:
         if isinstance(graph_pass, ConfigCarrier):
             return graph_pass.config
     return None
+
+
+def inductor_switches(options: Mapping[str, Any] = _NONE) -> dict[str, Any]:
+    """Return Inductor's own switches of caches and time limits, by name; None for those that this torch lacks.
+
+    Args:
+        options: Inductor's options of a compile that begins; within it they are in force.
+    """
+    return {
+        name: options[name] if name in options else getattr(inductor_config, name, None)
+        for name in (_CACHES_OFF, *_TIME_LIMITS.values())
+    }
+
+
+def as_switched(config: Config, now: Mapping[str, Any]) -> Config:
+    """Return the options as Inductor's own switches decide those that the user leaves to us: caches, time limits.
+
+    Args:
+        config: The options.
+        now: The switches, as `inductor_switches` returns them.
+    """
+    lower = {
+        ours: float(limit_s)
+        for ours, theirs in _TIME_LIMITS.items()
+        if ours not in config.stated and 0 < (limit_s := now[theirs] or 0) < getattr(config, ours)
+    }
+    return replace(config, **lower).with_cache(disabled=bool(now[_CACHES_OFF]))
 
 
 def host_counts() -> bool:

@@ -62,6 +62,22 @@ def test_the_carried_configuration_is_active_while_inductors_patch_is(several: b
     assert active_config() is None
 
 
+def test_what_the_user_leaves_to_inductors_switches_they_decide_when_it_is_read() -> None:
+    carrier, named = ConfigCarrier(config()), ConfigCarrier(config(cache="on", compile_timeout_s=9))
+    key, before = carrier.uuid(), carrier.config
+    assert before is carrier.config  # it is read at each product and fusion
+    with inductor_config.patch(force_disable_caches=True, precompilation_timeout_seconds=7):
+        with inductor_config.patch({CARRIER: carrier}):
+            setting = active_config()
+            assert setting is not None
+            assert (setting.cache, setting.compile_timeout_s) == ("off", 7.0)
+        assert carrier.uuid() != key
+        assert carrier == ConfigCarrier(config())
+        assert (named.config.cache, named.config.compile_timeout_s) == ("on", 9.0)
+    assert (before.cache, carrier.uuid()) == ("on", key)
+    assert carrier.config == before
+
+
 def test_a_users_pass_is_no_configuration() -> None:
     with inductor_config.patch({CARRIER: Pass("own")}):
         assert active_config() is None
