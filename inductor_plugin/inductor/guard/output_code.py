@@ -62,8 +62,9 @@ def show(compiled: Any, *, instead_of: Any) -> None:
     code, path = compiled.source_code, get_path(compiled.cache_key, "py")[2]
     output_code_log.debug("Output code, which runs instead of the code before it: \n%s", code)
     output_code_log.debug("Output code written to: %s", path)
-    V.debug.output_code(path)
-    V.debug.copy(str(Path(path).with_suffix(".debug")))
+    debug: Any = V.debug  # what it writes are attributes that it looks up
+    debug.output_code(path)
+    debug.copy(str(Path(path).with_suffix(".debug")))
     trace_structured(
         "inductor_output_code",
         lambda: {"filename": path, "file_path": str(Path(path).absolute())},

@@ -1,7 +1,7 @@
 """What differs between versions of torch, where the value alone does not tell."""
 
 # torch types these partly; what it leaves open says nothing about the tests.
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUntypedFunctionDecorator=false
 
 from __future__ import annotations
 

@@ -83,8 +83,9 @@ def test_a_hidden_compile_writes_no_files_of_its_graph(tmp_path: Path) -> None:
     debug: Any = type("Debug", (), {"output_code": staticmethod(output_code)})()
     with inductor_config.patch({"trace.enabled": True}), V.set_debug_handler(debug):
         with hidden():
-            V.debug.output_code(str(tmp_path))
-            V.debug.copy(str(tmp_path / "copy.debug"))
+            within: Any = V.debug
+            within.output_code(str(tmp_path))
+            within.copy(str(tmp_path / "copy.debug"))
         assert V.debug is debug
         assert inductor_config.trace.enabled
     assert not (tmp_path / "copy.debug").exists()
