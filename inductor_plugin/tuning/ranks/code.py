@@ -47,13 +47,14 @@ def normalized(code: str) -> str:
     return text
 
 
-def outline(code: str) -> str:
-    """Return what a graph computes, as far as its code says so whatever is fused: sizes of inputs, names of operators.
+def input_sizes(code: str) -> list[str]:
+    """Return sizes and strides of a graph's inputs, in their order; empty where its code does not check them."""
+    return _INPUT.findall(code)
 
-    By it two ranks know a graph without problems for the same: stages of a pipeline have others.
-    """
-    operators = {name for names in _KERNEL.findall(code) for name in names.split("_")}
-    return "\n".join([*_INPUT.findall(code), *sorted(operators)])
+
+def operators(code: str) -> list[str]:
+    """Return the names of the operators in a graph's own kernels, whatever is fused with what."""
+    return sorted({name for names in _KERNEL.findall(code) for name in names.split("_")})
 
 
 def first_difference(own: str, other: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from inductor_plugin.cache import digest_of
 from inductor_plugin.problem.description import described
-from inductor_plugin.tuning.ranks.code import normalized, outline
+from inductor_plugin.tuning.ranks.code import input_sizes, normalized, operators
 from inductor_plugin.tuning.ranks.terms import Terms
 from inductor_plugin.tuning.ticket import TuningTicket
 
@@ -20,11 +20,12 @@ class RankGraph:
     """A graph that was compiled, or came from Inductor's cache.
 
     Attributes:
-        problems: Digest of the problems in it, or of its `outline` without any, by which two ranks know a graph for the same.
+        outline: Digest of what two ranks know a graph by for the same, whatever is fused: its problems (without any, its operators)
+            and the sizes of its inputs. Stages of a pipeline with the same products have other inputs.
         code: Digest of its code, as `normalized`.
     """
 
-    problems: str
+    outline: str
     code: str
 
 
@@ -79,9 +80,11 @@ class Ledger:
         """Store the code of a graph, and the problems in it."""
         text = normalized(code)
         digest = hashlib.sha256(text.encode()).hexdigest()
-        same = digest_of({"problems": [*problems]} if problems else {"outline": outline(text)})
+        # Without operators where there are problems: an epilogue is a part of a product on the rank that has fused it.
+        own = {"problems": [*problems]} if problems else {"operators": operators(text)}
+        outline = digest_of({**own, "inputs": input_sizes(text)})
         with self._guard:
-            self._graphs.append(RankGraph(same, digest))
+            self._graphs.append(RankGraph(outline, digest))
             self._texts.setdefault(digest, zlib.compress(text.encode()))
 
     def statement(self) -> Statement:

@@ -150,10 +150,10 @@ def difference(
             return f"{name}: rank {rank} runs {winner}, rank {other_rank} runs {theirs}{why}"
     if apart := _apart(own, other, rank, other_rank):
         return apart
-    ours, others = _by_problems(own.graphs), _by_problems(other.graphs)
+    ours, others = _by_outline(own.graphs), _by_outline(other.graphs)
     for number, graph in enumerate(own.graphs):
-        here = ours[graph.problems] - others[graph.problems]
-        there = others[graph.problems] - ours[graph.problems]
+        here = ours[graph.outline] - others[graph.outline]
+        there = others[graph.outline] - ours[graph.outline]
         if graph.code in here and there:  # else one rank has compiled it more often
             where = first_difference(text_of(graph.code), text_of(next(iter(there))))
             return f"graph {number} of rank {rank} has other code than rank {other_rank}: {where}"
@@ -164,7 +164,7 @@ def _facts(said: Statement) -> set[_Fact]:
     """Return what ranks are compared by: decided problems and graphs."""
     return {
         *(("place", place) for place in said.winners),
-        *(("graph", graph.problems) for graph in said.graphs),
+        *(("graph", graph.outline) for graph in said.graphs),
     }
 
 
@@ -201,10 +201,10 @@ def _problem(place: str) -> str:
     return place.partition("/")[2]
 
 
-def _by_problems(graphs: Sequence[RankGraph]) -> Mapping[str, Counter[str]]:
+def _by_outline(graphs: Sequence[RankGraph]) -> Mapping[str, Counter[str]]:
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for graph in graphs:
-        counts[graph.problems][graph.code] += 1
+        counts[graph.outline][graph.code] += 1
     return counts
 
 

@@ -144,6 +144,23 @@ def test_what_only_one_rank_has_is_counted_and_compared_with_nobody() -> None:
     assert reports(3, change) == [RankReport(3, alone=6)] * 3
 
 
+def test_stages_with_the_same_products_and_other_inputs_are_not_compared() -> None:
+    """The first stage of a language model has the blocks of the second one, and an embedding before them."""
+    hidden = "assert_size_stride(arg0_1, (16, 64), (64, 1))\n"
+    embedded = hidden.replace("(16, 64), (64, 1)", "(16,), (1,)") + "cpp_fused_embedding_0(x)\n"
+
+    def stages(rank: int, ledger: Ledger) -> None:
+        ledger.add_code(["block", "block"], (embedded, hidden)[rank % 2] + CODE)
+
+    assert reports(2, stages) == [RankReport(2, alone=2)] * 2
+    assert reports(4, stages) == [RankReport(4)] * 4
+
+    def differ(rank: int, ledger: Ledger) -> None:
+        ledger.add_code(["block", "block"], hidden + (CODE.replace("mm", "bmm") if rank else CODE))
+
+    assert "graph 1 of rank 1 has other code than rank 0" in reports(2, differ)[0].difference
+
+
 def test_graphs_without_problems_are_the_same_by_inputs_and_operators() -> None:
     sizes = "assert_size_stride(arg0_1, (16, 32), (32, 1))\n"
 
