@@ -125,11 +125,11 @@ def _converted(parameters: dict[int, tuple[Any, Any]]) -> Callable[..., Any]:
 
 def _lowered(ticket: TuningTicket) -> Lowered:
     entries = ticket.task.entries if ticket.task is not None else []
-    kernels = [digest for entry in entries if _is_built(entry) and (digest := _digest(entry))]
+    kernels = [digest for entry in entries if entry.is_built and (digest := _digest(entry))]
     failed = [
         (entry.name, _reason(entry))
         for entry in entries
-        if not _is_built(entry) and not entry.library
+        if not entry.is_built and not entry.library
     ]
     unscheduled = {offer.candidate_id for offer in ticket.offers} - {
         entry.candidate_id for entry in entries
@@ -145,11 +145,6 @@ def _lowered(ticket: TuningTicket) -> Lowered:
         tuple(failed),
         dict(ticket.rejected),
     )
-
-
-def _is_built(entry: TaskCandidate) -> bool:
-    """Return whether a candidate's kernel is in the cache, as it also is if it does not fit the GPU."""
-    return entry.ready or (entry.outcome is not None and entry.outcome.status == "pruned")
 
 
 def _digest(entry: TaskCandidate) -> str:

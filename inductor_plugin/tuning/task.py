@@ -128,6 +128,11 @@ class TaskCandidate(Identified):
         self.disturbed = race.too_few_calm(self.calm_rounds, self.rounds)
 
     @property
+    def is_built(self) -> bool:
+        """Whether its kernel is in the cache, as it also is if it does not fit the GPU."""
+        return self.ready or (self.outcome is not None and self.outcome.status == "pruned")
+
+    @property
     def alive(self) -> bool:
         """True if it ran with correct results."""
         return self.outcome is not None and self.outcome.status == "ok"
@@ -274,6 +279,14 @@ class Task:
             if candidate.candidate_id == candidate_id:
                 return candidate
         raise KeyError(candidate_id)
+
+    def why_not_built(self) -> str | None:
+        """Return why the kernel of a candidate is not in the cache, None if all are; the task has ended."""
+        missing = next((entry for entry in self.entries if not entry.is_built), None)
+        if missing is None:
+            return None
+        outcome = missing.outcome
+        return f"{outcome.status} ({outcome.reason})" if outcome is not None else self.error
 
     def unscreened(self) -> Sequence[TaskCandidate]:
         """Return the candidates that have not been measured at all."""

@@ -113,7 +113,7 @@ def adopt(ticket: TuningTicket, agreed: Agreed) -> None:
     offered = {offer.candidate_id for offer in ticket.offers}
     is_offered = agreed.winner in offered
     why = _why_not(ticket, agreed) if is_offered else _NOT_OFFERED
-    library = next((o.candidate_id for o in ticket.offers if o.library), None)
+    library = _library_of(ticket)
     if agreed.winner == LIBRARY:
         verdict = Verdict(library, library, agreed.reason, provisional=agreed.provisional)
     elif why:
@@ -134,6 +134,13 @@ def adopt(ticket: TuningTicket, agreed: Agreed) -> None:
     ticket.agree(agreed, verdict)
 
 
+def give_up(ticket: TuningTicket, agreed: Agreed, why: str) -> None:
+    """Decide a ticket for this rank's library kernel, with a warning: it has tried to build what was decided, in vain."""
+    library = _library_of(ticket)
+    ticket.agree(agreed, Verdict(library, library, _without(agreed, why), provisional=True))
+    _warn(ticket.problem, agreed, why)
+
+
 def warn_not_offered(problem: Problem, agreed: Agreed) -> None:
     """Warn that this rank runs the library kernel, which is two kernels for a fusion, since it cannot offer what was decided."""
     _warn(problem, agreed, _NOT_OFFERED)
@@ -147,6 +154,10 @@ def is_measured(ticket: TuningTicket) -> bool:
 def refused(ticket: TuningTicket) -> list[str]:
     """Return the offered candidates that have failed on this rank: no rank is to decide for them."""
     return [name for name, row in ticket.measured.items() if row.status not in NOT_FAILED]
+
+
+def _library_of(ticket: TuningTicket) -> str | None:
+    return next((offer.candidate_id for offer in ticket.offers if offer.library), None)
 
 
 def _why_not(ticket: TuningTicket, agreed: Agreed) -> str | None:

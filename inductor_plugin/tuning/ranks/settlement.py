@@ -53,19 +53,23 @@ class Settlement:
         return self._agreed_on(problem, lambda name: self._board.decide(name, text)) or own
 
     def _take_over(self, ticket: TuningTicket, limit_s: float) -> None:
-        """Keep the measurements of another rank, and build the kernel that it has built."""
+        """Build the kernel that another rank has built, and keep its measurements; without that kernel the library kernel runs here."""
         agreed = ticket.agreed
         if agreed is None or ticket.taken_over:
             return
         if agreed.rank == self._job.rank and not _is_build(ticket.task):
             return
         ticket.taken_over = True
-        ticket.selection.keep(ticket)
         task = ticket.selection.build_of(ticket)
         if task is not None:
             ticket.task = task
             self._tuner.start(ticket)
             self._tuner.wait(ticket, limit_s)
+            why = task.why_not_built()
+            if why is not None:  # nor is a later process to run what its cache lacks
+                decisions.give_up(ticket, agreed, f"cannot be built here: {why}")
+                return
+        ticket.selection.keep(ticket)
 
     def _undecided(self) -> list[SharedProblem]:
         return [part for part in self._parts.values() if part.agreed is None]

@@ -9,6 +9,10 @@ import pytest
 
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.agreed import of_verdict
+from inductor_plugin.tuning.task import Task
+from inductor_plugin.tuning.ticket import TuningTicket
+from inductor_plugin.worker.jobs import Outcome
+from tests.support.fakes.tasks import entry, task
 from tests.support.ranks.simulated import LIBRARY, TIMEOUT_S, Rank, agree, drive, job_of, measured
 
 PROBLEMS = [f"problem{number}" for number in range(6)]
@@ -159,6 +163,46 @@ def test_a_rank_that_lacks_the_candidate_runs_the_library_kernel_and_says_so(
     assert ticket.verdict is not None
     assert (ticket.verdict.winner, ticket.verdict.provisional) == (LIBRARY, True)
     assert "fast, for which rank 0 has decided, is not offered here" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "said"),
+    [
+        (Outcome("fast", "compile_failed", "nvcc is gone"), "", "compile_failed (nvcc is gone)"),
+        (None, "tuning made no progress", "tuning made no progress"),
+        (None, "", ""),
+    ],
+    ids=["its compiler fails", "its compiler hangs", "it is built"],
+)
+def test_a_rank_that_cannot_build_what_was_decided_runs_the_library_kernel_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: Outcome | None,
+    error: str,
+    said: str,
+) -> None:
+    ranks, _ = job_of(2)
+    ranks[0].submit("problem")
+    drive(ranks[:1])
+    build = task([entry("fast")], digest="problem")
+    build.entries[0].outcome, build.entries[0].ready = outcome, not said
+    build.error = error
+    build.done.set()
+
+    def build_of(_: TuningTicket) -> Task:
+        return build
+
+    monkeypatch.setattr(ranks[1].selection, "build_of", build_of)
+    ticket = ranks[1].submit("problem")
+    drive(ranks[1:])
+    ranks[1].share.wait(ticket, 60.0)
+    assert ticket.verdict is not None
+    assert (ticket.verdict.winner, ticket.verdict.provisional) == (
+        (LIBRARY, True) if said else ("fast", False)
+    )
+    text = f"fast, for which rank 0 has decided, cannot be built here: {said}"
+    assert (text in caplog.text) == (text in ticket.verdict.reason) == bool(said)
+    assert ranks[1].selection.kept == ([] if said else ["problem"])
 
 
 def test_what_a_graph_does_not_need_is_tuned_by_another_rank() -> None:
