@@ -37,7 +37,6 @@ from inductor_plugin.inductor.fusion.offers import UNFUSED, fused_offer, unfused
 from inductor_plugin.inductor.fusion.pair import Fusion, state_of
 from inductor_plugin.inductor.graph.pinning import is_reproducible
 from inductor_plugin.problem.epilogue_text import dump
-from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.ranks.agreed import LIBRARY, warn_not_offered
 from inductor_plugin.tuning.ticket import TuningTicket
@@ -107,7 +106,7 @@ def _fusion(scheduler: Any, node1: Any, node2: Any) -> Fusion | None:
 
 def _decided(fusion: Fusion) -> Any:
     """Return the answer for Inductor's scheduler; None leaves the decision to Inductor."""
-    COUNTERS.add(fusions=1)
+    fusion.state.session.counters.add(fusions=1)
     if closed := _closed(fusion):
         return _not_fused(fusion, closed)
     epilogue = fusion.epilogue
@@ -211,7 +210,7 @@ def _closed(fusion: Fusion) -> str | None:
 
 
 def _not_fused(fusion: Fusion, *reasons: str) -> Any:
-    COUNTERS.add(fusions_pruned=1)
+    fusion.state.session.counters.add(fusions_pruned=1)
     what = "prologue" if fusion.prologue else "epilogue"
     names = fusion.first.get_name(), fusion.second.get_name()
     why = "; ".join(dict.fromkeys(reasons)) or "no Triton kernel among the candidates"

@@ -90,7 +90,6 @@ class Session:
         self._tickets: dict[tuple[str, ...], TuningTicket] = {}
         self._unstarted = Unstarted()
         self._contexts: dict[str, tuple[DeviceContext, Selection]] = {}
-        self._shares = GraphShares()
         self._deferred: list[deferral.Deferred] = []
         self._pending: list[PendingChoice] = []
         self._by_buffer: dict[str, PendingChoice] = {}
@@ -98,6 +97,8 @@ class Session:
         self._reported = False
         self._trial = trial.current()
         self._is_extra = self._trial is not None and self._trial.is_extra
+        self._shares = GraphShares(decides=not self._is_extra)
+        self.counters = Counters() if self._is_extra else COUNTERS
         self._untuned = 0  # calls on a CPU that have one kernel
         self._single: list[tuple[DeviceContext, Problem]] = []  # problems with a single candidate
         ranges = [RangeWriter()] if are_written(graph) else []
@@ -302,13 +303,12 @@ class Session:
         if text not in self._contexts:
             context = RUNTIME.context(self.config, text, software_of(text))
             context.renew()
-            # A graph that is only compared is decided by what is known, and counts nothing.
             selection = Selection(
                 replace(self.config, policy="cached") if self._is_extra else self.config,
                 context.store,
                 context.environment,
                 lambda: provenance(text),
-                Counters() if self._is_extra else COUNTERS,
+                self.counters,
                 self._pinning.pins,
                 host_counts=host_counts(),
                 remote=context.remote(),

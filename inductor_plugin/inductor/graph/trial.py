@@ -27,7 +27,7 @@ class Trial:
     Attributes:
         digest: Digest of the graph.
         held: Problems whose library kernel runs, whatever was chosen; None for those of the graph's record.
-        is_extra: True for a compile that is only compared: it reports and counts nothing.
+        is_extra: True for a compile that is only compared: it is decided by what is known, decides nothing for a job, reports and counts nothing.
         tickets: The graph's problems, once they are decided.
         store: The cache of the graph's first problem.
         environment: Digest of the environment of that.

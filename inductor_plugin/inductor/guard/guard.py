@@ -12,6 +12,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,10 +88,10 @@ class _UncompiledGraph:
     compile: Callable[[fx.GraphModule], Any]
 
     def again(self, trial: Trial) -> CompiledGraph:
-        """Compile the graph once more, as a trial; nothing of it is counted or shown."""
+        """Compile the graph once more, as a trial; nothing of it is counted, nor shown if it is only compared."""
         assert self.original is not None
-        gm = copied(self.original)
-        with compiling(trial), given_back_on_failure(), uncounted(), hidden():
+        gm, seen = copied(self.original), hidden() if trial.is_extra else nullcontext()
+        with compiling(trial), given_back_on_failure(), uncounted(), seen:
             return CompiledGraph(self.compile(gm), gm)
 
 
@@ -144,17 +145,38 @@ def compile_graph(
                 )
                 graph = _guarded(make, graph, problem, _spending(config, allowance))
                 due = _due(trial, own_s, replace(cost, runs=MOST_RUNS)) if graph.is_cut else None
-        first, compiled, given_up = compiled, graph.code, graph.given_up
-        agreed = trial.agreed(given_up)
-        if agreed != given_up and original is not None:
-            given_up = agreed
-            compiled = source.again(Trial(trial.digest, agreed, is_extra=True)).code
-        show(compiled, instead_of=first)
+        compiled, given_up = _as_agreed(trial, graph, compiled, source)
         if trial.place is not None:
             stored.add_graph(trial.place, trial.name, given_up)
         _mark(trial, graph, due, at_once=at_once)
     _carry(trial, config)
     return compiled
+
+
+def _as_agreed(
+    trial: Trial, graph: VerifiedGraph, compiled: Any, source: _UncompiledGraph
+) -> tuple[Any, HeldProblems]:
+    """Return the code that runs and what it gives up: in a job what its ranks have agreed on.
+
+    There no code of a comparison runs, as some of its problems were decided by this rank alone. What the ranks give up is
+    compiled once more as any graph: it may ask for fusions that the whole graph has not, which the job decides then.
+
+    Args:
+        trial: The graph's compile.
+        graph: What the comparison has found.
+        compiled: What was compiled first.
+        source: The graph before that.
+    """
+    agreed = trial.agreed(graph.given_up)
+    if trial.share is None or source.original is None:
+        show(graph.code, instead_of=compiled)
+        return graph.code, graph.given_up
+    if agreed == trial.in_effect:
+        return compiled, agreed
+    again = Trial(trial.digest, agreed)
+    code = source.again(again).code
+    trial.tickets += again.tickets  # what these wait for makes the graph due, too
+    return code, agreed
 
 
 def _original(gm: fx.GraphModule) -> tuple[fx.GraphModule | None, str]:

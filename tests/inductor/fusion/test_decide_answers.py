@@ -14,6 +14,7 @@ from torch._inductor import ir, select_algorithm
 
 from inductor_plugin.inductor.fusion import decide
 from inductor_plugin.inductor.fusion.offers import UNFUSED
+from inductor_plugin.tuning.counters import Counters
 
 FUSE, APART, INDUCTORS = "submitted", "two kernels", None
 SHORTLIST = decide._shortlist
@@ -29,6 +30,7 @@ class AnswersSession:
         self.refused: list[str] = []
         self.remembered: list[str] = []
         self.waited: list[Any] = []
+        self.counters = Counters()
         self._winner, self._pin = winner, pin
         self._agreed = None if agreed is None else SimpleNamespace(winner=agreed)
 

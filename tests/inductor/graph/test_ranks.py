@@ -22,12 +22,17 @@ from torch._inductor import config as inductor_config
 
 import inductor_plugin
 from inductor_plugin.cache import open_store
+from inductor_plugin.cache.graph import HeldProblems
+from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph.ranks import GraphShares, given_back_on_failure
+from inductor_plugin.inductor.graph.trial import Trial, compiling
 from inductor_plugin.inductor.guard.guard import compile_graph
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks.agreed import dump, load, of_verdict
 from inductor_plugin.tuning.ranks.ledger import LEDGER
+from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.candidates.fast_templates import rivals_offered
+from tests.support.fakes.tasks import problem
 from tests.support.lowering import Lab, library_last
 from tests.support.ranks.joined import Join, joining
 from tests.support.ranks.simulated import MemoryStore, Rank, drive, job_of
@@ -124,6 +129,45 @@ def test_a_graph_in_inductors_cache_runs_where_the_ranks_agree(
     assert [t.verdict.winner for t in again] == ([rival] if otherwise else [])
     problem, winners = f"{ticket.problem.op}/{ticket.digest}", LEDGER.statement().winners
     assert {winners[place] for place in winners if place.endswith(problem)} == {agreed.winner}
+
+
+def test_a_compile_that_is_only_compared_follows_the_job_and_decides_nothing_for_it(
+    join: Join, tmp_path: Path
+) -> None:
+    store = MemoryStore()
+    join(0, store)
+    with compiling(Trial("graph", HeldProblems(), is_extra=True)) as alone:
+        assert compiled(tmp_path / "first", fx_graph_cache=False) == []  # it is not reported
+    (ticket,) = alone.tickets
+    assert ticket.agreed is None
+    assert decisions(store) == {}
+    (tuned,) = compiled(tmp_path / "first", fx_graph_cache=False)
+    assert tuned.measured
+    before = decisions(store)
+    join(1, store)
+    with compiling(Trial("graph", HeldProblems(), is_extra=True)) as trial:
+        compiled(tmp_path / "second", fx_graph_cache=False)
+    (ticket,) = trial.tickets
+    assert (ticket.verdict, ticket.measured) == (tuned.verdict, tuned.measured)
+    assert decisions(store) == before
+
+
+def test_a_fusion_that_only_a_compared_graph_refuses_is_not_refused_for_the_job(
+    join: Join, tmp_path: Path
+) -> None:
+    store = MemoryStore()
+    join(0, store)
+    context = RUNTIME.context(Config.load({"cache_dir": str(tmp_path)}, environ={}), "cpu", {})
+    compared, decided = GraphShares(decides=False), GraphShares()
+    for shares in (compared, decided):
+        shares.add(context, host_counts=True)
+    assert compared.look_up(context, problem()) is None
+    assert compared.refuse(context, problem(), "unfused", "it spills") == "unfused"
+    assert decisions(store) == {}
+    assert decided.refuse(context, problem(), "unfused", "it spills") == "unfused"
+    agreed = compared.look_up(context, problem())
+    assert agreed is not None
+    assert (agreed.winner, len(decisions(store))) == ("unfused", 1)
 
 
 def submit(rank: Rank, name: str) -> None:
