@@ -119,8 +119,7 @@ def _build(store: Store, config: Config) -> None:
 
     command = source.command(get_cpp_compiler(), sysconfig.get_paths()["include"])
     with scratch.build_folder() as folder:
-        with RUNTIME.lock:
-            pool = RUNTIME.compile_pool(config, "cuda")
+        pool = RUNTIME.compile_pool(config, "cuda")
         job = CppCompileJob((source.unit(),), command, str(folder), _LIMIT_S)
         pool.submit(job, take, rank=math.inf)
         finished.wait(2 * _LIMIT_S)

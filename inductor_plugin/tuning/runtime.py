@@ -87,16 +87,16 @@ class DeviceContext:
         what = "compiling" if config.policy == "build" else "tuning"
         self.progress = Progress(config.progress, what)
         self.started: Pipeline | None = None
-        self._runtime = runtime
-        self._config = config
+        self._runtime, self._config = runtime, config
         self._worker: Bench | None = None
         self._is_examined = False
+        self._starting = threading.RLock()
         self._shares: dict[tuple[str, str], RankShare] = {}
 
     @property
     def pipeline(self) -> Pipeline:
         """The pipeline, started on first use."""
-        with self._runtime.lock:
+        with self._starting:  # not the runtime's lock: to connect to a farm may take a minute
             if self.started is None:
                 self.started = self._start()
             return self.started
@@ -116,8 +116,7 @@ class DeviceContext:
         excluded = why_not_listed("gemm_backends", backends, "TRITON") is not None
         if on_host(self.device) or config.compile_farm or excluded:
             return
-        with self._runtime.lock:
-            pool = self._runtime.compile_pool(config, self.device)
+        pool = self._runtime.compile_pool(config, self.device)
         if not isinstance(pool, FarmPool):
             pool.prewarm(_IMPORTS, max(1, _AHEAD // local_ranks()))
 
@@ -186,10 +185,10 @@ class DeviceContext:
         if job is None:
             return None
         terms = self.terms(host_counts=host_counts)
+        _ = self.pipeline  # created first, so closed last: after problems were given back
         with self._runtime.lock:
             share = self._shares.get((job.token, terms.group))
             if share is None:
-                _ = self.pipeline  # created first, so closed last: after problems were given back
                 share = share_of(job, terms, self, COUNTERS, self._config)
                 self._shares[job.token, terms.group] = share
                 self._runtime.at_close(share.close)
@@ -257,11 +256,15 @@ class Runtime:
 
     def __init__(self) -> None:
         """Start with nothing."""
+        self._begin()
+
+    def _begin(self) -> None:
         self.lock = threading.RLock()
         self._stores: dict[tuple[Path, str, str], Store] = {}
         self._remotes: dict[tuple[Store, RemoteOptions], RemoteTier] = {}
         self._contexts: dict[str, DeviceContext] = {}
         self._pools: dict[tuple[float | str, ...], Pool] = {}
+        self._connecting: dict[tuple[float | str, ...], threading.Lock] = {}
         self._traces: dict[str, SpanTrace] = {}
         self._closers: list[Callable[[], None]] = []
         self._pid = os.getpid()
@@ -353,19 +356,16 @@ class Runtime:
 
     def _after_fork(self) -> None:
         """Drop the parent's state after a fork: its threads are gone, and its workers are not ours."""
-        if os.getpid() == self._pid:
-            return
-        self._pid = os.getpid()
-        self.lock = threading.RLock()
-        self._stores, self._contexts, self._pools, self._closers = {}, {}, {}, []
-        self._traces, self._remotes = {}, {}
+        if os.getpid() != self._pid:
+            self._begin()
 
     def at_close(self, close: Callable[[], None]) -> None:
         """Call ``close`` when the workers are ended."""
-        self._closers.append(close)
+        with self.lock:
+            self._closers.append(close)
 
     def compile_pool(self, config: Config, device: str) -> Pool:
-        """Return the compile workers of a configuration; called with the lock held.
+        """Return the compile workers of a configuration; called without the lock, since to connect to a farm may take a minute.
 
         Args:
             config: The options.
@@ -374,16 +374,19 @@ class Runtime:
         nice = 0 if config.policy != "tune" or config.bench_farm or on_host(device) else _NICE
         workers = config.compile_workers or os.cpu_count() or 1  # the pool limits it
         key = (workers, config.worker_idle_s, config.worker_memory_bytes, nice, config.compile_farm)
-        if key not in self._pools:
-            settings = worker_settings(config, "compile", "cpu")
-            size, here = _CPP_JOB_BYTES, replace(settings, nice=nice)
-            pool: Pool = CompilePool(workers, here, memory_bytes_per_job=size)
-            if farm := config.compile_farm:  # this machine's memory and GPU are no matter there
-                there = replace(settings, memory_bytes=config.worker_memory_bytes)
-                pool = on_farm(farm, there, pool, size)
-            self._pools[key] = pool
-            self.at_close(pool.close)
-        return self._pools[key]
+        with self.lock:
+            connecting = self._connecting.setdefault(key, threading.Lock())
+        with connecting:
+            pool = self._pools.get(key)
+            if pool is None:
+                here = replace(worker_settings(config, "compile", "cpu"), nice=nice)
+                pool = CompilePool(workers, here, memory_bytes_per_job=_CPP_JOB_BYTES)
+                if farm := config.compile_farm:  # this machine's memory and GPU are no matter there
+                    there = replace(here, nice=0, memory_bytes=config.worker_memory_bytes)
+                    pool = on_farm(farm, there, pool, _CPP_JOB_BYTES)
+                self._pools[key] = pool
+                self.at_close(pool.close)
+            return pool
 
 
 def _close(close: Callable[[], None]) -> None:

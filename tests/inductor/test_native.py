@@ -72,8 +72,7 @@ def test_a_compiler_that_fails_is_no_error_of_the_compile(
 
 
 def test_it_is_compiled_by_the_workers_of_the_kernels_it_launches(cache_dir: Path) -> None:
-    with RUNTIME.lock:
-        workers = RUNTIME.compile_pool(config(cache_dir), "cuda:0")
+    workers = RUNTIME.compile_pool(config(cache_dir), "cuda:0")
     with mock.patch.object(workers, "submit", side_effect=workers.submit) as submit:
         native.prepare(config(cache_dir))
         assert library.sites() is not None

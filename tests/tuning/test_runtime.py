@@ -188,6 +188,27 @@ def test_a_farm_compiles_for_the_pipeline_and_gives_way_to_nothing(
     assert runtime.compile_pool(config(cache_dir), "cuda:0") is not local
 
 
+def test_while_a_farm_is_connected_other_compiles_go_on_and_the_process_may_end(
+    runtime: Runtime, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer = list[str](), threading.Event()
+
+    def farm(name: str, _settings: WorkerSettings, local: CompilePool, _bytes: int) -> Any:
+        asked.append(name)
+        return answer.wait(10.0) and local
+
+    monkeypatch.setattr(runtime_module, "on_farm", farm)
+    context = runtime.context(config(cache_dir, compile_farm="ray:auto"), "cpu", {})
+    thread = threading.Thread(target=lambda: context.pipeline)
+    thread.start()
+    until(lambda: bool(asked))
+    assert runtime.context(config(cache_dir), "cpu", {}).pipeline
+    runtime.close()
+    assert thread.is_alive()
+    answer.set()
+    until(lambda: context.started is not None)
+
+
 def test_nodes_measure_where_a_cluster_is_named_and_are_asked_before_anything_is_compiled(
     runtime: Runtime, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ _STORED_BYTES = 2 << 30
 _NODE_BYTES = 8 << 30
 """Contents that a node gets, after which it is given back with what lies on its disk: they take longer to send than its worker to
 start again."""
-_ASK_S = 30.0
+_ASK_S, _END_S = 30.0, 5.0
 
 
 class FarmBench:
@@ -149,7 +149,7 @@ class FarmBench:
             self._of_held("release")
 
     def close(self) -> None:
-        """Give the node back; a job that runs ends with `WorkerError`."""
+        """Give the node back; a job that runs ends with `WorkerError`, and is waited for no longer than a few seconds."""
         self._finder.hurry()
         if self._finder.held is not None and self._lock.acquire(blocking=False):
             try:  # nothing runs: its files go, too
@@ -157,9 +157,12 @@ class FarmBench:
             finally:
                 self._lock.release()
         self._finder.close()
-        with self._lock:
-            self._stop_watch()
-            self._forget()
+        if self._lock.acquire(timeout=_END_S):  # a job may wait for a head that does not answer
+            try:
+                self._stop_watch()
+                self._forget()
+            finally:
+                self._lock.release()
 
     def _measured(self, job: ScreenJob | FinalJob, limit_s: float) -> Any:
         """Return what a node has measured, or in words why there is nothing."""
@@ -251,7 +254,7 @@ class FarmBench:
         try:
             self._finder.node()
         except WorkerError as error:
-            logger.debug("no head start: %s", error)  # the first job searches again, and reports it
+            logger.debug("no head start: %s", error)  # the first job reports it
         else:
             self._watch()
 

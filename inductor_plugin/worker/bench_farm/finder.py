@@ -23,6 +23,8 @@ _SEARCH_S = 120.0
 """After so long no further node is asked: somebody waits for the search."""
 _LEAST_S = 20.0
 """A node has an equal share of the rest to reserve a device and to start a process, but no less than this."""
+_AGAIN_S = 60.0
+"""Seconds after a search in vain in which there is no other: each graph would wait for its own."""
 
 
 class NodeLostError(WorkerError):
@@ -134,6 +136,7 @@ class NodeFinder:
         self._held: HeldNode | None = None
         self._searched: HeldNode | None = None
         self._name, self._last = "", set[str]()
+        self._failed: tuple[float, str] | None = None  # when the last search was in vain, and why
         self._closed, self.connections = False, 0
 
     @property
@@ -142,16 +145,21 @@ class NodeFinder:
         return self._held
 
     def node(self) -> HeldNode:
-        """Return the node that is held; one is searched for if there is none.
+        """Return the node that is held; one is searched for if there is none, unless that was in vain less than a minute ago.
 
         Raises:
             WorkerError: There is none that fits, with the reason of each, or this was closed.
         """
         with self._lock:
             self._check()
-            if self._held is None:
-                self._held = self._search()
-            return self._held
+            node = self._held
+            if node is None:
+                node = self._held = self._new_node()
+            if self._closed:  # meanwhile, by a thread that has seen no node
+                self._held = None
+                node.end()
+            self._check()
+            return node
 
     def put(self, content: bytes) -> Any:
         """Put a content into the cluster's object store, and return a reference to it.
@@ -165,7 +173,7 @@ class NodeFinder:
         """Give up a node that does not answer."""
         with self._lock:
             if self._held is node:
-                self._held = None
+                self._held = self._failed = None
                 self._last.add(self._name)
         node.end()
 
@@ -183,16 +191,17 @@ class NodeFinder:
             nodes.hurry()
 
     def close(self) -> None:
-        """Give the node back, and search for no other; may be called from any thread at any time."""
+        """Give the node back, and search for no other; may be called from any thread at any time.
+
+        It does not wait for the lock, which a search has for minutes: that gives back itself what it comes by later.
+        """
         self._closed = True
         self.hurry()
         for node in filter(None, (self._searched, self._held)):
             node.end()  # a thread that waits for its answer need not
-        nodes = self._nodes
+        nodes, self._held, self._nodes = self._nodes, None, None
         if nodes is not None:
-            nodes.close()  # without the lock, which a search may have
-        with self._lock:
-            self._held = self._nodes = None
+            nodes.close()
 
     def _check(self) -> None:
         if self._closed:
@@ -201,13 +210,35 @@ class NodeFinder:
     def _cluster(self) -> BenchNodes:
         with self._lock:
             self._check()
-            if self._nodes is not None and not self._nodes.alive:
-                lost, self._nodes = self._nodes, None
-                lost.close()
-            if self._nodes is None:
-                self._nodes = self._connect()
+            nodes = self._nodes
+            if nodes is not None and not nodes.alive:
+                self._nodes = None
+                nodes.close()
+                nodes = None
+            if nodes is None:
+                nodes = self._nodes = self._connect()
                 self.connections += 1
-            return self._nodes
+            if self._closed:  # while it was connected
+                self._nodes = None
+                nodes.close()
+            self._check()
+            return nodes
+
+    def _new_node(self) -> HeldNode:
+        """Search for a node, unless that was in vain a moment ago.
+
+        Raises:
+            WorkerError: There is none.
+        """
+        if self._failed is not None and time.monotonic() - self._failed[0] < _AGAIN_S:
+            raise WorkerError(self._failed[1])
+        try:
+            node = self._search()
+        except WorkerError as error:
+            self._failed = time.monotonic(), str(error)
+            raise
+        self._failed = None
+        return node
 
     def _search(self) -> HeldNode:
         reasons: list[str] = []

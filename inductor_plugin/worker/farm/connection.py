@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from inductor_plugin.config.variables import default_variable
 from inductor_plugin.errors import OptionError, WorkerError
-from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.failure import one_line
+from inductor_plugin.worker.farm.address import LOCAL, arguments, patient, quiet
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +27,11 @@ _END_S = 5.0
 """The same once the connection is to end, as the process may."""
 _HURRY_S = 0.2
 """Seconds after which a call that waits notices that the connection is to end."""
+_START_S = 300.0
+"""Limit of the start of a cluster on this machine, which takes 5 s, and 200 s where ten times as many processes run as there are cores."""
+_STAY_S = 60.0
+"""Seconds after which the thread that has started a cluster sees that it has ended."""
 _MARK = "inductor-plugin job "
-_PATIENCE, _PATIENCE_S = "RAY_gcs_rpc_server_reconnect_timeout_s", str(30 * 24 * 3600)
-"""Seconds without a head after which Ray ends a process that has joined its cluster, whatever that process does; 60 by default."""
 _CONNECTING = threading.Lock()
 """A process has one connection; what compiles and what measures may ask for it at the same time."""
 
@@ -42,9 +43,9 @@ class _SharedConnection:
     Attributes:
         farm: What it was made for; empty if there is none.
         identity: Of Ray: with another one the user's program has connected since.
-        number: How many were made before; what belongs to an earlier one is lost.
+        number: How many were begun; what belongs to an earlier one is lost.
         users: How many use it.
-        ending: What ends the last one, or has; it lasts where the head says nothing any more.
+        ending: What ends the last one, or has; it lasts where the head says nothing any more. Also what connects after its limit.
     """
 
     farm: str = ""
@@ -96,16 +97,12 @@ class Connection:
         if _SHARED.ending is not None:
             _SHARED.ending.join(_END_S)
         if _SHARED.ending is not None and _SHARED.ending.is_alive():
-            raise WorkerError(f"the lost connection to {self._farm} has not ended yet")
+            raise WorkerError(f"a former connection to {self._farm} has not ended yet")
         self._number = _SHARED.number
         if not self.ray.is_initialized():
-            if _SHARED.farm:  # Ray's client refuses another connection before a lost one is ended
-                self.ray.shutdown()
-            with _patient(self._farm):
-                self.ray.init(**_arguments(self._farm))
-            self._number = _SHARED.number = _SHARED.number + 1
+            self._number = _SHARED.number = _SHARED.number + 1  # whatever was connected is lost
+            _SHARED.identity = self._begun()
             _SHARED.farm, _SHARED.users = self._farm, 0
-            _SHARED.identity = self._identity()
         elif not _SHARED.farm or _SHARED.identity != self.within(ANSWER_S, self._identity):
             return False  # the user's program has connected, to whatever it wants
         if _SHARED.farm != self._farm:
@@ -115,6 +112,53 @@ class Connection:
             )
         _SHARED.users += 1
         return True
+
+    def _begun(self) -> str:
+        """Connect, within a limit, and return the identity; what comes later disconnects itself.
+
+        Raises:
+            WorkerError: There is no answer within the limit.
+            Exception: What Ray raises.
+        """
+        is_lost, answer = bool(_SHARED.farm), Future[str]()
+        limit_s = _START_S if self._farm == LOCAL else ANSWER_S
+
+        def begin() -> None:
+            identity, error = "", None
+            try:
+                if is_lost:  # Ray's client refuses another connection before a lost one is ended
+                    self.ray.shutdown()
+                with patient(self._farm), quiet():
+                    self.ray.init(**arguments(self._farm))
+                identity = self._identity()
+            except BaseException as raised:  # noqa: BLE001  whatever Ray raises, who waits for the answer gets it
+                error = raised
+            if not answer.set_running_or_notify_cancel():
+                if error is None:
+                    self.ray.shutdown()
+            elif error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(identity)
+                self._stay()
+
+        thread = threading.Thread(target=begin, name="farm begin", daemon=True)
+        thread.start()
+        try:
+            wait([answer], timeout=limit_s)
+        finally:  # after Ctrl-C, too
+            if answer.cancel():
+                _SHARED.ending = thread
+        if answer.cancelled():
+            raise WorkerError(
+                f"the farm {self._farm} cannot be reached: no answer in {limit_s:g} s"
+            )
+        return answer.result()
+
+    def _stay(self) -> None:
+        """Last as long as a cluster that this thread has started: with it Linux ends its processes (Ray sets PR_SET_PDEATHSIG)."""
+        while self._farm == LOCAL and self._number == _SHARED.number and self.ray.is_initialized():
+            time.sleep(_STAY_S)
 
     def _identity(self) -> str:
         """Return what distinguishes this connection from others: jobs are counted by each cluster."""
@@ -226,21 +270,34 @@ class Connection:
         It takes some seconds at most: what a head that says nothing keeps longer goes on in a thread.
         """
         self.hurry()
+        if _CONNECTING.acquire(timeout=_END_S):
+            try:
+                self._leave()
+            finally:
+                _CONNECTING.release()
+        else:  # another thread waits for a head that does not answer
+            threading.Thread(target=self._leave_later, name="farm close", daemon=True).start()
+
+    def _leave_later(self) -> None:
         with _CONNECTING:
-            if not self._own or self._number != _SHARED.number or not self.ray.is_initialized():
-                return
-            if self._is_the_users():
-                return
-            self._own = False
-            _SHARED.users -= 1
-            if _SHARED.users > 0 and not self._silent:
-                return
-            _SHARED.farm = ""
-            end = threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True)
-            _SHARED.ending = end
-            end.start()
-            if not self._silent:  # a head that has not answered before does not answer this, either
-                end.join(_END_S)
+            self._leave()
+
+    def _leave(self) -> None:
+        """Use the connection no more, and end it if no other does; called with the lock held."""
+        if not self._own or self._number != _SHARED.number or not self.ray.is_initialized():
+            return
+        if self._is_the_users():
+            return
+        self._own = False
+        _SHARED.users -= 1
+        if _SHARED.users > 0 and not self._silent:
+            return
+        _SHARED.farm = ""
+        end = threading.Thread(target=self.ray.shutdown, name="farm end", daemon=True)
+        _SHARED.ending = end
+        end.start()
+        if not self._silent:  # a head that has not answered before does not answer this, either
+            end.join(_END_S)
 
     def _is_the_users(self) -> bool:
         """Return whether the user's program has connected since this connection has ended."""
@@ -307,29 +364,10 @@ def reason_of(error: BaseException) -> str:
 
 def _imported(farm: str, option: str) -> Any:
     try:
-        with _patient(farm):
+        with patient(farm):
             import ray  # noqa: PLC0415  optional, 240 MB, and takes a second
     except ImportError as error:
         raise OptionError(
             f"option {option} is {farm!r}, and Ray is not installed; run: pip install 'inductor-plugin[ray]'"
         ) from error
     return ray
-
-
-def _patient(farm: str) -> AbstractContextManager[None]:
-    """Return a block in which Ray reads, once, that it shall not end a process that joins a cluster whose head is lost later."""
-    # A client is not ended, and what is started on this machine is to end with it.
-    if farm.startswith("ray://") or farm == "ray:local":
-        return nullcontext()
-    return default_variable(_PATIENCE, _PATIENCE_S)
-
-
-def _arguments(farm: str) -> dict[str, Any]:
-    """Return the arguments of ``ray.init`` for an option."""
-    quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-    if farm == "ray:local":
-        cores = len(own_cores())
-        return {**quiet, "address": "local", "num_cpus": cores, "include_dashboard": False}
-    if farm.startswith("ray://"):
-        return {**quiet, "address": farm}
-    return {**quiet, "address": farm.removeprefix("ray:")}

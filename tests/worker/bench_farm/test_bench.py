@@ -229,6 +229,29 @@ def test_closing_gives_the_node_back_and_ends_a_job_that_runs(rig: Rig) -> None:
         rig.bench.screen(job())
 
 
+def test_closing_does_not_wait_for_a_job_that_waits_for_the_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_module, "_END_S", 0.05)
+    connecting, answer, cluster = threading.Event(), threading.Event(), FakeBenchCluster("node")
+
+    def connect() -> FakeBenchCluster:
+        connecting.set()
+        answer.wait(10.0)
+        return cluster
+
+    bench, reasons = bench_on(connect, SETTINGS), list[str | None]()
+    thread = threading.Thread(target=lambda: reasons.append(bench.why_not_available()))
+    thread.start()
+    assert connecting.wait(10.0)
+    bench.close()
+    assert thread.is_alive()
+    answer.set()
+    thread.join(10.0)
+    assert reasons == ["the benchmark worker on nodes of the farm is closed"]
+    assert cluster.closed
+
+
 def test_a_head_start_takes_a_node_before_the_first_job(rig: Rig) -> None:
     rig.bench.prewarm()
     until(lambda: len(rig.cluster.nodes) == 1)

@@ -22,6 +22,8 @@ from tests.support.fakes.nodes import FakeBenchCluster, StubNode
 from tests.support.fakes.ray import FakeRay
 from tests.support.fakes.waiting import FakeClock, until
 
+SETTINGS = WorkerSettings((), "bench")
+
 
 def test_nodes_whose_devices_others_have_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, clock = FakeBenchCluster(*"abcdefgh"), FakeClock()
@@ -31,20 +33,63 @@ def test_nodes_whose_devices_others_have_share_one_limit(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(finder_module, "time", clock)
     cluster.busy, cluster.error = busy, NodeLostError("others measure")
-    finder = NodeFinder(lambda: cluster, ("gpu",), WorkerSettings((), "bench"), lambda _: None)
+    finder = NodeFinder(lambda: cluster, ("gpu",), SETTINGS, lambda _: None)
     started = clock.now
     with pytest.raises(WorkerError, match="2 others were not asked in 120 s"):
         finder.node()
     assert clock.now - started == 120.0
     assert cluster.limits == [(name, 20.0) for name in "abcdef"]
+    clock.now += 61.0
     with pytest.raises(WorkerError):
         finder.node()
     assert [name for name, _ in cluster.limits[6:]] == list("ghabcd")
     cluster.names, cluster.limits = ["a", "b"], []
+    clock.now += 61.0
     with pytest.raises(WorkerError):
         finder.node()
     assert sorted(cluster.limits) == [("a", 60.0), ("b", 60.0)]
     finder.close()
+
+
+def test_a_search_in_vain_is_not_made_again_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each graph with something to measure asks for a node."""
+    cluster, clock = stubs("first"), FakeClock()
+    monkeypatch.setattr(finder_module, "time", clock)
+    finder = NodeFinder(lambda: cluster, ("gpu",), SETTINGS, lambda _: None)
+    cluster.error = NodeLostError("others measure")
+    for _ in range(3):
+        with pytest.raises(WorkerError, match="no node of the farm measures: first: others"):
+            finder.node()
+        cluster.error = None
+        clock.now += 21.0
+    assert len(cluster.limits) == 1
+    finder.lose(finder.node())
+    assert finder.node().host == "first"  # another is searched for at once where a node was lost
+    assert len(cluster.limits) == 3
+    finder.close()
+
+
+def test_closing_does_not_wait_for_a_head_and_a_connection_that_comes_later_is_closed() -> None:
+    connecting, answer, cluster = threading.Event(), threading.Event(), stubs("first")
+
+    def connect() -> FakeBenchCluster:
+        connecting.set()
+        assert answer.wait(30.0)
+        return cluster
+
+    finder = NodeFinder(connect, ("gpu",), SETTINGS, lambda _: None)
+    with ThreadPoolExecutor(2) as pool:
+        search = pool.submit(finder.node)
+        assert connecting.wait(30.0)
+        closed = pool.submit(finder.close)
+        try:
+            closed.result(10.0)
+        finally:
+            answer.set()
+        with pytest.raises(WorkerError, match="is closed"):
+            search.result(30.0)
+    assert cluster.closed
+    assert cluster.limits == []
 
 
 def test_each_process_begins_with_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,9 +107,6 @@ def test_each_process_begins_with_another_node(monkeypatch: pytest.MonkeyPatch) 
     cluster = BenchCluster("ray:auto", on_gpu=True)
     assert cluster.known_by(("own", "type")) == ["y", "x", "q", "p"]
     cluster.close()
-
-
-SETTINGS = WorkerSettings((), "bench")
 
 
 def stubs(*names: str) -> FakeBenchCluster:

@@ -15,6 +15,7 @@ import pytest
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.kernels.call import CppKernel, ExternKernel, OpKernel
 from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.worker.bench_farm import finder as finder_module
 from inductor_plugin.worker.bench_farm.bench import FarmBench, on_nodes
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import (
@@ -94,8 +95,9 @@ def test_a_job_whose_process_is_killed_is_done_again(
 
 
 def test_a_node_is_known_by_its_resource_and_asked_which_device_it_has(
-    measuring_cluster: Any,
+    measuring_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(finder_module, "_AGAIN_S", 0.0)
     resource = {"inductor-plugin:only": 1.0}
     farm = f"ray:{measuring_cluster.address}"
     facts = environment_here(THREADS)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,6 +174,96 @@ def test_a_cluster_that_cannot_be_reached_is_named(ray: FakeRay) -> None:
 )
 def test_a_reason_is_the_first_line_or_what_follows_a_heading(said: str, reason: str) -> None:
     assert reason_of(OSError(said)) == f"OSError: {reason}"
+
+
+def test_a_head_that_says_nothing_is_given_up_and_a_connection_that_comes_later_ends_itself(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "ANSWER_S", 0.05)
+    monkeypatch.setattr(connection_module, "_END_S", 0.05)
+    answer, init = threading.Event(), ray.init
+
+    def late(address: str, **more: object) -> None:
+        answer.wait(60.0)
+        init(address, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ray, "init", late)
+        with pytest.raises(
+            WorkerError, match=r"farm ray:auto cannot be reached: no answer in 0\.05 s"
+        ):
+            Connection("ray:auto", "compile_farm")
+        with pytest.raises(WorkerError, match="has not ended yet"):
+            Connection("ray:auto", "bench_farm")
+        answer.set()
+        until(lambda: ray.calls == ["auto"] and not ray.is_initialized())
+    monkeypatch.setattr(connection_module, "ANSWER_S", 60.0)
+    monkeypatch.setattr(connection_module, "_END_S", 60.0)
+    connection = Connection("ray:auto", "compile_farm")
+    assert connection.alive
+    connection.close()
+
+
+def test_the_end_does_not_wait_while_another_thread_waits_for_the_head(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, answer, asked = Connection("ray:auto", "compile_farm"), threading.Event(), list[int]()
+    context = ray.get_runtime_context
+
+    def late() -> Any:
+        asked.append(1)
+        answer.wait(60.0)
+        return context()
+
+    monkeypatch.setattr(ray, "get_runtime_context", late)
+    monkeypatch.setattr(connection_module, "_END_S", 0.05)
+    with ThreadPoolExecutor(2) as pool:
+        second = pool.submit(Connection, "ray:auto", "bench_farm")
+        until(lambda: bool(asked))
+        try:
+            pool.submit(first.close).result(10.0)
+        finally:
+            answer.set()
+        monkeypatch.setattr(connection_module, "_END_S", 60.0)
+        second.result(30.0).close()
+    until(lambda: not ray.is_initialized())  # both use it no more
+
+
+@pytest.mark.parametrize(("farm", "stays"), [("ray:local", True), ("ray:auto", False)])
+def test_the_thread_that_has_started_a_cluster_lasts_as_long(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, farm: str, stays: bool
+) -> None:
+    """Ray lets Linux end a process with the thread that has started it."""
+    threads, init = list[threading.Thread](), ray.init
+
+    def begin(address: str, **more: object) -> None:
+        threads.append(threading.current_thread())
+        init(address, **more)
+
+    monkeypatch.setattr(ray, "init", begin)
+    monkeypatch.setattr(connection_module, "_STAY_S", 0.01)
+    connection = Connection(farm, "compile_farm")
+    threads[0].join(0.2 if stays else 30.0)
+    assert threads[0].is_alive() == stays
+    connection.close()
+    threads[0].join(30.0)
+    assert not threads[0].is_alive()
+
+
+def test_ray_does_not_say_that_the_users_handler_of_sigterm_stays(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    init, log = ray.init, logging.getLogger("ray._private.worker")
+
+    def begin(address: str, **more: object) -> None:
+        log.warning("SIGTERM handler is not set because current thread is not the main thread.")
+        log.warning("the head has another version")
+        init(address, **more)
+
+    monkeypatch.setattr(ray, "init", begin)
+    Connection("ray:auto", "compile_farm").close()
+    assert [record.message for record in caplog.records] == ["the head has another version"]
+    assert log.filters == []
 
 
 def test_without_ray_the_error_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
