@@ -51,3 +51,8 @@ def tell_of(answers: Collection[Answer], url: str) -> None:
             warn_once(logger, answer.refused, f"refused kernels of {url}")
         if answer.unkept:
             warn_once(logger, answer.unkept, f"kernels of {url} are not kept")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error in one line, which a store may have filled with a page."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

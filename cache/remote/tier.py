@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from inductor_plugin.cache.remote.amounts import Amounts
-from inductor_plugin.cache.remote.answer import Answer, tell_of
+from inductor_plugin.cache.remote.answer import Answer, reason_of, tell_of
 from inductor_plugin.cache.remote.ending import before_exit
 from inductor_plugin.cache.remote.exchange import Exchange, is_worth_sending
 from inductor_plugin.cache.remote.files import Opener, WatchedFiles, open_files, shown
@@ -70,8 +70,7 @@ class RemoteTier:
         self._unsent: dict[Place, None] = {}
         self._chains = KnownChains()
         self._tries: Counter[Place] = Counter()
-        # When what the thread does now has taken too long; infinite where it does nothing.
-        self._late_at = math.inf
+        self._late_at = math.inf  # when what the thread does now has taken too long
         self._closed = self._drained = self._writing = self._registered = False
         self._expired: dict[Place, None] = {}  # whose kernels no machine can fetch any more
         self._thread: threading.Thread | None = None
@@ -90,8 +89,10 @@ class RemoteTier:
             if self._questions.is_asked(place) or self._closed or not self._may_ask():
                 return self._questions.get(place)
             question = self._questions.add(place)
-            self._wake()
-        return question
+            if self._wake():
+                return question
+            self._questions.dismiss([place])
+        return None
 
     def wait(self, question: Lookup, limit_s: float) -> bool:
         """Wait for an answer; return whether there is one. What comes later is in the cache, too."""
@@ -102,7 +103,7 @@ class RemoteTier:
         return in_time
 
     def send(self, environment: str, op: str, digest: str) -> None:
-        """Write what the cache knows of a record, in the background."""
+        """Write what the cache knows of a record, in the background; where no thread can be started, with the next one."""
         self._after_fork()
         with self._changed:
             if self._writes and not self._closed:
@@ -160,16 +161,15 @@ class RemoteTier:
                 self._changed.notify_all()
         for question in questions:
             question.finish(hit=False)
-        if first and left:
+        if first:
             self._count(Amounts(unsent=left))
+        if first and left:
             logger.warning(
                 "inductor-plugin: %d records are not in %s yet (%s); `inductor-plugin push` writes them",
                 left,
                 shown(self._options.url),
                 self._health.reason or f"not written within {self._options.timeout_s:g} s",
             )
-        if first:
-            self._count(Amounts())
 
     def _may_ask(self) -> bool:
         """Return True if the remote is asked now; called with the lock held."""
@@ -180,17 +180,21 @@ class RemoteTier:
             self._fail("it does not answer, and its client cannot be interrupted")
         return self._health.may_ask(now)
 
-    def _wake(self) -> None:
-        """Let the thread look for work, started with the first; called with the lock held."""
+    def _wake(self) -> bool:
+        """Let the thread look for work, started with the first; called with the lock held. Return False if it cannot be started."""
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(
-                target=self._loop, name="inductor-plugin-remote", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._loop, name="inductor-plugin-remote", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system's limit of threads
+                logger.debug("the remote is not asked: %s", error)
+                return False
+            self._thread = thread
             if not self._registered:
                 self._registered = True
                 before_exit(weakref.WeakMethod(self.drain))
         self._changed.notify_all()
+        return True
 
     def _loop(self) -> None:
         while True:
@@ -236,7 +240,7 @@ class RemoteTier:
         except Exception as error:  # the border around one exchange: nothing may end the thread
             logger.debug("remote exchange failed", exc_info=True)
             with self._changed:
-                self._fail(_text(error))
+                self._fail(reason_of(error))
                 questions = self._questions.open
             self._dismiss(questions)
 
@@ -296,7 +300,7 @@ class RemoteTier:
             self._questions.close([*answers])
             self._questions.dismiss([*errors], counted=not is_gone)
             if is_gone:
-                self._fail(_text(next(iter(errors.values()))))
+                self._fail(reason_of(next(iter(errors.values()))))
             else:
                 self._health = answered()
 
@@ -339,7 +343,7 @@ class RemoteTier:
                 self._unsent |= dict.fromkeys(lost)
         except OSError as error:
             with self._changed:
-                self._fail(_text(error))
+                self._fail(reason_of(error))
                 self._amounts += Amounts(failures=1)
         finally:
             with self._changed:
@@ -354,12 +358,12 @@ class RemoteTier:
                 self._writes = False
                 self._amounts += Amounts(unsent=1 + len(self._unsent.keys() - {place}))
                 self._unsent.clear()
-            text = f"{url} is only read from now on: {_text(error)}; allow writing, or set remote_write=off"
+            text = f"{url} is only read from now on: {reason_of(error)}; allow writing, or set remote_write=off"
             warn_once(logger, text, f"remote {url}")
             return
         with self._changed:
             self._tries[place] += self._health.failures == 0  # else the fault is not the record's
-            self._fail(_text(error))
+            self._fail(reason_of(error))
             self._amounts += Amounts(failures=1)
             is_left = self._tries[place] >= _TRIES
             if is_left:
@@ -367,7 +371,7 @@ class RemoteTier:
             else:
                 self._unsent[place] = None
         if is_left:
-            text = f"{url} takes other records, and not {place.op}/{place.digest[:12]} ({_text(error)}); it stays in the cache"
+            text = f"{url} takes other records, and not {place.op}/{place.digest[:12]} ({reason_of(error)}); it stays in the cache"
             warn_once(logger, text, f"remote refuses a record {url}")
 
     def _fail(self, reason: str) -> None:
@@ -394,7 +398,3 @@ class RemoteTier:
         """Begin anew in a forked child: the parent's thread and connections are not its own."""
         if os.getpid() != self._pid:
             self._begin()
-
-
-def _text(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -8,8 +8,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from inductor_plugin.cache.record import Record
+from inductor_plugin.cache.record import GRAPH, Record
 from inductor_plugin.cache.remote.amounts import Amounts
+from inductor_plugin.cache.remote.answer import reason_of
 from inductor_plugin.cache.remote.exchange import Exchange, is_worth_sending
 from inductor_plugin.cache.remote.files import Files
 from inductor_plugin.cache.remote.name import Place, environment_of, place_of, prefix
@@ -73,7 +74,7 @@ class _Streak:
 
 @dataclass(frozen=True)
 class TransferPart:
-    """The part of a cache or a remote that is transferred.
+    """The part of a cache or a remote that is transferred; records of whole graphs never are.
 
     Attributes:
         kernels: Whether winners' kernels are, too.
@@ -87,7 +88,8 @@ class TransferPart:
 
     def has(self, entry: Record | Place) -> bool:
         """Return whether a record, or the place of one, belongs to the part."""
-        return entry.environment.startswith(self.environment) and self.op in (None, entry.op)
+        is_chosen = entry.environment.startswith(self.environment) and self.op in (None, entry.op)
+        return is_chosen and entry.op != GRAPH
 
 
 def push(
@@ -123,7 +125,7 @@ def push(
         try:
             exchange.publish(record, limit_s)
         except _FAULTS as error:
-            reason = f"{record.describe}: {_text(error)}"
+            reason = f"{record.describe}: {reason_of(error)}"
         streak.add(failed=bool(reason))
         return reason
 
@@ -172,7 +174,7 @@ def pull(
     try:
         names = files.names(prefix(), limit_s)
     except OSError as error:
-        raise CacheError(f"the remote cannot be listed: {_text(error)}") from error
+        raise CacheError(f"the remote cannot be listed: {reason_of(error)}") from error
     for digest in sorted(filter(None, map(environment_of, names))):
         if digest.startswith(part.environment):
             _take_environment(exchange, digest, limit_s)
@@ -197,14 +199,14 @@ def _with_batch(
         answers = exchange.fetch(batch, limit_s)
     except _FAULTS as error:  # of this cache
         streak.add(failed=True)
-        return _with(done, [_text(error)] * len(batch))
+        return _with(done, [reason_of(error)] * len(batch))
     reasons: list[str] = []
     for answer in answers.values():
         streak.add(failed=answer.error is not None)
         reasons.append(
             "; ".join(filter(None, [*answer.damage, answer.unkept]))
             if answer.error is None
-            else _text(answer.error)
+            else reason_of(answer.error)
         )
         done = replace(done, refused=done.refused or answer.refused)
     return _with(done, reasons)
@@ -219,7 +221,7 @@ def _written_again(exchange: Exchange, store: Store, limit_s: float) -> tuple[Am
             if record is not None:
                 exchange.publish(record, limit_s)
     except _FAULTS as error:
-        reason = f"what was written could not be read back: {_text(error)}"
+        reason = f"what was written could not be read back: {reason_of(error)}"
     return exchange.take_amounts(), reason
 
 
@@ -245,7 +247,3 @@ def _with(done: Transferred, reasons: Iterable[str]) -> Transferred:
 
 def _batches(places: Sequence[T]) -> Iterator[Sequence[T]]:
     return (places[start : start + _BATCH] for start in range(0, len(places), _BATCH))
-
-
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

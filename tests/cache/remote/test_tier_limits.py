@@ -220,3 +220,25 @@ def test_a_remote_that_is_closed_answers_what_it_was_asked(opened: Open) -> None
     assert question.done.is_set()
     assert not question.hit
     held.set()
+
+
+def test_without_a_thread_nothing_is_asked_and_what_is_to_be_written_waits_for_the_next_one(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's limit of threads may be reached for a moment."""
+    files = MemoryFiles()
+    place, *_ = filled(files)
+    tier, store = opened(files, timeout_s=5.0)
+    kept = store.put_record(record(measured("a"), problem=7))
+
+    def full(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", full)
+        assert tier.look_up(*place) is None
+        tier.send(kept.environment, kept.op, kept.digest)
+    assert not any(kept.digest in name for name in files.objects)
+    assert ask(tier, place) is True
+    tier.drain()
+    assert any(kept.digest in name for name in files.objects)

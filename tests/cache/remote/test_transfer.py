@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Record, Store, open_store
+from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.cache.remote import transfer
 from inductor_plugin.cache.remote.answer import Answer
 from inductor_plugin.cache.remote.edition import edition_of
@@ -181,6 +182,20 @@ def test_of_other_environments_not_even_the_fields_are_taken_over(tmp_path: Path
     assert there.environment(environment) is None
     assert pull(there, files, TransferPart(environment=environment[:8]), 1.0).records == 1
     assert there.environment(environment) == ENVIRONMENT
+
+
+def test_records_of_whole_graphs_are_neither_pushed_nor_pulled(tmp_path: Path) -> None:
+    """An earlier version has pushed them; where a graph is compared with library kernels is a matter of each machine."""
+    files, store = MemoryFiles(), filled(tmp_path / "here", 1)
+    graph = record(measured("tuned"), problem=2, op=GRAPH)
+    store.put_record(graph)
+    assert push(store, files, PART, 1.0).records == 1
+    assert not any(f"/{GRAPH}/" in name for name in files.objects)
+    Exchange(files, store, kernels=False).publish(graph, 1.0)
+    assert any(f"/{GRAPH}/" in name for name in files.objects)
+    there = open_store(tmp_path / "there")
+    assert pull(there, files, PART, 1.0).records == 1
+    assert [kept.op for kept in there.iter_records()] == ["mm"]
 
 
 def test_what_another_machine_has_replaced_is_pushed_again(
