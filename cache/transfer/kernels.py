@@ -162,7 +162,10 @@ def admitted(
 
 
 def copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> Copied:
-    """Publish kernels that were admitted, or that lie in a directory of the operator's own."""
+    """Publish kernels that were admitted, or that lie in a directory of the operator's own.
+
+    One that is there stays, whatever its bytes: a process may have loaded it, and what vouches for it may not vouch for another build.
+    """
     new = existing = signed = left_out = 0
     libraries: set[str] = set()
     published: dict[str, Path] = {}

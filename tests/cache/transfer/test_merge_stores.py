@@ -1,4 +1,7 @@
-"""Whole caches become one in any order and grouping: records, kernels, environments, and what is in quarantine."""
+"""Whole caches become one in any order and grouping: records, kernels, environments, and what is in quarantine.
+
+Of a kernel that was built twice, with other bytes, the first build stays: a process may have loaded it, and a signature may vouch for it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ TIMES = strategies.sampled_from([1.0, 2.0])
 
 @dataclass(frozen=True)
 class Content:
-    """What a cache is filled with."""
+    """What a cache is filled with; a kernel is named by its key and its build."""
 
     records: Sequence[Record]
     quarantine: Sequence[Quarantined]
@@ -72,7 +75,7 @@ contents = strategies.builds(
     Content,
     strategies.lists(records, max_size=2),
     strategies.lists(entries, max_size=2),
-    strategies.lists(strategies.sampled_from("ab"), max_size=2),
+    strategies.lists(strategies.sampled_from(["a1", "a2", "b1"]), max_size=2),
     strategies.lists(strategies.sampled_from("ab"), max_size=2),
 )
 
@@ -85,19 +88,19 @@ def filled(folder: Path, content: Content) -> Store:
     for each in content.quarantine:
         store.add_quarantined(each)
     for name in content.kernels:
-        store.put_kernel(kernel_key(name), {"kernel.so": name.encode()})
+        store.put_kernel(kernel_key(name[0]), {"kernel.so": name.encode()})
     for name in content.environments:
         store.put_environment({**ENVIRONMENT, "device": {"name": name}})
     return store
 
 
 def held(store: Store) -> dict[str, Any]:
-    """Return all that a cache has; when it was written is no content of a kernel."""
+    """Return all that a cache has, but for which build of a kernel, and when it was written."""
     folders = store.layout.records.glob("*/environment.json")
     return {
         "records": {(each.environment, each.digest): each for each in store.iter_records()},
         "quarantine": {each.candidate: each for each in store.iter_quarantine()},
-        "kernels": {each.digest: dict(each.files) for each in store.iter_kernels()},
+        "kernels": {each.digest: [*each.files] for each in store.iter_kernels()},
         "environments": {path.parent.name: path.read_text() for path in folders},
     }
 
@@ -149,3 +152,19 @@ def test_the_order_in_which_caches_merge_does_not_matter() -> None:
 @pytest.mark.slow
 def test_the_order_in_which_a_thousand_sets_of_caches_merge_does_not_matter() -> None:
     checked(1000)()
+
+
+def test_of_two_builds_of_a_kernel_the_first_stays(tmp_path: Path) -> None:
+    """Also in the cache of a process that has loaded it, and however often the other comes."""
+    sources = [
+        filled(tmp_path / name, Content((), (), [name, f"b{name}"], ())) for name in ("a1", "a2")
+    ]
+    for order in (sources, sources[::-1]):
+        target = open_store(tmp_path / f"from {order[0].root.name}")
+        for source in [*order, *order]:
+            merge_stores(target, open_store(source.root, read_only=True))
+        for name in ("a", "b"):
+            kept, first = (store.kernel(kernel_key(name).digest) for store in (target, order[0]))
+            assert kept is not None
+            assert first is not None
+            assert kept.files == first.files
