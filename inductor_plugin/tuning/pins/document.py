@@ -123,12 +123,17 @@ def _ordered(file: PinFile, environment: str) -> list[Pin]:
 
 
 def _environment(digest: str, fields: Fields, pins: Iterable[Pin]) -> str:
-    named = {name: value for name, value in fields.items() if name not in _ENVIRONMENT}
+    named = {name: fields[name] for name in sorted(fields) if name not in _ENVIRONMENT}
     head = {"name": environment_name(digest, fields), "digest": digest, **named}
-    lines = [f"      {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+    lines = [f"      {json.dumps(name)}: {_value(value)}" for name, value in head.items()]
     listed = ",\n".join(map(_pin_text, pins))
     lines.append(f'      "pins": [{_block(listed, "      ")}]')
     return "    {\n" + ",\n".join(lines) + "\n    }"
+
+
+def _value(value: Any) -> str:
+    """Return a value as text; out of a compile the fields of a table have another order than out of a merge."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _block(listed: str, indent: str) -> str:
@@ -143,7 +148,7 @@ def _pin_text(pin: Pin) -> str:
     }
     lines = [
         ", ".join(
-            f"{json.dumps(name)}: {json.dumps(fields[name])}"
+            f"{json.dumps(name)}: {_value(fields[name])}"
             for name in names
             if fields[name] not in (None, "", {}) and (name != "samples" or fields[name])
         )

@@ -12,6 +12,7 @@ import pytest
 
 from inductor_plugin.errors import OptionError
 from inductor_plugin.tuning.pins.document import dump, parse
+from inductor_plugin.tuning.pins.merge import merge
 from inductor_plugin.tuning.pins.pin import Pin, pin_file
 from inductor_plugin.tuning.pins.replay import read_pins
 
@@ -106,6 +107,17 @@ def test_equal_files_are_equal_texts_whatever_their_order() -> None:
     other = replace(FULL, digest="a", describe="mm(1x1)")
     texts = {dump(pin_file(order, {"e": CPU})) for order in ([FULL, other], [other, FULL])}
     assert len(texts) == 1
+
+
+def test_a_merge_changes_no_line_of_a_recorded_file() -> None:
+    """The fields of its environment and of its problems are in the order in which the compile has found them."""
+    winner = replace(FULL, fields={"op": "mm", "inputs": [{"size": [8, 8], "dtype": "float32"}]})
+    environment = {"software": {"torch": "2.14.1", "cuda": "13.0"}, "device": {"threads": 2}}
+    text = dump(pin_file([winner], {"e": environment}, [("t", "module.T", "3")]))
+    assert dump(merge([parse(text), parse(text)])) == text
+    swapped = {"device": {"threads": 2}, "software": {"cuda": "13.0", "torch": "2.14.1"}}
+    other = replace(winner, fields={name: winner.fields[name] for name in ("inputs", "op")})
+    assert dump(pin_file([other], {"e": swapped}, [("t", "module.T", "3")])) == text
 
 
 def test_a_problem_takes_a_few_lines_that_can_be_read() -> None:
