@@ -190,7 +190,12 @@ def _tried(before: Measured | None) -> dict[str, int]:
 
 def due_at(measured: Measured) -> float:
     """Return when a provisional measurement is repeated, in seconds since 1970."""
-    return measured.measured_at + AGAIN_S * _LATER ** (attempts(measured) - 1)
+    return measured.measured_at + wait_s(attempts(measured))
+
+
+def wait_s(tries: int) -> float:
+    """Return the seconds after which something is measured again that other work has disturbed so often in a row."""
+    return AGAIN_S * _LATER ** (min(tries, _MOST_ATTEMPTS) - 1)
 
 
 def again_at(rows: Iterable[Measured]) -> float:

@@ -50,15 +50,14 @@ class CudaTimer:
         self._buffer: torch.Tensor | None = None
         self._lead_s = 0.0
         self._gpu: Gpu | None = None
-        self._began_us = self._now_us()
+        self._prepared_us = self._now_us()
         self._reading, self._read_at = Reading(), 0.0
 
     def prepare(self) -> None:
-        """Allocate the buffer that evicts L2; other processes count from when this one has taken the GPU over from another."""
+        """Allocate the buffer that evicts L2; where the GPU is not locked, other processes count from now."""
         if self._buffer is None:
             self._buffer = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=self.device)
-        taken_us = taken_over_us(uuid_of(str(self.device)))
-        self._lead_s, self._began_us = 0.0, self._now_us() if taken_us is None else taken_us
+        self._lead_s, self._prepared_us = 0.0, self._now_us()
 
     def release(self) -> None:
         """Free it."""
@@ -163,9 +162,14 @@ class CudaTimer:
         """Return a reading of the device that is no older than so many seconds."""
         now = time.monotonic()
         if now - self._read_at >= age_s:
-            since_us = max(self._began_us + _SETTLED_US, self._now_us() - _RECENT_US)
+            since_us = max(self._began_us() + _SETTLED_US, self._now_us() - _RECENT_US)
             self._reading, self._read_at = self._nvml.read(since_us), now
         return self._reading
+
+    def _began_us(self) -> int:
+        """Return from when other processes count: since this one has taken the GPU over from another, also without `prepare`."""
+        taken_us = taken_over_us(uuid_of(str(self.device)))
+        return self._prepared_us if taken_us is None else taken_us
 
     def _now_us(self) -> int:
         return int(time.time() * 1e6)

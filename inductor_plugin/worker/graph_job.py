@@ -13,6 +13,8 @@ MKLDNN_CONVOLUTION = "mkldnn_convolution"
 """A packing of `GraphTensor` besides those of `TensorSpec`."""
 FEWEST_TURNS = 5
 """Turns without other work that a comparison needs: of fewer, quartiles do not tell a difference from chance."""
+TURN_WAIT_S = 30.0
+"""Longest wait for another process that measures on the GPU, whether that shows life or not: the parent waits for all of it."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class GraphJob:
         changed: Indices of the inputs that they change: these are restored before each sample.
         device: Where they run, ``cpu`` or ``cuda:0`` ...
         settings: How to load them.
-        limit_s: Seconds after which no turn begins, but for a few. Where these would take longer, nothing is measured.
+        limit_s: Seconds after which no turn begins, but for a few.
+        most_s: Seconds that the fewest calls may take in all. Where they would take longer, nothing is measured.
     """
 
     graphs: tuple[GraphCode, ...]
@@ -85,6 +88,7 @@ class GraphJob:
     device: str
     settings: LoadSettings
     limit_s: float
+    most_s: float
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,10 @@ class GraphTimes:
     Attributes:
         samples_ms: Milliseconds per call, a row for each graph and an entry for each turn; empty if not measured.
         disturbed: True if other work on the machine has prolonged a call of all turns but fewer than `FEWEST_TURNS`.
-        reason: Why nothing was measured.
+        reason: Why nothing was measured: calls take too long.
         load_s: Seconds to load the graphs and to build what they read.
         run_s: Seconds to run them.
+        need_s: Seconds that the fewest calls would take, where nothing was measured; else 0.
     """
 
     samples_ms: tuple[tuple[float, ...], ...] = ()
@@ -104,3 +109,4 @@ class GraphTimes:
     reason: str = ""
     load_s: float = 0.0
     run_s: float = 0.0
+    need_s: float = 0.0

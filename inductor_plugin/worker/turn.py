@@ -37,7 +37,7 @@ WAIT_S = 150.0
 """Longest wait for a process that shows no life: more than a step of its job may take, which is 60 s to build operands, and 30 s
 for a candidate (`bench_timeout_s`)."""
 _MOST_S = 900.0
-"""Longest wait in all."""
+"""Longest wait in all, where the caller says no other."""
 _LOOK_S = 2.0
 """Seconds between two looks whether the holder shows life."""
 _SHARED = Path("/dev/shm")
@@ -89,6 +89,7 @@ def turn(
     wait_s: float = WAIT_S,
     parent: Path | None = None,
     waiting: Callable[[], None] | None = None,
+    most_s: float = _MOST_S,
 ) -> Generator[Turn]:
     """Hold a GPU for this process inside the block.
 
@@ -97,6 +98,7 @@ def turn(
         wait_s: Seconds for which another process is waited for that shows no life.
         parent: Where the folder of the locks is.
         waiting: Called every few seconds of a wait.
+        most_s: Seconds of the longest wait in all, whether that process shows life or not.
 
     Yields:
         The turn; false if another process measures there, too: what is measured is provisional.
@@ -107,7 +109,7 @@ def turn(
         return
     alive, mark = folder / f"alive-{uuid}", folder / f"besides-{uuid}.lock"
     try:
-        held = _queued(uuid, folder, alive, wait_s, waiting)
+        held = _queued(uuid, folder, _Patience(alive, wait_s, most_s, time.time()), waiting)
     except CacheError:
         with _marked(mark):
             yield Turn(alone=False)
@@ -126,15 +128,14 @@ def turn(
 
 
 def _queued(
-    uuid: str, folder: Path, alive: Path, wait_s: float, waiting: Callable[[], None] | None
+    uuid: str, folder: Path, patience: _Patience, waiting: Callable[[], None] | None
 ) -> HeldLock:
     """Return the acquired lock of a GPU.
 
     Raises:
-        CacheError: It was not free, and its holder has shown no life for ``wait_s`` seconds.
+        CacheError: It was not free, and there is no patience left.
         OSError: A lock file cannot be created.
     """
-    patience = _Patience(alive, wait_s, time.time())
     name = f"gpu-{uuid}"
     nested = _TABLE.is_mine(name)  # the next process waits for this very thread
     following = None if nested else _acquired(f"next-{uuid}", folder, patience, waiting)
@@ -151,6 +152,7 @@ class _Patience:
 
     alive: Path
     wait_s: float
+    most_s: float
     began_s: float
 
     def left_s(self) -> float:
@@ -159,7 +161,7 @@ class _Patience:
         with suppress(OSError):
             shown_s = max(shown_s, self.alive.stat().st_mtime)
         now_s = time.time()
-        return min(shown_s + self.wait_s, self.began_s + _MOST_S) - now_s
+        return min(shown_s + self.wait_s, self.began_s + self.most_s) - now_s
 
 
 def _acquired(

@@ -251,6 +251,16 @@ def test_others_count_from_the_beginning_of_a_job_where_the_gpu_was_not_another_
     assert gpu.since_s == pytest.approx([199.75, 299.0])
 
 
+def test_others_count_from_the_takeover_also_where_nothing_was_prepared(
+    gpu: Simulated, timer: CudaTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples with a warm cache need no buffer; who has just handed the GPU over disturbs none of them."""
+    monkeypatch.setattr(cuda_timer, "taken_over_us", lambda _: 199_500_000)
+    gpu.host_s = 200.0
+    timer.sample(gpu.kernel(1e-6, 5e-6), 1, cold=False)
+    assert gpu.since_s == pytest.approx([199.75])
+
+
 def test_readings_hold_for_a_moment(gpu: Simulated, timer: CudaTimer) -> None:
     gpu.readings = [Reading(), Reading(others=(1,))]
     for _ in range(20):

@@ -272,8 +272,9 @@ def test_a_wait_is_longer_than_a_step_of_a_job_may_take() -> None:
     assert SETUP_S + timeout_s < turn_module.WAIT_S
 
 
+@pytest.mark.parametrize(("wait_s", "most_s"), [(5.0, 900.0), (900.0, 5.0)])
 def test_the_second_lock_has_what_the_first_left_of_the_limit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wait_s: float, most_s: float
 ) -> None:
     clock = [1000.0]
     asked: list[float] = []
@@ -290,7 +291,7 @@ def test_the_second_lock_has_what_the_first_left_of_the_limit(
     monkeypatch.setattr(
         turn_module, "time", SimpleNamespace(time=lambda: clock[0], time_ns=time.time_ns)
     )
-    with turn("gpu", 5.0, tmp_path) as mine:
+    with turn("gpu", wait_s, tmp_path, most_s=most_s) as mine:
         assert not mine
     assert sum(asked) == pytest.approx(5.0)
 

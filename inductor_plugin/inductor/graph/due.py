@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _MARK = "inductor_plugin_due"
 _LAST = threading.local()
-"""Of each thread that compiles: whether the graph that it compiles next is only to be compared."""
+"""Of each thread that compiles: the graph that it compiles next because it was dropped."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,14 @@ class Due:
         at: Seconds since 1970 from which it is; 0 for the next compile, infinite if time does not make it so.
         need_s: Seconds of the allowance that comparing it takes; infinite if it need not be compared.
         account: Name of the allowance, as of `inductor.allowance`; empty for none.
+        failures: Comparisons in a row that failed, or that other work has disturbed, and that have left no record. A mark of an
+            earlier version has none.
     """
 
     at: float = math.inf
     need_s: float = math.inf
     account: str = ""
+    failures: int = 0
 
     @property
     def is_kept(self) -> bool:
@@ -62,13 +65,31 @@ class Due:
         return left_s >= self.need_s
 
 
+@dataclass(frozen=True)
+class DroppedGraph:
+    """A graph that was in Inductor's cache, and is compiled again because it was due.
+
+    Attributes:
+        is_for_comparison: True if it is compiled again only to be compared.
+        failures: As of `Due`.
+    """
+
+    is_for_comparison: bool = False
+    failures: int = 0
+
+
 def first_of(dues: Iterable[Due | None]) -> Due | None:
     """Return what makes a graph due that has several reasons; None if it has none."""
     known = [due for due in dues if due is not None]
     if not known:
         return None
     account = next((due.account for due in known if due.account), "")
-    return Due(min(due.at for due in known), min(due.need_s for due in known), account)
+    return Due(
+        min(due.at for due in known),
+        min(due.need_s for due in known),
+        account,
+        max(due.failures for due in known),
+    )
 
 
 def due_of_decisions(tickets: Iterable[TuningTicket]) -> Due | None:
@@ -86,7 +107,7 @@ def _due_of(ticket: TuningTicket) -> Due | None:
 
 def carry(graph: Any, due: Due) -> None:
     """Mark a compiled graph; Inductor's cache keeps the mark with it."""
-    setattr(graph, _MARK, (due.at, due.need_s, due.account))
+    setattr(graph, _MARK, (due.at, due.need_s, due.account, due.failures))
 
 
 def due_of(graph: Any) -> Due | None:
@@ -114,9 +135,10 @@ def is_dropped(graph: Any, key: str, config: Config) -> bool:
         is_compared = due.is_affordable(_left_s(due, config))
     if not (is_late or is_compared):
         return False
-    why = "it rests on provisional measurements" if is_late else "there is time now to compare it"
+    late = "it rests on provisional measurements, or could not be compared"
+    why = late if is_late else "there is time now to compare it"
     logger.info("a graph in Inductor's cache is compiled again: %s", why)
-    _LAST.compared = is_compared
+    _LAST.dropped = DroppedGraph(is_compared, due.failures)
     untyped: Any = codecache.FxGraphCache
     with suppress(AttributeError):  # another torch keeps it elsewhere
         shutil.rmtree(untyped._get_tmp_dir_for_key(key), ignore_errors=True)
@@ -126,10 +148,10 @@ def is_dropped(graph: Any, key: str, config: Config) -> bool:
     return True
 
 
-def is_for_comparison() -> bool:
-    """Return, once, whether the graph that this thread compiles is only compiled to be compared."""
-    compared, _LAST.compared = getattr(_LAST, "compared", False), False
-    return compared
+def taken_dropped() -> DroppedGraph:
+    """Return, once, the graph that was dropped and that this thread compiles; a plain one if none was."""
+    dropped, _LAST.dropped = getattr(_LAST, "dropped", DroppedGraph()), DroppedGraph()
+    return dropped
 
 
 def _left_s(due: Due, config: Config) -> float:

@@ -10,12 +10,18 @@ from typing import Any
 from inductor_plugin.cache import Decision, Measured, Record
 from inductor_plugin.cache.graph import TUNED, choices_in
 from inductor_plugin.cache.record import DISTURBED_FIELD, GRAPH
+from inductor_plugin.tuning.validity import due_at, is_provisional
 from inductor_plugin.worker.graph_job import FEWEST_TURNS
 
 PLAIN = "no autotuning"
 """The graph without any autotuning, which changes layouts and fusions around templates, too."""
 CUT = "search_cut"
 """Field of the tuned graph's provenance that is True if its search ended for want of time."""
+FAILED = "search_failures"
+"""Field of the tuned graph's provenance with how many searches in a row had a graph that could not be run; missing for none."""
+_DAY_S, _LATER, _MOST_FAILURES = 86400.0, 7.0, 4
+"""Seconds after which a comparison that failed is repeated, and how many times as long after each further failure: a day, a week,
+seven weeks, then eleven months. The worker may have been killed by chance, but what always fails ends as good as never."""
 
 
 def is_firm(record: Record | None) -> bool:
@@ -33,9 +39,34 @@ def is_cut(record: Record | None) -> bool:
     return tuned is not None and tuned.provenance.get(CUT) is True
 
 
+def failures_in(record: Record | None) -> int:
+    """Return how many searches in a row had a graph that could not be run, so that more choices may have been given up than cost time."""
+    tuned = record.candidates.get(TUNED) if record is not None else None
+    count: object = tuned.provenance.get(FAILED) if tuned is not None else None
+    return count if isinstance(count, int) else 0
+
+
+def failure_wait_s(failures: int) -> float:
+    """Return the seconds after which a graph is compared again whose comparison has failed so often in a row."""
+    return _DAY_S * _LATER ** (min(failures, _MOST_FAILURES) - 1)
+
+
+def again_at(record: Record | None) -> float:
+    """Return when the choices of a graph's record are compared again, in seconds since 1970; 0 if nothing asks for it."""
+    tuned = record.candidates.get(TUNED) if record is not None else None
+    if tuned is None:
+        return 0.0
+    times: list[float] = []
+    if failures := failures_in(record):
+        times.append(tuned.measured_at + failure_wait_s(failures))
+    if is_provisional(tuned):
+        times.append(due_at(tuned))
+    return min(times, default=0.0)
+
+
 def is_settled(record: Record | None, choices: Mapping[str, str]) -> bool:
-    """Return True if the record is firm, about these choices, and its search was not cut."""
-    if record is None or not is_firm(record) or is_cut(record):
+    """Return True if the record is firm, about these choices, and its search was neither cut nor had a failure."""
+    if record is None or not is_firm(record) or is_cut(record) or failures_in(record):
         return False
     return choices_in(record) == dict(choices)
 

@@ -22,7 +22,13 @@ from inductor_plugin.inductor.facts.toolchain import triton_variables
 from inductor_plugin.inductor.guard.comparison import Comparison
 from inductor_plugin.inductor.guard.description import CannotDescribeError, Described
 from inductor_plugin.worker.bench_worker import SETUP_S, BenchWorker
-from inductor_plugin.worker.graph_job import GraphCode, GraphJob, GraphTimes, LoadSettings
+from inductor_plugin.worker.graph_job import (
+    TURN_WAIT_S,
+    GraphCode,
+    GraphJob,
+    GraphTimes,
+    LoadSettings,
+)
 from inductor_plugin.worker.jobs import CallJob, JobFailed
 
 logger = logging.getLogger(__name__)
@@ -34,10 +40,25 @@ _CODEGEN = ("cpp.", "triton.", "cuda.", "cutlass.", "cpp_wrapper", "graph_partit
 
 _READY: WeakKeyDictionary[BenchWorker, int | None] = WeakKeyDictionary()
 """Workers that have run graphs, and the process in which each did."""
+_READY_LOCK = threading.Lock()
+"""Threads compile: none adds a worker while another goes through them."""
 
 
 class NotComparedError(Exception):
     """Graphs were not run in turns; the message says why."""
+
+
+class CallsTooLongError(NotComparedError):
+    """A graph's calls take longer than there is time for.
+
+    Attributes:
+        need_s: Seconds that the fewest calls would take.
+    """
+
+    def __init__(self, reason: str, need_s: float) -> None:
+        """Keep the seconds that are needed."""
+        super().__init__(reason)
+        self.need_s = need_s
 
 
 @dataclass(frozen=True)
@@ -69,11 +90,13 @@ class GraphBench:
         worker: The worker of the graph's device.
         described: The graph's inputs.
         settings: How the worker loads generated code.
+        donated: Indices of the inputs in which a graph may write its results: Inductor does not say of them that they are changed.
     """
 
     worker: BenchWorker
     described: Described
     settings: LoadSettings
+    donated: tuple[int, ...] = ()
 
     def prepare(self) -> None:
         """Let the worker import Inductor, in the background."""
@@ -82,38 +105,49 @@ class GraphBench:
             target=self._try, args=(job, 2 * SETUP_S), name="graph bench", daemon=True
         ).start()
 
-    def compare(self, graphs: Sequence[CompiledGraph], limit_s: float) -> Comparison:
+    def compare(self, graphs: Sequence[CompiledGraph], limit_s: float, most_s: float) -> Comparison:
         """Return how long graphs take, in turns.
 
         Args:
             graphs: The tuned graph, that with library kernels and, if need be, that without autotuning.
             limit_s: Seconds after which no turn begins.
+            most_s: Seconds that the fewest calls may take in all.
 
         Raises:
+            CallsTooLongError: They would take longer.
             NotComparedError: They were not run, or the worker broke.
             CannotDescribeError: A constant cannot be carried.
         """
+        changed = {index for graph in graphs for index in graph.code.mutated_input_idxs}
+        if self.worker.settings.device == "cpu":
+            # A GPU is as fast with denormals, and may have no memory for a copy of most of what a backward graph reads.
+            changed.update(self.donated)
         job = GraphJob(
             graphs=tuple(
                 GraphCode(graph.code.source_code, self.described.constants(graph.constants()))
                 for graph in graphs
             ),
             inputs=self.described.inputs,
-            changed=tuple(sorted({i for graph in graphs for i in graph.code.mutated_input_idxs})),
+            changed=tuple(sorted(changed)),
             device=self.worker.settings.device,
             settings=self.settings,
             limit_s=limit_s,
+            most_s=most_s,
         )
-        times = self._try(CallJob(_CHILD, "compare", (job,)), SETUP_S + 2 * limit_s)
+        # Twice, since the time of one call of one graph decides whether all are run.
+        wait_s = SETUP_S + TURN_WAIT_S + 2 * max(limit_s, most_s)
+        times = self._try(CallJob(_CHILD, "compare", (job,)), wait_s)
         if isinstance(times, JobFailed):
             raise NotComparedError(f"{times.status}: {times.reason}")
         assert isinstance(times, GraphTimes)
-        _READY[self.worker] = self.worker.pid
+        with _READY_LOCK:
+            _READY[self.worker] = self.worker.pid
         logger.debug("graphs were loaded in %.1f s and run in %.1f s", times.load_s, times.run_s)
         if times.reason:
-            raise NotComparedError(times.reason)
+            raise CallsTooLongError(times.reason, times.need_s)
         tuned, library, *plain = times.samples_ms
-        return Comparison(tuned, library, times.disturbed, plain[0] if plain else ())
+        plain_ms = plain[0] if plain else ()
+        return Comparison(tuned, library, times.disturbed, plain_ms, times.run_s)
 
     def _try(self, job: CallJob, limit_s: float) -> Any:
         try:
@@ -124,9 +158,11 @@ class GraphBench:
 
 def is_ready(device: str) -> bool:
     """Return True if a worker of a device runs that has run graphs, so that it has imported Inductor."""
+    with _READY_LOCK:
+        known = [*_READY.items()]
     return any(
         worker.settings.device == device and pid is not None and worker.pid == pid
-        for worker, pid in _READY.items()
+        for worker, pid in known
     )
 
 

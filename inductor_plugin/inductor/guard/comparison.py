@@ -21,12 +21,14 @@ class Comparison:
         library_ms: The same of the graph with library kernels.
         disturbed: True if other work on the machine has prolonged a call of all turns but too few.
         plain_ms: As ``tuned_ms``, of the graph without any autotuning; empty if it was not run.
+        run_s: Seconds that all this took, without loading the graphs.
     """
 
     tuned_ms: tuple[float, ...]
     library_ms: tuple[float, ...]
     disturbed: bool = False
     plain_ms: tuple[float, ...] = ()
+    run_s: float = 0.0
 
     @property
     def speedup(self) -> float:

@@ -19,57 +19,52 @@ from typing import Any
 from torch import fx
 from torch._inductor import config as inductor_config
 from torch._inductor.output_code import CompiledFxGraph
+from torch._inductor.utils import get_donated_idxs
 from torch._inductor.virtualized import V
 
 from inductor_plugin.cache import digest_of
-from inductor_plugin.cache.graph import TUNED, HeldProblems, choices_in
+from inductor_plugin.cache.graph import HeldProblems
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
-from inductor_plugin.inductor.allowance import (
-    LEAST_RUN_S,
-    START_S,
-    Allowance,
-    Cost,
-    account_of,
-)
+from inductor_plugin.inductor.allowance import Allowance, Cost
 from inductor_plugin.inductor.artifacts.entries import add_record
 from inductor_plugin.inductor.facts.scope import active_config, without_plugin
 from inductor_plugin.inductor.graph import stored, unstored
-from inductor_plugin.inductor.graph.due import (
-    Due,
-    due_of_decisions,
-    first_of,
-    is_for_comparison,
-)
+from inductor_plugin.inductor.graph.due import Due, taken_dropped
 from inductor_plugin.inductor.graph.ranks import given_back_on_failure
-from inductor_plugin.inductor.graph.record import is_cut, is_settled
 from inductor_plugin.inductor.graph.trial import Trial, compiling
 from inductor_plugin.inductor.guard.bench import (
+    CallsTooLongError,
     CompiledGraph,
     GraphBench,
     NotComparedError,
-    is_ready,
     load_settings,
 )
 from inductor_plugin.inductor.guard.comparison import MOST_RUNS
 from inductor_plugin.inductor.guard.description import CannotDescribeError, Described
 from inductor_plugin.inductor.guard.fx_graph import copied, problem_of, uncounted, why_not_run
 from inductor_plugin.inductor.guard.output_code import hidden, show
+from inductor_plugin.inductor.guard.schedule import (
+    allowance_of,
+    choices_of,
+    cost_of,
+    due_of_graph,
+    due_once_saved,
+    is_due,
+    is_waiting,
+    mark,
+    most_s,
+    turns_s,
+)
 from inductor_plugin.inductor.guard.verification import GuardedGraph, VerifiedGraph, verified
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.pins.replay import read_pins
-from inductor_plugin.tuning.validity import again_at, due_at, is_provisional
 from inductor_plugin.worker.bench_farm.bench import FarmBench
 
 logger = logging.getLogger(__name__)
 
-_SHARE = 0.05
-"""Share of the time of a compile in which two graphs are run in turns, at most."""
-_ASKED_S = 5.0
-"""Seconds in which graphs may be run in turns where the user has asked for it."""
-_AFTER_FAILURE_S = 86400.0
-"""Seconds after which a graph is compiled again whose comparison failed: the worker may have been killed by chance."""
+_ASKED = "a graph was not compared with verify_graph=on"
 _UNTUNED = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_pointwise": False}
 
 
@@ -81,11 +76,13 @@ class _UncompiledGraph:
         original: A copy of the graph, which compiling does not change; None if it must not be run.
         examples: Its example inputs.
         compile: Compiles a graph: Inductor's function with all other arguments.
+        donated: As of `GraphBench`.
     """
 
     original: fx.GraphModule | None
     examples: Sequence[Any]
     compile: Callable[[fx.GraphModule], Any]
+    donated: tuple[int, ...] = ()
 
     def again(self, trial: Trial) -> CompiledGraph:
         """Compile the graph once more, as a trial; nothing of it is counted, nor shown if it is only compared."""
@@ -112,7 +109,7 @@ def compile_graph(
         arguments: The others of Inductor's function.
         keywords: Likewise.
     """
-    config = active_config()
+    config, dropped = active_config(), taken_dropped()
     if config is None or not _concerns(config) or V.aot_compilation:
         return stock(gm, example_inputs, *arguments, **keywords)
 
@@ -121,62 +118,110 @@ def compile_graph(
         return stock(graph, example_inputs, *arguments, **own)
 
     problem, (original, reason) = problem_of(gm, example_inputs), _original(gm)
-    source = _UncompiledGraph(original, example_inputs, once_more)
+    source = _UncompiledGraph(original, example_inputs, once_more, _donated(keywords))
     trial, waited_s, started = Trial(digest_of(problem)), _waited_s(), time.perf_counter()
     with compiling(trial):
         compiled = stock(gm, example_inputs, *arguments, **keywords)
     elapsed_s, at_once = time.perf_counter() - started, unstored.is_due_at_once()
-    allowance = _allowance(trial, config, elapsed_s)
+    own_s = max(0.0, elapsed_s - (_waited_s() - waited_s))
+    allowance = allowance_of(trial, config, elapsed_s, is_for_comparison=dropped.is_for_comparison)
     if isinstance(compiled, CompiledFxGraph):
-        is_waiting = _is_waiting(trial)
-        graph, due = VerifiedGraph(compiled, trial.in_effect, is_settled=not is_waiting), None
-        if allowance is not None and not is_waiting and _is_due(trial, config):
-            own_s = max(0.0, elapsed_s - (_waited_s() - waited_s))
-            cost = _cost(trial, own_s, elapsed_s)
-            if reason:
-                _leave_out(problem, reason)
-            elif why := _too_dear(cost, config, allowance):
-                _leave_out(problem, why)
-                due = _due(trial, own_s, cost)
-            else:
-                tuned = CompiledGraph(compiled, gm)
-                make = functools.partial(
-                    _of, tuned, trial, source, problem, config, cost, allowance
-                )
-                graph = _guarded(make, graph, problem, _spending(config, allowance))
-                due = _due(trial, own_s, replace(cost, runs=MOST_RUNS)) if graph.is_cut else None
-        compiled, given_up = _as_agreed(trial, graph, compiled, source)
+        tuned = _TunedGraph(
+            CompiledGraph(compiled, gm), trial, source, problem, config, own_s, elapsed_s, reason
+        )
+        graph, due = _compared(tuned, allowance)
+        graph = _as_agreed(tuned, graph)
         if trial.place is not None:
-            stored.add_graph(trial.place, trial.name, given_up)
-        _mark(trial, graph, due, at_once=at_once)
+            stored.add_graph(trial.place, trial.name, graph.given_up)
+        mark(trial, graph, due, at_once=at_once, failures=dropped.failures)
+        compiled = graph.code
     _carry(trial, config)
     return compiled
 
 
-def _as_agreed(
-    trial: Trial, graph: VerifiedGraph, compiled: Any, source: _UncompiledGraph
-) -> tuple[Any, HeldProblems]:
-    """Return the code that runs and what it gives up: in a job what its ranks have agreed on.
+@dataclass(frozen=True)
+class _TunedGraph:
+    """A graph that was compiled and tuned, as far as it is known whether it is compared.
+
+    Attributes:
+        compiled: The compiled graph.
+        trial: Its compile.
+        source: How it is compiled again.
+        problem: Its facts.
+        config: The options.
+        own_s: Seconds of its compile without tuning.
+        elapsed_s: All its seconds.
+        reason: Why it must not or cannot be compiled and run once more, empty if it may be.
+    """
+
+    compiled: CompiledGraph
+    trial: Trial
+    source: _UncompiledGraph
+    problem: Mapping[str, Any]
+    config: Config
+    own_s: float
+    elapsed_s: float
+    reason: str
+
+
+def _compared(tuned: _TunedGraph, allowance: Allowance | None) -> tuple[VerifiedGraph, Due | None]:
+    """Return a graph as it is to run, compared where it is time for that, and what makes a later compile compare it."""
+    trial, config = tuned.trial, tuned.config
+    is_late = is_waiting(trial)
+    graph = VerifiedGraph(tuned.compiled.code, trial.in_effect, is_settled=not is_late)
+    if allowance is None or is_late or not is_due(trial, config):
+        return graph, None
+    cost = cost_of(trial, tuned.own_s, tuned.elapsed_s)
+    if tuned.reason:
+        _leave_out(tuned.problem, tuned.reason, config)
+        return graph, None
+    if why := _too_dear(cost, config, allowance):
+        _leave_out(tuned.problem, why, config)
+        return graph, due_once_saved(trial, tuned.own_s, cost)
+    make = functools.partial(_of, tuned, cost, allowance)
+    graph = _guarded(make, graph, tuned.problem, config, _spending(config, allowance))
+    return graph, due_of_graph(trial, tuned.own_s, cost, graph, config)
+
+
+def _as_agreed(tuned: _TunedGraph, graph: VerifiedGraph) -> VerifiedGraph:
+    """Return a graph as it runs: in a job, giving up what its ranks have decided.
 
     There no code of a comparison runs, as some of its problems were decided by this rank alone. What the ranks give up is
-    compiled once more as any graph: it may ask for fusions that the whole graph has not, which the job decides then.
+    compiled once more as any graph: it may ask for fusions that the whole graph has not, which the job decides then. Where
+    it cannot be compiled so, the graph runs as it was compiled first: a rank without the graph would end the job.
+    """
+    trial, first = tuned.trial, tuned.compiled.code
+    agreed = trial.agreed(graph.given_up)
+    if trial.share is None:
+        show(graph.code, instead_of=first)
+        return graph
+    own = replace(graph, code=first, given_up=trial.in_effect)
+    if agreed == own.given_up:
+        return own
+    said = "there is no copy of it"
+    try:
+        if tuned.source.original is not None:
+            again = Trial(trial.digest, agreed)
+            code = tuned.source.again(again).code
+            trial.tickets += again.tickets  # what these wait for makes the graph due, too
+            return replace(graph, code=code, given_up=agreed)
+    except Exception as error:  # noqa: BLE001  the border: no compile fails because another rank has compared the graph
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+    warn_once(
+        logger,
+        "this rank runs a graph with other kernels than the ranks of its job have decided for: it cannot be compiled with "
+        f"those ({said}); verify_ranks() names the difference",
+    )
+    return own
+
+
+def _donated(keywords: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the indices of the inputs in which a graph may write its results: saved tensors that only this backward graph reads.
 
     Args:
-        trial: The graph's compile.
-        graph: What the comparison has found.
-        compiled: What was compiled first.
-        source: The graph before that.
+        keywords: Those of Inductor's function. For a forward graph, the tracing context has those of its backward graph.
     """
-    agreed = trial.agreed(graph.given_up)
-    if trial.share is None or source.original is None:
-        show(graph.code, instead_of=compiled)
-        return graph.code, graph.given_up
-    if agreed == trial.in_effect:
-        return compiled, agreed
-    again = Trial(trial.digest, agreed)
-    code = source.again(again).code
-    trial.tickets += again.tickets  # what these wait for makes the graph due, too
-    return code, agreed
+    return tuple(get_donated_idxs() or ()) if keywords.get("is_backward") else ()
 
 
 def _original(gm: fx.GraphModule) -> tuple[fx.GraphModule | None, str]:
@@ -199,42 +244,6 @@ def _waited_s() -> float:
     return COUNTERS.snapshot().wall_s
 
 
-def _allowance(trial: Trial, config: Config, elapsed_s: float) -> Allowance | None:
-    """Return the seconds that comparisons of a graph's environment may take; None where nothing is compared.
-
-    With ``auto`` a compile earns its share. One that is made only because there is time now to compare its graph earns
-    nothing, but is a part of the comparison.
-    """
-    if trial.store is None or config.policy != "tune":
-        return None
-    allowance, is_again = Allowance(trial.store, account_of(trial.environment)), is_for_comparison()
-    if config.verify_graph == "auto" and is_again:
-        allowance.spend(elapsed_s)
-    elif config.verify_graph == "auto":
-        allowance.earn(config.verify_graph_share * elapsed_s)
-    return allowance
-
-
-def _cost(trial: Trial, own_s: float, elapsed_s: float) -> Cost:
-    """Return what comparing a graph is expected to take.
-
-    Args:
-        trial: Its compile.
-        own_s: Seconds of that without tuning.
-        elapsed_s: All its seconds.
-    """
-    start_s = 0.0 if is_ready(trial.context.device) else START_S
-    # Where the graph gives up problems already, the tuned graph is a further compile.
-    runs = (MOST_RUNS if is_cut(trial.record) else 0) + trial.is_reduced
-    return Cost(own_s, start_s, max(LEAST_RUN_S, _SHARE * elapsed_s), runs)
-
-
-def _due(trial: Trial, own_s: float, cost: Cost) -> Due:
-    """Return how much the allowance has to have until the graph is compiled again, to be compared; times vary by half."""
-    need_s = 1.5 * (own_s + cost.total_s)
-    return Due(need_s=need_s, account=account_of(trial.environment))
-
-
 def _too_dear(cost: Cost, config: Config, allowance: Allowance) -> str:
     """Return why a comparison would take too long, empty if it may be made: always where it is asked for."""
     if config.verify_graph == "on":
@@ -247,41 +256,11 @@ def _spending(config: Config, allowance: Allowance) -> Callable[[float], None]:
     return allowance.spend if config.verify_graph == "auto" else lambda _: None
 
 
-def _choices(trial: Trial) -> dict[str, str]:
-    """Return the winners that are no library kernels, by the digests of their problems."""
-    winners = {ticket.digest: ticket.verdict for ticket in trial.tickets}
-    return {
-        digest: chosen
-        for digest, verdict in winners.items()
-        if verdict is not None
-        and (chosen := verdict.given_up or verdict.winner) is not None
-        and chosen != verdict.library
-    }
-
-
 def _concerns(config: Config) -> bool:
     """Return True if graphs are compared, or if the pin file says what some of them give up."""
     if config.policy == "pinned":
         return read_pins(config.pin_file).has(GRAPH)
     return config.verify_graph != "off"
-
-
-def _is_due(trial: Trial, config: Config) -> bool:
-    """Return True if a graph is to be compared: it has choices of ours that have not been, where something is measured.
-
-    Also where another process has chosen: it may have had no time to compare it.
-    """
-    choices = _choices(trial)
-    return bool(choices) and config.policy == "tune" and not is_settled(trial.record, choices)
-
-
-def _is_waiting(trial: Trial) -> bool:
-    """Return True if other work has disturbed the last comparison of these choices, and it is too early for another."""
-    record = trial.record
-    tuned = record.candidates.get(TUNED) if record is not None else None
-    if record is None or tuned is None or not is_provisional(tuned):
-        return False
-    return choices_in(record) == _choices(trial) and time.time() < due_at(tuned)
 
 
 def _carry(trial: Trial, config: Config) -> None:
@@ -290,26 +269,11 @@ def _carry(trial: Trial, config: Config) -> None:
         add_record(trial.store, trial.environment, GRAPH, trial.digest)
 
 
-def _mark(trial: Trial, graph: VerifiedGraph, due: Due | None, *, at_once: bool) -> None:
-    """Store what makes a graph due: provisional decisions, a disturbed or failed comparison, or that there was no time for one.
-
-    Args:
-        trial: Its compile.
-        graph: What runs.
-        due: What makes a later compile compare it; None if nothing does.
-        at_once: Whether its own compile has left a problem undecided.
-    """
-    tuned = None if graph.is_settled or trial.record is None else trial.record.candidates.get(TUNED)
-    again = None if graph.is_settled else Due(at=again_at([tuned] if tuned is not None else []))
-    left = Due(at=0.0) if at_once else None
-    failed = Due(at=time.time() + _AFTER_FAILURE_S) if graph.is_failed else None
-    unstored.mark_due(first_of([due_of_decisions(trial.tickets), again, left, failed, due]))
-
-
 def _guarded(
     make: Callable[[], GuardedGraph],
     compiled: VerifiedGraph,
     problem: Mapping[str, Any],
+    config: Config,
     spend: Callable[[float], None],
 ) -> VerifiedGraph:
     """Return the compiled graph, or one that gives up choices because it was slower than with library kernels.
@@ -318,17 +282,21 @@ def _guarded(
         make: Returns what it takes to compare the graph.
         compiled: The graph as it was compiled.
         problem: Its facts.
+        config: The options.
         spend: Called with the seconds that this took.
     """
     started = time.perf_counter()
     try:
         graph = make()
-        return verified(graph, _choices(graph.trial))
+        return verified(graph, choices_of(graph.trial))
     except CannotDescribeError as error:
-        _leave_out(problem, str(error))
+        _leave_out(problem, str(error), config)
         return compiled
+    except CallsTooLongError as error:
+        _leave_out(problem, str(error), config)
+        return replace(compiled, need_s=error.need_s)
     except NotComparedError as error:
-        _leave_out(problem, str(error))
+        _leave_out(problem, str(error), config)
         return replace(compiled, is_failed=True)
     except Exception as error:  # noqa: BLE001  the border: no compile fails because it was to be compared
         COUNTERS.add(graphs_left_out=1)
@@ -341,27 +309,22 @@ def _guarded(
         COUNTERS.add(compare_s=spent_s)
 
 
-def _leave_out(problem: Mapping[str, Any], reason: str) -> None:
-    """Log and count that a graph was not compared."""
+def _leave_out(problem: Mapping[str, Any], reason: str, config: Config) -> None:
+    """Log and count that a graph was not compared; where the user has asked for it, warn of the first."""
     COUNTERS.add(graphs_left_out=1)
-    what = f"graph of {problem['nodes']} nodes"
-    logger.info("%s was not compared with library kernels: %s", what, reason)
+    text = f"graph of {problem['nodes']} nodes was not compared with library kernels: {reason}"
+    if config.verify_graph == "on":
+        warn_once(logger, f"{text} (of others the log says so at level INFO)", topic=_ASKED)
+    logger.info("%s", text)
 
 
-def _of(
-    compiled: CompiledGraph,
-    trial: Trial,
-    source: _UncompiledGraph,
-    problem: Mapping[str, Any],
-    config: Config,
-    cost: Cost,
-    allowance: Allowance,
-) -> GuardedGraph:
+def _of(tuned: _TunedGraph, cost: Cost, allowance: Allowance) -> GuardedGraph:
     """Return what it takes to compare a graph.
 
     Raises:
         CannotDescribeError: An input is nothing that can be made up, or nothing of the graph can be carried to where it would run.
     """
+    trial, source, config = tuned.trial, tuned.source, tuned.config
     assert source.original is not None
     is_asked = config.verify_graph == "on"
     worker = trial.context.bench()
@@ -369,15 +332,19 @@ def _of(
         raise CannotDescribeError(
             "nodes of a farm measure (option bench_farm), which have neither its code nor its weights"
         )
-    bench = GraphBench(
-        worker, Described(source.original, source.examples), load_settings(worker.settings.device)
-    )
+    described = Described(source.original, source.examples)
+    settings = load_settings(worker.settings.device)
+    bench = GraphBench(worker, described, settings, source.donated)
 
     def again(given_up: HeldProblems) -> CompiledGraph:
         return source.again(Trial(trial.digest, given_up, is_extra=True))
 
-    def runs_after(spent_s: float) -> int:
-        return MOST_RUNS if is_asked else cost.runs_in(allowance.left_s - spent_s, MOST_RUNS)
+    def most_after(spent_s: float) -> float:
+        return most_s(cost, config, allowance.left_s - spent_s)
+
+    def runs_after(spent_s: float, run_s: float) -> int:
+        each = replace(cost, run_s=max(cost.run_s, run_s))
+        return MOST_RUNS if is_asked else each.runs_in(allowance.left_s - spent_s, MOST_RUNS)
 
     def plain() -> CompiledGraph:
         options: Any = inductor_config  # typed partly
@@ -385,13 +352,14 @@ def _of(
             return source.again(Trial(trial.digest, is_extra=True))
 
     return GuardedGraph(
-        compiled,
+        tuned.compiled,
         trial,
         again,
         plain if is_asked else None,
         bench,
-        problem,
+        tuned.problem,
         config,
-        max(cost.run_s, _ASKED_S) if is_asked else cost.run_s,
+        turns_s(cost, config),
+        most_after,
         runs_after,
     )

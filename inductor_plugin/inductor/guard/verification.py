@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from inductor_plugin.cache import Decision
-from inductor_plugin.cache.graph import CHOICES, LIBRARY, TUNED, HeldProblems, held
+from inductor_plugin.cache.graph import CHOICES, LIBRARY, TUNED, HeldProblems, choices_in, held
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph.record import (
     CUT,
+    FAILED,
     PLAIN,
+    failures_in,
     is_firm,
     record_of,
     row,
@@ -30,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _ALL = HeldProblems(everything=True)
 _DISTURBED = "other work on the machine has disturbed a comparison of graphs"
+_NOT_RUN = "a graph with some of the library kernels could not be run"
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class GuardedGraph:
         problem: The graph's facts.
         config: The options.
         limit_s: Seconds in which graphs are run in turns.
-        runs_after: Returns for how many further compiles and runs there is time after so many seconds.
+        most_after: Returns how many seconds the fewest calls of graphs may take in all after so many seconds.
+        runs_after: Returns for how many further compiles and runs there is time after so many seconds, by the seconds of a run.
     """
 
     compiled: CompiledGraph
@@ -56,7 +60,8 @@ class GuardedGraph:
     problem: Mapping[str, Any]
     config: Config
     limit_s: float
-    runs_after: Callable[[float], int]
+    most_after: Callable[[float], float]
+    runs_after: Callable[[float, float], int]
 
 
 @dataclass(frozen=True)
@@ -66,16 +71,65 @@ class VerifiedGraph:
     Attributes:
         code: What Inductor returned, a `CompiledFxGraph`.
         given_up: The problems whose library kernel runs in it.
-        is_settled: False if other work has disturbed a comparison, so that a later compile is to compare the graph again.
+        is_compared: True if it was compared, and its record written.
+        is_settled: False if a later compile is to compare the graph again: other work has disturbed a comparison, or a graph of
+            the search could not be run.
         is_cut: True if there was no time to search for the choices that cost time, so that all may have been given up.
         is_failed: True if it was to be compared, and the worker crashed, took too long, or could not load it.
+        need_s: Seconds that its fewest calls in turns take, where these were more than there was time for; else 0.
     """
 
     code: Any
     given_up: HeldProblems
+    is_compared: bool = False
     is_settled: bool = True
     is_cut: bool = False
     is_failed: bool = False
+    need_s: float = 0.0
+
+
+@dataclass
+class _Search:
+    """The search for the choices that cost time.
+
+    Attributes:
+        graph: The tuned graph.
+        library: The same with library kernels alone.
+        most_s: As of `GraphBench.compare`.
+        tried: The graphs that were run, by the problems that they give up.
+        failures: How many could not be run.
+    """
+
+    graph: GuardedGraph
+    library: CompiledGraph
+    most_s: float
+    tried: dict[frozenset[str], tuple[CompiledGraph, Comparison]] = field(
+        default_factory=dict[frozenset[str], tuple[CompiledGraph, Comparison]]
+    )
+    failures: int = 0
+
+    @property
+    def runs(self) -> int:
+        """How many graphs were to be run."""
+        return len(self.tried) + self.failures
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether other work has disturbed none of them."""
+        return all(comparison.is_firm for _, comparison in self.tried.values())
+
+    def is_fast(self, given_up: frozenset[str]) -> bool:
+        """Return True if the graph without these choices is not slower than with library kernels."""
+        graph = self.graph
+        try:
+            compiled = graph.again(held(given_up))
+            comparison = graph.bench.compare([compiled, self.library], graph.limit_s, self.most_s)
+        except Exception as error:  # noqa: BLE001  the border around one half: the graph is slower, and library kernels are there
+            logger.debug("%s: %s", _NOT_RUN, error)
+            self.failures += 1
+            return False
+        self.tried[given_up] = compiled, comparison
+        return comparison.is_firm and not comparison.is_slower(graph.config.never_slower_margin)
 
 
 def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> VerifiedGraph:
@@ -97,37 +151,43 @@ def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> VerifiedGraph:
     library = graph.again(_ALL)
     tuned = graph.again(HeldProblems()) if graph.trial.is_reduced else graph.compiled
     others = [graph.plain()] if graph.plain is not None else []
-    tried: dict[frozenset[str], tuple[CompiledGraph, Comparison]] = {}
-
-    def is_fast(given_up: frozenset[str]) -> bool:
-        try:
-            compiled = graph.again(held(given_up))
-            comparison = graph.bench.compare([compiled, library], graph.limit_s)
-        except Exception as error:  # noqa: BLE001  the border around one half: the graph is slower, and library kernels are there
-            logger.debug("a graph with some library kernels was not run: %s", error)
-            return False
-        tried[given_up] = compiled, comparison
-        return comparison.is_firm and not comparison.is_slower(margin)
-
-    whole = graph.bench.compare([tuned, library, *others], graph.limit_s)
+    part = _Search(graph, library, graph.most_after(time.perf_counter() - started))
+    whole = graph.bench.compare([tuned, library, *others], graph.limit_s, part.most_s)
     if not whole.is_firm and (graph.trial.is_reduced or is_firm(graph.trial.record)):
         COUNTERS.add(graphs_left_out=1)
         logger.info("%s; what was found out before stays", _DISTURBED)
         return VerifiedGraph(graph.compiled.code, graph.trial.in_effect, is_settled=False)
     compiled, best, given_up, is_short = tuned, whole, HeldProblems(), False
     if whole.is_slower(margin):
-        runs = graph.runs_after(time.perf_counter() - started)
-        digests = search(_most_suspicious_first(graph.trial, choices), is_fast, runs)
-        is_short = len(choices) > 1 and len(tried) >= runs < MOST_RUNS
+        runs = graph.runs_after(time.perf_counter() - started, whole.run_s)
+        digests = search(_most_suspicious_first(graph.trial, choices), part.is_fast, runs)
+        is_short = len(choices) > 1 and part.runs >= runs < MOST_RUNS
         compiled, best, given_up = (
             (library, whole, _ALL)
             if digests == frozenset(choices)
-            else (*tried[digests], held(digests))
+            else (*part.tried[digests], held(digests))
         )
-    is_settled = whole.is_firm and all(comparison.is_firm for _, comparison in tried.values())
-    facts = {CHOICES: dict(choices), **({CUT: True} if is_short else {})}
-    _keep(graph, facts, given_up, whole, best, is_settled=is_settled)
-    return VerifiedGraph(compiled.code, given_up, is_settled, is_short)
+    is_calm = whole.is_firm and part.is_calm
+    facts = {
+        CHOICES: dict(choices),
+        **({CUT: True} if is_short else {}),
+        **({FAILED: _failures(graph.trial, choices)} if part.failures else {}),
+    }
+    _keep(graph, facts, given_up, whole, best, is_calm=is_calm)
+    return VerifiedGraph(
+        compiled.code,
+        given_up,
+        is_compared=True,
+        is_settled=is_calm and not part.failures,
+        is_cut=is_short,
+    )
+
+
+def _failures(trial: Trial, choices: Mapping[str, str]) -> int:
+    """Return how many searches for these choices in a row have failed, with this one."""
+    before = trial.record
+    is_again = before is not None and choices_in(before) == dict(choices)
+    return 1 + (failures_in(before) if is_again else 0)
 
 
 def _most_suspicious_first(trial: Trial, choices: Mapping[str, str]) -> list[str]:
@@ -147,11 +207,11 @@ def _keep(
     whole: Comparison,
     best: Comparison,
     *,
-    is_settled: bool,
+    is_calm: bool,
 ) -> None:
     """Write the graph's record, with what only the tuned graph's provenance has, and log it."""
     facts = dict(provenance(graph.trial.tickets[0].problem.output.device))
-    late, before = not is_settled, graph.trial.record
+    late, before = not is_calm, graph.trial.record
     if late:  # a machine that is always busy compares less and less often
         own = {**own, **disturbance(before.candidates.get(TUNED) if before is not None else None)}
     rows = [
@@ -168,8 +228,9 @@ def _keep(
         rows.append(row(given_up.candidate, best.tuned_ms, facts, disturbed=late))
         speedup = best.speedup
         reason = f"{reason}, {speedup:.3f}x with library kernels for {len(given_up.digests)} of {len(own[CHOICES])} problems"
-    if late:
-        reason = f"{reason} (provisional: {_DISTURBED})"
+    why = _DISTURBED if late else _NOT_RUN if FAILED in own else ""
+    if why:
+        reason = f"{reason} (provisional: {why})"
     decision = Decision(
         winner=given_up.candidate,
         library=LIBRARY,

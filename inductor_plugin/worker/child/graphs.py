@@ -23,6 +23,7 @@ from inductor_plugin.worker.devices.lookup import uuid_of
 from inductor_plugin.worker.graph_job import (
     FEWEST_TURNS,
     MKLDNN_CONVOLUTION,
+    TURN_WAIT_S,
     GraphCode,
     GraphJob,
     GraphTensor,
@@ -37,8 +38,6 @@ from inductor_plugin.worker.turn import Turn, turn
 _SMALL = 0.1
 """Standard deviation of random values: products of thousands of them stay finite in half precision."""
 _MOST_INTEGER = 8
-_WAIT_S = 30.0
-"""Longest wait for another process that measures: the parent waits for all of this."""
 _MOST_TURNS = 30
 FEWEST_CALLS = 3 + FEWEST_TURNS
 """Of each graph: two to warm up, the one that finds how many calls make a sample, and the fewest turns."""
@@ -78,14 +77,15 @@ def _compared(job: GraphJob) -> GraphTimes:
         inputs = [built(value, tensors) for value in job.inputs]
         calls = [functools.partial(_call, loaded(code, tensors), inputs) for code in job.graphs]
         restore = _restore(job, inputs)
-        loaded_at = time.monotonic()
-        calls[-1]()
-        timer.synchronize()
-        once_s, least = time.monotonic() - loaded_at, len(calls) * FEWEST_CALLS
-        load_s = loaded_at - started
-        if least * once_s > job.limit_s:
-            reason = f"{least} calls of {once_s:.2g} s take longer than {job.limit_s:.2g} s"
-            return GraphTimes(reason=reason, load_s=load_s, run_s=once_s)
+        loaded_at, least = time.monotonic(), len(calls) * FEWEST_CALLS
+        load_s, once_s = loaded_at - started, _call_s(timer, calls[-1])
+        if least * once_s > job.most_s:
+            # Only the first call creates oneDNN's primitives, touches new pages, and lets Triton choose tiles of its kernels.
+            once_s = _call_s(timer, calls[-1])
+        if least * once_s > job.most_s:
+            reason = f"{least} calls of {once_s:.2g} s take longer than {job.most_s:.2g} s"
+            run_s = time.monotonic() - loaded_at
+            return GraphTimes(reason=reason, load_s=load_s, run_s=run_s, need_s=least * once_s)
         repeats = max(repeats_for(timer, call, _SAMPLING) for call in calls)
         turns = _turns(timer, calls, repeats, restore, loaded_at + job.limit_s)
         alone = bool(mine)
@@ -111,12 +111,20 @@ def counted(
 @contextmanager
 def _turn_on(device: str) -> Generator[Turn]:
     """Hold a GPU inside the block; the turn is true while no other process measures there."""
-    with turn(uuid_of(device), _WAIT_S) as mine:
+    with turn(uuid_of(device), TURN_WAIT_S, most_s=TURN_WAIT_S) as mine:
         yield mine
 
 
 def _call(graph: Callable[[list[Any]], object], inputs: Sequence[Any]) -> object:
     return graph([*inputs])
+
+
+def _call_s(timer: Timer, call: BoundCall) -> float:
+    """Return the seconds that a call takes."""
+    started = time.monotonic()
+    call()
+    timer.synchronize()
+    return time.monotonic() - started
 
 
 def _turns(

@@ -17,13 +17,14 @@ from inductor_plugin.config import Config
 from inductor_plugin.inductor.allowance import Allowance, account_of
 from inductor_plugin.inductor.graph import due as due_module
 from inductor_plugin.inductor.graph.due import (
+    DroppedGraph,
     Due,
     carry,
     due_of,
     due_of_decisions,
     first_of,
     is_dropped,
-    is_for_comparison,
+    taken_dropped,
 )
 from inductor_plugin.tuning import validity
 from tests.support.cache.records import measured
@@ -55,8 +56,8 @@ def test_inductors_cache_keeps_what_becomes_due_later(due: Due, *, kept: bool) -
 
 def test_of_several_reasons_the_first_counts() -> None:
     assert first_of([None]) is None
-    dues = [Due(at=9.0), None, Due(need_s=6.0, account=ACCOUNT), Due(at=5.0)]
-    assert first_of(dues) == Due(5.0, 6.0, ACCOUNT)
+    dues = [Due(at=9.0, failures=2), None, Due(need_s=6.0, account=ACCOUNT), Due(at=5.0)]
+    assert first_of(dues) == Due(5.0, 6.0, ACCOUNT, 2)
 
 
 def test_decisions_are_due_when_the_first_of_their_measurements_is(
@@ -81,10 +82,17 @@ def test_a_graph_is_dropped_when_its_time_has_come(cache_dir: Path, inductor_cac
     config, graph = Config.load({"cache_dir": str(cache_dir)}, environ={}), SimpleNamespace()
     carry(graph, Due(at=time.time() + 1e6))
     assert not is_dropped(graph, KEY, config)
-    carry(graph, Due(at=time.time() - 1.0))
+    carry(graph, Due(at=time.time() - 1.0, failures=3))
     assert not is_dropped(graph, KEY, replace(config, policy="cached"))
+    assert taken_dropped() == DroppedGraph()
     assert is_dropped(graph, KEY, config)
-    assert not is_for_comparison()
+    assert taken_dropped() == DroppedGraph(failures=3)
+    assert taken_dropped() == DroppedGraph()
+
+
+def test_a_mark_of_an_earlier_version_counts_no_failures() -> None:
+    graph = SimpleNamespace(inductor_plugin_due=(5.0, 6.0, ACCOUNT))
+    assert due_of(graph) == Due(5.0, 6.0, ACCOUNT, failures=0)
 
 
 def test_a_graph_that_was_left_out_is_dropped_once_there_is_time(
@@ -106,12 +114,12 @@ def test_a_graph_that_was_left_out_is_dropped_once_there_is_time(
         options: Any = other
         assert not is_dropped(graph, KEY, replace(config, **options))
     assert entry.exists()
-    assert not is_for_comparison()
+    assert not taken_dropped().is_for_comparison
     assert is_dropped(graph, KEY, config)
     # The graph that is compared now is stored beside it, not in its place.
     assert not entry.exists()
-    assert is_for_comparison()
-    assert not is_for_comparison()
+    assert taken_dropped().is_for_comparison
+    assert not taken_dropped().is_for_comparison
 
 
 def test_a_graph_that_is_dropped_is_not_saved_among_the_artifacts(
@@ -140,4 +148,4 @@ def test_another_torch_that_keeps_its_entries_elsewhere_is_no_error(
     graph = SimpleNamespace()
     carry(graph, Due(need_s=0.0, account=ACCOUNT))
     assert is_dropped(graph, KEY, config)
-    assert is_for_comparison()
+    assert taken_dropped().is_for_comparison

@@ -18,6 +18,10 @@ from inductor_plugin.cache.graph import CHOICES, LIBRARY, TUNED, HeldProblems, h
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.inductor.graph.record import (
     CUT,
+    FAILED,
+    again_at,
+    failure_wait_s,
+    failures_in,
     is_cut,
     is_firm,
     is_settled,
@@ -25,6 +29,7 @@ from inductor_plugin.inductor.graph.record import (
     row,
 )
 from inductor_plugin.inductor.graph.trial import Trial, compiling, current
+from inductor_plugin.tuning.validity import due_at
 from inductor_plugin.worker.graph_job import FEWEST_TURNS
 
 CHOSEN = {"a problem": "a rival"}
@@ -63,6 +68,20 @@ def test_a_record_whose_search_had_no_time_settles_nothing() -> None:
     assert not is_settled(record, CHOSEN)
     assert not is_cut(graph_record(FEWEST_TURNS))
     assert not is_cut(None)
+
+
+def test_a_record_whose_search_had_a_failure_settles_nothing_until_it_is_repeated() -> None:
+    record = graph_record(FEWEST_TURNS)
+    tuned = record.candidates[TUNED]
+    assert (failures_in(record), failures_in(None), again_at(record), again_at(None)) == (0,) * 4
+    failed = replace(tuned, provenance={**tuned.provenance, FAILED: 2})
+    after = replace(record, candidates={**record.candidates, TUNED: failed})
+    assert is_firm(after)
+    assert failures_in(after) == 2
+    assert not is_settled(after, CHOSEN)
+    assert again_at(after) == tuned.measured_at + failure_wait_s(2)
+    late = graph_record(FEWEST_TURNS, disturbed=True)
+    assert again_at(late) == due_at(late.candidates[TUNED])
 
 
 def test_rows_that_decide_nothing_do_not_make_a_record_uncertain() -> None:

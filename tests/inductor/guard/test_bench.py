@@ -1,5 +1,7 @@
 """What a worker is told of how this process compiles generated code, and whether it is ready."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import pickle
@@ -48,11 +50,26 @@ def test_a_worker_that_has_run_graphs_is_ready_until_its_process_ends(
     code = SimpleNamespace(source_code="", mutated_input_idxs=())
     graph: Any = SimpleNamespace(code=code, constants=dict)
     assert not bench.is_ready("cpu")
-    bench.GraphBench(worker, described, LoadSettings()).compare([graph, graph], 0.5)
+    bench.GraphBench(worker, described, LoadSettings()).compare([graph, graph], 0.5, 60.0)
     assert bench.is_ready("cpu")
     assert not bench.is_ready("cuda:0")
     pids.append(8)
     assert not bench.is_ready("cpu")
+
+
+def test_a_thread_may_add_a_worker_while_another_asks_whether_theirs_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = [BenchWorker(WorkerSettings((), "bench")) for _ in range(3)]
+    monkeypatch.setattr(bench, "_READY", WeakKeyDictionary[BenchWorker, Any]({workers[0]: 7}))
+
+    def pid(_worker: BenchWorker) -> int:
+        bench._READY.update(dict.fromkeys(workers, 7))  # as another thread does meanwhile
+        return 8
+
+    monkeypatch.setattr(BenchWorker, "pid", property(pid))  # pyright: ignore
+    assert not bench.is_ready("cpu")
+    assert len(bench._READY) == 3
 
 
 def compared(
@@ -70,7 +87,7 @@ def compared(
     monkeypatch.setattr(bench, "_READY", WeakKeyDictionary[BenchWorker, Any]())
     monkeypatch.setattr(BenchWorker, "call", call)
     monkeypatch.setattr(BenchWorker, "pid", property(lambda _: 7))  # pyright: ignore
-    worker = BenchWorker(WorkerSettings((), "bench"))
+    worker = BenchWorker(WorkerSettings((), "bench", device=facts.get("device", "cpu")))
     described: Any = SimpleNamespace(inputs=(1, 2), constants=tuple)
     changed = facts.get("changed", ((), ()))
     graphs: list[Any] = [
@@ -80,25 +97,38 @@ def compared(
         )
         for place, indices in enumerate(changed)
     ]
-    result = bench.GraphBench(worker, described, LoadSettings()).compare(graphs, 0.5)
-    return result, asked
+    donated = facts.get("donated", ())
+    limits_s = facts.get("limits_s", (0.5, 60.0))
+    runner = bench.GraphBench(worker, described, LoadSettings(), donated)
+    return runner.compare(graphs, *limits_s), asked
 
 
 def test_graphs_are_run_on_inputs_that_any_of_them_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = GraphTimes(((1.0,) * 5, (2.0,) * 5, (3.0,) * 5), disturbed=True)
+    times = GraphTimes(((1.0,) * 5, (2.0,) * 5, (3.0,) * 5), disturbed=True, run_s=7.0)
     result, (job, limit_s) = compared(monkeypatch, times, changed=((1,), (), (0, 1)))
-    assert result == Comparison((1.0,) * 5, (2.0,) * 5, disturbed=True, plain_ms=(3.0,) * 5)
+    assert result == Comparison((1.0,) * 5, (2.0,) * 5, True, (3.0,) * 5, 7.0)
     assert [graph.source for graph in job.graphs] == ["graph 0", "graph 1", "graph 2"]
     assert (job.inputs, job.changed, job.limit_s) == ((1, 2), (0, 1), 0.5)
-    assert limit_s == bench.SETUP_S + 1.0
+    assert (job.most_s, limit_s) == (60.0, bench.SETUP_S + bench.TURN_WAIT_S + 120.0)
+    assert compared(monkeypatch, times, limits_s=(0.5, 0.2))[1][1] == limit_s - 119.0
     two = GraphTimes(((1.0,) * 5, (2.0,) * 5))
     assert compared(monkeypatch, two)[0] == Comparison((1.0,) * 5, (2.0,) * 5)
+
+
+@pytest.mark.parametrize(("device", "changed"), [("cpu", (0, 1, 4)), ("cuda:0", (1,))])
+def test_inputs_in_which_a_backward_graph_may_write_are_restored_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, device: str, changed: tuple[int, ...]
+) -> None:
+    """There decayed values become denormal, and slow."""
+    times = GraphTimes(((1.0,) * 5, (2.0,) * 5))
+    _, (job, _) = compared(monkeypatch, times, changed=((1,), ()), donated=(0, 4), device=device)
+    assert job.changed == changed
 
 
 @pytest.mark.parametrize(
     ("answer", "why", "ready"),
     [
-        (GraphTimes((), reason="an index is out of bounds"), "an index is out of bounds", True),
+        (GraphTimes((), reason="calls take too long", need_s=9.0), "calls take too long", True),
         (JobFailed("hung", "it took too long"), "hung: it took too long", False),
         (WorkerError("the worker has ended"), "crashed: the worker has ended", False),
     ],
@@ -109,5 +139,6 @@ def test_graphs_that_were_not_run_are_not_compared(
     with pytest.raises(bench.NotComparedError) as caught:
         compared(monkeypatch, answer)
     assert str(caught.value) == why
+    assert getattr(caught.value, "need_s", None) == getattr(answer, "need_s", None)
     # A worker that has loaded graphs has imported Inductor.
     assert bench.is_ready("cpu") is ready

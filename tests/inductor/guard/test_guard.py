@@ -24,6 +24,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.cache.graph import LIBRARY, TUNED
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.inductor.graph.record import PLAIN
+from inductor_plugin.inductor.guard.bench import GraphBench
 from inductor_plugin.inductor.guard.comparison import Comparison
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.selection import Selection
@@ -276,6 +277,28 @@ def test_random_numbers_of_training_stay(cache_dir: Path) -> None:
     loss.backward()  # compiled here
     assert torch.equal(torch.get_rng_state(), before)
     assert GRAPH in [record.op for record in open_store(cache_dir).iter_records()]
+
+
+def test_inputs_that_only_a_backward_graph_reads_are_among_those_it_may_change(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor writes results into saved tensors, and does not say that they are changed."""
+    donated: list[int] = []
+
+    def compare(bench: GraphBench, *_: Any) -> Comparison:
+        donated.append(len(bench.donated))
+        return Comparison((1.0,) * 5, (1.0,) * 5)
+
+    judge(monkeypatch, compare)
+    options: Any = {"cache_dir": str(cache_dir), **ALWAYS}
+    step = torch.compile(
+        lambda a, b, c: torch.relu(a @ b) @ c, backend="inductor_plugin", options=options
+    )
+    operands = [each.clone().requires_grad_() for each in (A, B, C)]
+    step(*operands).sum().backward()
+    forward, backward = donated
+    assert forward == 0
+    assert backward > 0
 
 
 def test_a_compared_graph_whose_problem_an_error_left_undecided_is_decided_again(

@@ -16,6 +16,8 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.cache.graph import TUNED
 from inductor_plugin.inductor.allowance import Allowance, Cost, account_of
 from inductor_plugin.inductor.graph.record import is_cut, is_firm
+from inductor_plugin.inductor.guard import schedule
+from inductor_plugin.inductor.guard.bench import CallsTooLongError, NotComparedError
 from inductor_plugin.inductor.guard.comparison import Comparison
 from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.validity import attempts
@@ -126,6 +128,40 @@ def test_a_graph_that_was_left_out_is_compared_once_there_is_time(
         assert Allowance(store, account).left_s < 1e4
         assert run(cache_dir, **options) == 1
         assert counters["inductor"]["fxgraph_cache_hit"] == 2
+
+
+@pytest.mark.parametrize(
+    ("need_s", "asked", "count"), [(60.0, "auto", 2), (601.0, "auto", 1), (60.0, "on", 1)]
+)
+def test_a_graph_whose_calls_take_too_long_is_compared_once_there_is_time_for_them(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, need_s: float, asked: str, count: int
+) -> None:
+    """The allowance has it here; what no later compile has time for either stays in Inductor's cache."""
+    error = CallsTooLongError("16 calls of 4 s take longer than 50 s", need_s)
+    compare = mock.Mock(side_effect=error)
+    judge(monkeypatch, compare)
+    counters.clear()
+    with inductor_config.patch(fx_graph_cache=True):
+        assert [run(cache_dir, verify_graph=asked) for _ in range(2)] == [2, 2]
+    assert compare.call_count == count
+    assert counters["inductor"]["fxgraph_cache_hit"] == 2 - count
+
+
+def test_each_comparison_that_fails_again_is_repeated_later(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor's cache keeps how many have failed, and each is due at once here."""
+    asked: list[int] = []
+
+    def wait_s(failures: int) -> float:
+        asked.append(failures)
+        return -1.0
+
+    monkeypatch.setattr(schedule, "failure_wait_s", wait_s)
+    judge(monkeypatch, mock.Mock(side_effect=NotComparedError("crashed")))
+    with inductor_config.patch(fx_graph_cache=True):
+        assert [run(cache_dir) for _ in range(3)] == [2, 2, 2]
+    assert asked == [1, 2, 3]
 
 
 def test_a_search_that_there_is_no_time_for_is_made_later(

@@ -16,7 +16,13 @@ from inductor_plugin.cache import Record, Store, open_store
 from inductor_plugin.cache.graph import CHOICES, LIBRARY, TUNED, HeldProblems, choices_in, held
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.config import Config
-from inductor_plugin.inductor.graph.record import PLAIN, is_cut, is_firm
+from inductor_plugin.inductor.graph.record import (
+    PLAIN,
+    failures_in,
+    is_cut,
+    is_firm,
+    is_settled,
+)
 from inductor_plugin.inductor.graph.trial import Trial
 from inductor_plugin.inductor.guard import verification
 from inductor_plugin.inductor.guard.bench import CompiledGraph, NotComparedError
@@ -44,8 +50,8 @@ class KnowingReferee:
     def prepare(self) -> None:
         self.prepared += 1
 
-    def compare(self, graphs: Sequence[CompiledGraph], limit_s: float) -> Comparison:
-        assert limit_s == 0.5
+    def compare(self, graphs: Sequence[CompiledGraph], limit_s: float, most_s: float) -> Comparison:
+        assert (limit_s, most_s) == (0.5, 60.0)
         tuned, library, *plain = (graph.code for graph in graphs)
         assert library == HeldProblems(everything=True)
         given_up = HeldProblems() if tuned is TUNED_CODE else tuned
@@ -59,6 +65,7 @@ class KnowingReferee:
             (1.0,) * 5,
             disturbed=place in self.disturbed,
             plain_ms=(1.5,) * 5 if plain else (),
+            run_s=7.0,
         )
 
 
@@ -77,7 +84,7 @@ def guarded(
     referee: KnowingReferee,
     *,
     plain: bool = False,
-    runs: Callable[[float], int] = lambda _spent_s: MOST_RUNS,
+    runs: Callable[[float, float], int] = lambda _spent_s, _run_s: MOST_RUNS,
 ) -> GuardedGraph:
     untyped: Any = referee
     nothing: Any = None
@@ -100,6 +107,7 @@ def guarded(
         problem={"op": GRAPH, "nodes": 3},
         config=Config.load({"table": "off"}, environ={}),
         limit_s=0.5,
+        most_after=lambda _spent_s: 60.0,
         runs_after=runs,
     )
 
@@ -115,7 +123,7 @@ def test_a_graph_that_is_not_slower_stays_as_it_was_tuned(store: Store) -> None:
     referee, before = KnowingReferee(), COUNTERS.snapshot()
     graph = verified(guarded(store, referee), CHOSEN)
     assert (graph.code, graph.given_up) == (TUNED_CODE, HeldProblems())
-    assert (graph.is_settled, graph.is_cut) == (True, False)
+    assert (graph.is_compared, graph.is_settled, graph.is_cut) == (True, True, False)
     assert (referee.compared, referee.prepared) == ([HeldProblems()], 1)
     record = record_in(store)
     decision: Any = record.decision
@@ -176,7 +184,8 @@ def test_a_search_without_time_gives_up_more_and_says_so(
 ) -> None:
     asked: list[float] = []
 
-    def runs_after(spent_s: float) -> int:
+    def runs_after(spent_s: float, run_s: float) -> int:
+        assert run_s == 7.0
         asked.append(spent_s)
         return runs
 
@@ -192,9 +201,30 @@ def test_a_search_without_time_gives_up_more_and_says_so(
 
 @pytest.mark.parametrize("guilty", [A, B])
 def test_a_half_that_cannot_be_run_is_not_called_fast(store: Store, guilty: str) -> None:
-    graph = verified(guarded(store, KnowingReferee(guilty, broken=[1])), CHOSEN)
-    assert guilty in graph.given_up
-    assert graph.is_settled
+    """The worker may have died by chance: what was given up on no evidence is searched again."""
+    for failures in (1, 2):
+        graph = verified(guarded(store, KnowingReferee(guilty, broken=[1])), CHOSEN)
+        assert guilty in graph.given_up
+        assert not graph.is_settled
+        record = record_in(store)
+        assert (is_firm(record), failures_in(record)) == (True, failures)
+        assert not is_settled(record, CHOSEN)
+    decided: Any = record.decision
+    assert "(provisional: a graph with some of the library kernels could not be run)" in (
+        decided.reason
+    )
+    others = {**CHOSEN, A: "another rival"}
+    verified(guarded(store, KnowingReferee(guilty, broken=[1])), others)
+    assert failures_in(record_in(store)) == 1
+    assert verified(guarded(store, KnowingReferee(guilty)), others).given_up == held([guilty])
+    assert is_settled(record_in(store), others)
+
+
+def test_a_graph_that_could_not_be_run_took_time_of_the_search(store: Store) -> None:
+    referee = KnowingReferee(A, B, C, broken=[1])
+    graph = verified(guarded(store, referee, runs=lambda _spent_s, _run_s: 2), CHOSEN)
+    assert len(referee.compared) == 3
+    assert graph.is_cut
 
 
 def test_halves_that_do_not_compile_leave_the_library_kernels(store: Store) -> None:
@@ -217,7 +247,7 @@ def test_a_search_of_the_most_runs_is_not_cut(
     store: Store, monkeypatch: pytest.MonkeyPatch, most: int, *, cut: bool
 ) -> None:
     monkeypatch.setattr(verification, "MOST_RUNS", most)
-    graph = verified(guarded(store, KnowingReferee(B), runs=lambda _spent_s: 2), CHOSEN)
+    graph = verified(guarded(store, KnowingReferee(B), runs=lambda _spent_s, _run_s: 2), CHOSEN)
     assert graph.is_cut is cut
 
 
@@ -242,7 +272,7 @@ def test_a_disturbed_comparison_replaces_nothing_that_was_found_out_before(
     later.trial._known = held([A]) if reduced else HeldProblems()
     graph = verified(later, {**CHOSEN, A: "another rival"})
     assert (graph.code, graph.given_up) == (TUNED_CODE, later.trial._known)
-    assert not graph.is_settled
+    assert (graph.is_compared, graph.is_settled) == (False, False)
     assert store.record(ENVIRONMENT, GRAPH, DIGEST) == known
     assert COUNTERS.snapshot().since(before).graphs_left_out == 1
 

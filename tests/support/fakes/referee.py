@@ -77,9 +77,9 @@ class Referee:
         judge(monkeypatch, self.compare)
 
     def compare(
-        self, bench: GraphBench, graphs: Sequence[CompiledGraph], limit_s: float
+        self, bench: GraphBench, graphs: Sequence[CompiledGraph], limit_s: float, most_s: float
     ) -> Comparison:
-        assert limit_s >= 0.5
+        assert 0.5 <= limit_s <= most_s <= 600.0
         inputs = [built(value, {}) for value in bench.described.inputs]
         rivals = [rivals_in(lambda graph=graph: graph.code([*inputs])) for graph in graphs]
         self.compared.append(rivals[0])
@@ -92,7 +92,7 @@ class Referee:
 
 def judge(
     monkeypatch: pytest.MonkeyPatch,
-    compare: Callable[[GraphBench, Sequence[CompiledGraph], float], Comparison],
+    compare: Callable[[GraphBench, Sequence[CompiledGraph], float, float], Comparison],
 ) -> None:
     """Let a function compare graphs; no worker is started."""
     monkeypatch.setattr(runtime, "BenchWorker", LabWorker)
