@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.emulator.arithmetic.arrays import F32, F64, I64, U32, U64, Array, flat
+from tests.emulator.arithmetic.arrays import F16, F32, F64, I64, U32, U64, Array, flat
 from tests.emulator.arithmetic.formats import f32_to_bf16, f32_to_f16
 
 
@@ -92,6 +92,19 @@ def relu(values: Any) -> Array:
     return np.maximum(values, np.asarray(values).dtype.type(0))
 
 
+_LARGEST = {
+    "f16": np.finfo(F16).max,
+    "bf16": np.array(0x7F7F0000, U32).view(F32)[()],
+    "tf32": np.array(0x7F7FE000, U32).view(F32)[()],
+}
+
+
+def finite(values: Any, kind: str) -> Array:
+    """Return values within the finite numbers of a PTX type, NaN as NaN, as ``.satfinite`` does before it rounds."""
+    largest = np.asarray(values).dtype.type(_LARGEST[kind])
+    return np.clip(values, -largest, largest)
+
+
 def minimum(a: Any, b: Any) -> Array:
     """Return the smaller of two floats, the other one where one is NaN; -0 is smaller than +0."""
     return _extreme(a, b, np.fmin(a, b), smaller=True)
@@ -135,14 +148,11 @@ def to_integer(values: Array, kind: str, rounding: str) -> Array:
     return np.where(np.isnan(wide), indefinite, limited)
 
 
-def toward_zero(values: Array) -> Array:
-    """Return float64 or integers as float32, rounded toward zero."""
-    if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
-        near = values.astype(F32)
-        exact = near.astype(np.longdouble)
-        too_large = np.abs(exact) > np.abs(values.astype(np.longdouble))
-    else:
-        near = values.astype(F32)
-        too_large = np.abs(near.astype(F64)) > np.abs(values.astype(F64))
-    bits = flat(near).view(U32)
-    return np.where(too_large, bits - U32(1), bits).view(F32)
+def toward_zero(values: Array, kind: str = "float32") -> Array:
+    """Return float64 or integers as float32 or float64 (a numpy type), rounded toward zero."""
+    # A longdouble of x86 has the 64 bits of an integer, a float64 has not.
+    is_long = values.dtype.kind in "iu" and values.dtype.itemsize == 8
+    wide = np.longdouble if is_long else F64
+    near = values.astype(kind)
+    too_large = np.abs(near.astype(wide)) > np.abs(values.astype(wide))
+    return np.where(too_large, np.nextafter(near, near.dtype.type(0)), near)

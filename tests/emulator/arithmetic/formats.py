@@ -14,8 +14,8 @@ import numpy as np
 
 from tests.emulator.arithmetic.arrays import F16, F32, F64, U8, U16, U32, Array, flat
 
-QUIET_NAN_16 = 0x7FFF
-"""What ``cvt`` writes for NaN in 16 bits, whatever the NaN."""
+QUIET_NAN_16, QUIET_NAN_32 = 0x7FFF, 0x7FFFFFFF
+"""What ``cvt`` writes for NaN in 16 bits, and as tf32, whatever the NaN."""
 
 
 def bf16_to_f32(bits: Array) -> Array:
@@ -50,14 +50,16 @@ def f32_to_f16(values: Any, rounding: str = "rn") -> Array:
 
 def to_tf32(bits: Array, rounding: str = "rna") -> Array:
     """Return float32 bits rounded to 10 bits of mantissa: ``rna`` ties away from zero, ``rn`` to even, ``rz``."""
-    special = (bits & 0x7F800000) == 0x7F800000
+    size = bits & 0x7FFFFFFF
+    infinite, nan = size == 0x7F800000, size > 0x7F800000
     if rounding == "rna":
         rounded = bits + 0x1000
     elif rounding == "rn":
         rounded = bits + 0xFFF + ((bits >> 13) & 1)
     else:
         rounded = bits
-    return np.where(special, bits, rounded) & U32(0xFFFFE000)
+    number = np.where(infinite, bits, rounded) & U32(0xFFFFE000)
+    return np.where(nan, U32(QUIET_NAN_32), number)
 
 
 def _decoded(exponent_bits: int, bias: int, *, infinities: bool) -> Array:
@@ -122,10 +124,3 @@ def halves(word: Array) -> tuple[Array, Array]:
 def pair8(high: Any, low: Any, kind: str) -> Array:
     """Return two float32 as two 8-bit floats in 16 bits."""
     return f32_to_float8(high, kind).astype(U16) << 8 | f32_to_float8(low, kind)
-
-
-def unpack8(codes: Array, kind: str) -> Array:
-    """Return two 8-bit floats as two float16 in 32 bits; every such number is one of float16."""
-    return pair(
-        f32_to_f16(float8_to_f32(codes >> 8, kind)), f32_to_f16(float8_to_f32(codes & 255, kind))
-    )

@@ -42,7 +42,13 @@ def half(writer: Writer, instruction: Instruction, text: str, *, bits: bool = Fa
 
 
 def _shorts(writer: Writer, instruction: Instruction, text: str) -> None:
-    """Write arithmetic of two 16-bit integers in a register."""
+    """Write arithmetic of two 16-bit integers in a register.
+
+    Raises:
+        UnknownError: It is limited to their range.
+    """
+    if instruction.has("sat"):
+        raise UnknownError(f"{instruction.opcode}: .sat of {instruction.type}")
     number = "np.int16" if instruction.type == "s16x2" else "np.uint16"
     words = [
         f"flat({writer.value(operand, 'b32', array=True)}).view({number})"
@@ -53,7 +59,13 @@ def _shorts(writer: Writer, instruction: Instruction, text: str) -> None:
 
 
 def packed(writer: Writer, instruction: Instruction, text: str) -> None:
-    """Write arithmetic of two float32 in a register."""
+    """Write arithmetic of two float32 in a register.
+
+    Raises:
+        UnknownError: It has ``.sat`` or ``.relu``.
+    """
+    if chosen_limit(instruction):
+        raise UnknownError(f"{instruction.opcode}: limits of {instruction.type}")
     words = [
         f"flat({writer.value(operand, 'b64', array=True)}).view(np.float32)"
         for operand in instruction.operands[1:]
@@ -118,8 +130,8 @@ def _saturated(kind: str, x: str, y: str, sign: str, text: str) -> str:
 
 def _carry(writer: Writer, instruction: Instruction, first: str, second: str, sign: str) -> None:
     """Write a sum or difference with carry or borrow, in and out, as the opcode says."""
-    if instruction.guard is not None:
-        raise UnknownError("a carry under a guard")
+    if instruction.guard is not None or instruction.has("sat"):
+        raise UnknownError("a carry under a guard, or with .sat")
     carried = instruction.name in ("addc", "subc", "madc")
     compare = "{0} < {1}" if sign == "+" else "{1} < {0}"
     total = writer.temporary(f"{first} {sign} {second}")
@@ -164,6 +176,8 @@ def _product(writer: Writer, instruction: Instruction) -> tuple[str, str]:
 
 def _multiply(writer: Writer, instruction: Instruction) -> None:
     if instruction.has("wide") or instruction.has("hi"):
+        if instruction.has("sat"):
+            raise UnknownError(f"{instruction.opcode}: .sat")
         text, kind = _product(writer, instruction)
         writer.put(instruction, instruction.operands[0], text, kind)
     else:
@@ -181,8 +195,14 @@ def _multiply_add(writer: Writer, instruction: Instruction) -> None:
         addend = writer.value(instruction.operands[3], unsigned, array=True)
         _carry(writer, instruction, addend, name, "+")
         return
-    addend = writer.value(instruction.operands[3], kind)
-    writer.put(instruction, instruction.operands[0], f"{text} + {addend}", kind)
+    addend = writer.value(instruction.operands[3], kind, array=instruction.has("sat"))
+    if not instruction.has("sat"):
+        total = f"{text} + {addend}"
+    elif instruction.has("hi") and kind == "s32":
+        total = f"integers.add_saturated({text}, {addend})"
+    else:
+        raise UnknownError(f"{instruction.opcode}: .sat")
+    writer.put(instruction, instruction.operands[0], total, kind)
 
 
 def fused(writer: Writer, instruction: Instruction) -> None:
@@ -241,7 +261,7 @@ def _extreme(writer: Writer, instruction: Instruction) -> None:
     if kind in HALVES:
         half(writer, instruction, f"{limit}({function}({{0}}, {{1}}))")
     elif kind in ("u16x2", "s16x2"):
-        _shorts(writer, instruction, f"{function}({{0}}, {{1}})")
+        _shorts(writer, instruction, f"{limit}({function}({{0}}, {{1}}))")
     else:
         text = writer.value(instruction.operands[1], kind, array=True)
         for other in instruction.operands[2:]:
@@ -283,21 +303,22 @@ def _dot4(writer: Writer, instruction: Instruction) -> None:
     writer.put(instruction, target, f"integers.dot4({x}, {y}, {z}, {signs})", "u32")
 
 
-_FLOAT = "rn ftz sat relu NaN"
+_SUM = "rn ftz sat"
+_EXTREME = "ftz relu NaN"
 
 OPCODES: dict[str, Opcode] = {
-    "add": opcode(_add, f"{_FLOAT} cc", types=2),
+    "add": opcode(_add, f"{_SUM} cc", types=2),
     "addc": opcode(_add, "cc", types=1),
-    "sub": opcode(_subtract, f"{_FLOAT} cc", types=2),
+    "sub": opcode(_subtract, f"{_SUM} cc", types=2),
     "subc": opcode(_subtract, "cc", types=1),
-    "mul": opcode(_multiply, f"{_FLOAT} lo hi wide", types=1),
-    "mad": opcode(_multiply_add, f"{_FLOAT} rm rp rz lo hi wide cc", types=1),
+    "mul": opcode(_multiply, f"{_SUM} lo hi wide", types=1),
+    "mad": opcode(_multiply_add, f"{_SUM} rm rp rz lo hi wide cc", types=1),
     "madc": opcode(_multiply_add, "lo hi cc", types=1),
-    "fma": opcode(fused, f"{_FLOAT} rm rp rz", types=2),
+    "fma": opcode(fused, f"{_SUM} relu rm rp rz", types=2),
     "div": opcode(_divide, "rn ftz approx full", types=1),
     "rem": opcode(_remainder, types=1),
-    "min": opcode(_extreme, _FLOAT, types=1),
-    "max": opcode(_extreme, _FLOAT, types=1),
+    "min": opcode(_extreme, _EXTREME, types=1),
+    "max": opcode(_extreme, _EXTREME, types=1),
     "abs": opcode(_absolute, "ftz", types=1),
     "neg": opcode(_negate, "ftz", types=1),
     "sad": opcode(_sum_of_differences, types=1),

@@ -10,10 +10,15 @@ from tests.emulator.ptx.types import value_type
 
 _FLOATS = ("f32", "f64")
 _FLOAT8 = {"e4m3x2": "e4m3", "e5m2x2": "e5m2"}
+_LIMITED = (*_FLOAT8, "f16", "bf16", "f16x2", "bf16x2", "tf32")
+"""Results of ``.relu`` and ``.satfinite``; those of 8 bits are always finite."""
 
 
 def _convert(writer: Writer, instruction: Instruction) -> None:
     target, origin = instruction.parts[-2:]
+    limits = sorted({"relu", "satfinite"} & set(instruction.parts))
+    if limits and (target not in _LIMITED or instruction.has("sat")):
+        raise UnknownError(f"{instruction.opcode}: .{' .'.join(limits)}")
     if target in _FLOAT8:
         _to_float8(writer, instruction, _FLOAT8[target], origin)
     elif origin in _FLOAT8:
@@ -22,11 +27,26 @@ def _convert(writer: Writer, instruction: Instruction) -> None:
         _to_pair(writer, instruction, target.removesuffix("x2"))
     elif target == "tf32":
         rounding = chosen(instruction, "rna rn rz", "rna")
-        value = writer.value(instruction.operands[1], "b32", array=True)
-        text = f"formats.to_tf32({value}, {rounding!r})"
+        value = writer.value(instruction.operands[1], "f32", array=True)
+        bits = f"flat({_limited(instruction, value, target)}).view(np.uint32)"
+        text = f"formats.to_tf32({bits}, {rounding!r})"
         writer.put(instruction, instruction.operands[0], text, "b32")
     else:
         _scalar(writer, instruction, target, origin)
+
+
+def _limited(instruction: Instruction, value: str, target: str) -> str:
+    """Return a number within the range that ``.sat``, ``.relu`` and ``.satfinite`` leave it, before it is rounded.
+
+    Raises:
+        UnknownError: PTX has no ``.satfinite`` for the types.
+    """
+    value = f"{chosen_limit(instruction)}({value})"
+    if not instruction.has("satfinite"):
+        return value
+    if instruction.type != "f32":
+        raise UnknownError(f"{instruction.opcode}: .satfinite from {instruction.type}")
+    return f"floats.finite({value}, {target!r})"
 
 
 def _to_float8(writer: Writer, instruction: Instruction, kind: str, origin: str) -> None:
@@ -47,18 +67,23 @@ def _to_float8(writer: Writer, instruction: Instruction, kind: str, origin: str)
 def _from_float8(writer: Writer, instruction: Instruction, kind: str, target: str) -> None:
     if target != "f16x2":
         raise UnknownError(f"cvt from {kind} to {target}")
-    codes = writer.value(instruction.operands[1], "b16", array=True)
-    text = f"formats.unpack8({codes}, {kind!r})"
-    writer.put(instruction, instruction.operands[0], text, "f16x2")
+    codes = writer.temporary(writer.value(instruction.operands[1], "b16", array=True))
+    limit = chosen_limit(instruction)  # every number of 8 bits is one of float16
+    high, low = (
+        f"formats.f32_to_f16({limit}(formats.float8_to_f32({part}, {kind!r})))"
+        for part in (f"{codes} >> 8", f"{codes} & 255")
+    )
+    writer.put(instruction, instruction.operands[0], f"formats.pair({high}, {low})", "f16x2")
 
 
 def _to_pair(writer: Writer, instruction: Instruction, base: str) -> None:
     """Write two float32 as two halves, the first one in the upper bits."""
     if instruction.type != "f32":
         raise UnknownError(f"cvt from {instruction.type} to {base}x2")
-    rounding, limit = chosen(instruction, "rn rz", "rn"), chosen_limit(instruction)
+    rounding = chosen(instruction, "rn rz", "rn")
     words = [writer.value(x, "f32", array=True) for x in instruction.operands[1:]]
-    high, low = (f"formats.f32_to_{base}({limit}({word}), {rounding!r})" for word in words)
+    limited = [_limited(instruction, word, base) for word in words]
+    high, low = (f"formats.f32_to_{base}({word}, {rounding!r})" for word in limited)
     writer.put(instruction, instruction.operands[0], f"formats.pair({high}, {low})", "b32")
 
 
@@ -76,15 +101,15 @@ def _scalar(writer: Writer, instruction: Instruction, target: str, origin: str) 
             wide = f"floats.f32_to_odd({wide}.astype(np.float64))"
         if whole:
             wide = f"floats.to_whole({wide}, {whole!r})"
-        text = f"formats.f32_to_{target}({limit}({wide}), {rounding!r})"
+        text = f"formats.f32_to_{target}({_limited(instruction, wide, target)}, {rounding!r})"
         writer.put(instruction, to, text, target)
         return
     number = value_type(target)
     if target in _FLOATS:
         if origin in _FLOATS and whole:
             value = f"floats.to_whole({value}, {whole!r})"
-        if rounding == "rz" and target == "f32" and origin != "f32":
-            value = f"floats.toward_zero({value})"
+        if rounding == "rz" and origin != "f32":
+            value = f"floats.toward_zero({value}, {number!r})"
         text = f"{limit}({value}.astype({numpy_name(number)}))"
     elif origin in _FLOATS:
         text = f"floats.to_integer({value}, {number!r}, {whole or 'rzi'!r})"

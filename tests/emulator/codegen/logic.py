@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.emulator.codegen.arithmetic import HALVES
 from tests.emulator.codegen.opcode import Opcode, Write, chosen, opcode
 from tests.emulator.codegen.writer import UnknownError, Writer, numpy_name
-from tests.emulator.ptx.syntax import Immediate, Instruction, Operand
+from tests.emulator.ptx.syntax import Immediate, Instruction
 from tests.emulator.ptx.types import BYTES, value_type
 
 _COMPARISONS = {
@@ -77,14 +78,27 @@ def _funnel(writer: Writer, instruction: Instruction) -> None:
     writer.put(instruction, target, text, "u32")
 
 
-def comparison(writer: Writer, instruction: Instruction, a: Operand, b: Operand) -> str:
-    """Return an expression for what ``setp`` or ``set`` compares."""
+def _comparisons(writer: Writer, instruction: Instruction) -> list[str]:
+    """Return an expression for what ``setp`` or ``set`` compares; of two halves in a register one for each, the lower first."""
     kind, how = instruction.type, instruction.parts[1]
-    if kind in ("f16", "bf16"):
-        x, y = (f"formats.{kind}_to_f32({writer.value(v, kind, array=True)})" for v in (a, b))
-    else:
+    a, b = instruction.operands[1:3]
+    if kind not in HALVES:
         kind = _unsigned(kind) if kind[0] == "b" else kind
         x, y = writer.value(a, kind, array=isinstance(b, Immediate)), writer.value(b, kind)
+        return [_compared(kind, how, x, y)]
+    base = kind.removesuffix("x2")
+    words = [writer.value(v, kind, array=True) for v in (a, b)]
+    if kind == base:
+        pairs = [words]
+    else:
+        halves = [writer.temporary(f"formats.halves({word})") for word in words]
+        pairs = [[f"{name}[{place}]" for name in halves] for place in (0, 1)]
+    wide = ([f"formats.{base}_to_f32({word})" for word in pair] for pair in pairs)
+    return [_compared("f32", how, x, y) for x, y in wide]
+
+
+def _compared(kind: str, how: str, x: str, y: str) -> str:
+    """Return the comparison of two expressions of a PTX type."""
     if "f" not in kind:
         return f"{x} {_COMPARISONS[how]} {y}"
     if how in ("num", "nan"):
@@ -102,32 +116,49 @@ def comparison(writer: Writer, instruction: Instruction, a: Operand, b: Operand)
 
 
 def _set_predicate(writer: Writer, instruction: Instruction) -> None:
-    text = comparison(writer, instruction, *instruction.operands[1:3])
+    text, *upper = _comparisons(writer, instruction)
     combine = chosen(instruction, "and or xor")
     other = ""
     if combine or instruction.pair is not None:
         base = writer.temporary(text)
-        text, other = base, f"~{base}"
+        # The second predicate is of the upper halves, else the opposite.
+        text, other = base, f"({upper[0]})" if upper else f"(~{base})"
         if combine:
             sign = {"and": "&", "or": "|", "xor": "^"}[combine]
             third = writer.value(instruction.operands[3], "pred")
-            text, other = f"{base} {sign} {third}", f"(~{base}) {sign} {third}"
+            text, other = f"{base} {sign} {third}", f"{other} {sign} {third}"
     if instruction.pair is not None:
         other = writer.temporary(other)  # before the first predicate, which it may read, is written
     writer.put(instruction, instruction.operands[0], text, "pred")
     writer.put(instruction, instruction.pair, other, "pred")
 
 
+_TRUE = {
+    **dict.fromkeys(("u16", "s16"), (16, 0xFFFF)),
+    **dict.fromkeys(("u32", "s32"), (32, 0xFFFFFFFF)),
+    "f16": (16, 0x3C00),
+    "bf16": (16, 0x3F80),
+    "f32": (32, 0x3F800000),
+}
+"""What ``set`` writes where a comparison holds: the bits of -1 or 1.0, and how many they are."""
+_TRUE_HALF = {"f16x2": 0x3C00, "bf16x2": 0x3F80, "u32": 0xFFFF, "s32": 0xFFFF}
+"""What it writes to each half where it compares halves."""
+
+
 def _set(writer: Writer, instruction: Instruction) -> None:
     if chosen(instruction, "and or xor"):
         raise UnknownError("set with a predicate")
-    kind = instruction.parts[-2]
-    text = comparison(writer, instruction, *instruction.operands[1:3])
-    if kind == "f32":
-        writer.put(instruction, instruction.operands[0], f"({text}).astype(np.float32)", "f32")
-    else:
-        ones = f"np.where({text}, 0xFFFFFFFF, 0).astype(np.uint32)"
-        writer.put(instruction, instruction.operands[0], ones, "u32")
+    kind, target = instruction.parts[-2], instruction.operands[0]
+    text, *upper = _comparisons(writer, instruction)
+    if kind not in (_TRUE_HALF if upper else _TRUE):
+        raise UnknownError(f"{instruction.opcode}: a result of {kind}")
+    if upper:
+        low, high = (f"np.where({each}, {_TRUE_HALF[kind]}, 0)" for each in (text, upper[0]))
+        writer.put(instruction, target, f"formats.pair({high}, {low})", "b32")
+        return
+    bits, ones = _TRUE[kind]
+    result = f"np.where({text}, {ones}, 0).astype(np.uint{bits})"
+    writer.put(instruction, target, result, f"b{bits}")
 
 
 def _select(writer: Writer, instruction: Instruction) -> None:

@@ -302,3 +302,96 @@ def test_float64_to_float32_toward_zero() -> None:
     (got,) = evaluate("cvt.rz.f32.f64 %d, %a;", {"%a": ("f64", values)}, {"%d": "f32"})
     assert (np.abs(got.astype(np.float64)) <= np.abs(values)).all()
     assert (np.abs(np.nextafter(got, got * 2).astype(np.float64)) > np.abs(values)).all()
+
+
+def with_sign(magnitude: int, values: Array) -> Array:
+    """Return 16 bits of a magnitude with the signs of numbers."""
+    return np.where(np.signbit(values), magnitude | 0x8000, magnitude).astype(np.uint16)
+
+
+@pytest.mark.parametrize("rounding", ["rn", "rz"])
+@pytest.mark.parametrize(("kind", "most"), [("f16", 0x7BFF), ("bf16", 0x7F7F)])
+def test_satfinite_leaves_the_largest_number_of_16_bits(
+    kind: str, most: int, rounding: str
+) -> None:
+    values = every_upper_half()
+    text = f"""
+      cvt.{rounding}.satfinite.{kind}.f32 %d, %a; cvt.{rounding}.{kind}.f32 %e, %a;
+      cvt.{rounding}.satfinite.{kind}x2.f32 %f, %a, 0f49742400;
+    """
+    results = {"%d": "b16", "%e": "b16", "%f": "b32"}
+    got, plain, both = evaluate(text, {"%a": ("f32", values)}, results)
+    largest = np.array(most, np.uint16).view(ML_HALVES[kind]).astype(np.float32)
+    inside, nan = np.abs(values) <= largest, np.isnan(values)
+    outside = ~inside & ~nan
+    assert np.isinf(values[outside]).any()
+    assert np.array_equal(got[inside], plain[inside])
+    assert np.array_equal(got[outside], with_sign(most, values[outside]))
+    assert (got[nan] == 0x7FFF).all()
+    assert np.array_equal(both >> 16, got)
+    assert (both & 0xFFFF == {"f16": 0x7BFF, "bf16": 0x4974}[kind]).all()  # of a million
+
+
+TF32 = {
+    0x49742400: 0x49742000,  # a million, less than the thirteenth bit
+    0x7F7FFFFF: 0x7F7FE000,
+    0xFF7FFFFF: 0xFF7FE000,
+    0x7F800000: 0x7F7FE000,
+    0xFF800000: 0xFF7FE000,
+    0x7F800001: 0x7FFFFFFF,
+    0xFFC00001: 0x7FFFFFFF,
+}
+"""Bits of float32, and of the finite tf32 that is nearest; the NaN of PTX."""
+
+
+@pytest.mark.parametrize("rounding", ["rn", "rz", "rna"])
+def test_tf32_is_limited_and_nan_stays_nan(rounding: str) -> None:
+    values = np.array(list(TF32), np.uint32).view(np.float32)
+    operands = {"%a": ("f32", values)}
+    finite, plain = evaluate(
+        f"cvt.{rounding}.satfinite.tf32.f32 %d, %a; cvt.{rounding}.tf32.f32 %e, %a;",
+        operands,
+        {"%d": "b32", "%e": "b32"},
+    )
+    assert finite.tolist() == list(TF32.values())
+    assert plain[3:].tolist() == [0x7F800000, 0xFF800000, 0x7FFFFFFF, 0x7FFFFFFF]
+    if rounding != "rna":
+        (relu,) = evaluate(f"cvt.{rounding}.relu.tf32.f32 %d, %a;", operands, {"%d": "b32"})
+        assert relu[[0, 2, 4, 5]].tolist() == [0x49742000, 0, 0, 0x7FFFFFFF]
+
+
+def test_relu_of_8_bit_floats() -> None:
+    text = "cvt.rn.relu.f16x2.e4m3x2 %d, %a;"
+    codes = np.array([0xB8B8, 0x38B8, 0xFF38], np.uint16)  # -1 and -1, 1 and -1, NaN and 1
+    (got,) = evaluate(text, {"%a": ("b16", codes)}, {"%d": "b32"})
+    assert got.tolist() == [0, 0x3C000000, 0x7FFF3C00]
+
+
+@pytest.mark.parametrize("kind", ["s64", "u64"])
+def test_long_integers_to_float64_toward_zero(kind: str) -> None:
+    wholes = [2**53 + 1, 2**53 + 3, 2**63 - 1, 2**62 + 255, 7, 0]
+    wholes += [-whole for whole in wholes] if kind == "s64" else [2**64 - 1, 2**64 - 2048]
+    dtype = np.int64 if kind == "s64" else np.uint64
+    operands = {"%a": ("b64", np.array(wholes, dtype).view(np.uint64))}
+    (got,) = evaluate(f"cvt.rz.f64.{kind} %d, %a;", operands, {"%d": "f64"})
+    for whole, near in zip(wholes, got, strict=True):
+        beyond = np.nextafter(near, np.inf if whole >= 0 else -np.inf)
+        assert abs(float(near)) <= abs(whole) < abs(float(beyond))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cvt.rn.satfinite.f32.f64",
+        "cvt.rzi.satfinite.s32.f64",
+        "cvt.rzi.relu.s32.f64",
+        "cvt.rn.relu.f32.f64",
+        "cvt.rn.satfinite.f16.f64",
+        "cvt.rn.sat.relu.f16.f64",
+    ],
+)
+def test_limits_that_ptx_does_not_have_are_refused(text: str) -> None:
+    words = {"f16": "b16", "f32": "f32", "s32": "b32"}
+    operands = {"%a": ("f64", np.ones(1))}
+    with pytest.raises(PtxError, match=r"satfinite|relu"):
+        evaluate(f"{text} %d, %a;", operands, {"%d": words[text.split(".")[-2]]})

@@ -187,6 +187,18 @@ def test_sums_of_a_half_and_a_float_are_those_of_floats() -> None:
             assert np.array_equal(got, wanted.numpy()), text
 
 
+@pytest.mark.parametrize(
+    "text", ["add.relu.f32", "max.sat.f32", "add.sat.f32x2", "fma.rn.relu.f32x2"]
+)
+def test_limits_that_are_not_there_are_refused(text: str) -> None:
+    kind, values = ("b64", np.ones(4)) if "x2" in text else ("f32", SPECIAL)
+    operands: dict[str, tuple[str, Array]] = {"%a": (kind, values), "%b": (kind, values)}
+    operands["%c"] = operands["%a"]
+    third = ", %c" if "fma" in text else ""
+    with pytest.raises(PtxError, match=r"PTX line .*(sat|relu|limits)"):
+        evaluate(f"{text} %d, %a, %b{third};", operands, {"%d": kind})
+
+
 @pytest.mark.parametrize("text", ["add.f64.f32", "mul.rn.f32.f16", "max.f32.f16", "add.rm.f32.f16"])
 def test_other_types_together_are_refused(text: str) -> None:
     operands = {"%a": ("f32", SPECIAL), "%b": ("f32", SPECIAL)}
@@ -231,6 +243,58 @@ def test_a_comparison_with_nan_is_false_unless_it_is_unordered(name: str) -> Non
     for suffix, wanted in (("", ordered), ("u", ordered | unordered)):
         text = f".reg .pred %p; setp.{name}{suffix}.f32 %p, %a, %b; selp.f32 %d, 0f3F800000, 0f00000000, %p;"
         assert np.array_equal(binary(text, a, b) == 1, wanted), text
+
+
+def some_halves(kind: str) -> tuple[Array, Array, Array, Array]:
+    """Return pairs of halves in a register, and the float32 of each half: all pairs of `SPECIAL` and some numbers."""
+    dtype = torch.float16 if kind == "f16" else torch.bfloat16
+    low = torch.from_numpy(np.concatenate([pairs()[0], np.linspace(-1, 1, 60, dtype=np.float32)]))
+    high = torch.from_numpy(np.concatenate([pairs()[1], np.ones(60, np.float32)])).flip(0)
+    words = [x.to(dtype).view(torch.int16).numpy().view(np.uint16) for x in (low, high)]
+    wide = [x.to(dtype).float().numpy() for x in (low, high)]
+    return words[1].astype(np.uint32) << 16 | words[0], words[0], wide[0], wide[1]
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize(("name", "compared"), [("lt", np.less), ("neu", np.not_equal)])
+def test_two_halves_in_a_register_are_compared_each(
+    kind: str, name: str, compared: np.ufunc
+) -> None:
+    a, _, low, high = some_halves(kind)
+    b = np.roll(a, 7)
+    operands = {"%a": ("b32", a), "%b": ("b32", b)}
+    text = f"""
+      .reg .pred %p, %q, %c, %s, %t; setp.{name}.{kind}x2 %p|%q, %a, %b;
+      selp.b32 %d, 1, 0, %p; @%q add.u32 %d, %d, 2;
+      setp.gt.u32 %c, %a, %b; setp.{name}.and.{kind}x2 %s|%t, %a, %b, !%c;
+      selp.b32 %e, 1, 0, %s; @%t add.u32 %e, %e, 2;
+      set.{name}.{kind}x2.{kind}x2 %f, %a, %b; set.{name}.u32.{kind}x2 %g, %a, %b;
+    """
+    d, e, f, g = evaluate(text, operands, dict.fromkeys(("%d", "%e", "%f", "%g"), "b32"))
+    lower, upper = (compared(x, np.roll(x, 7)).astype(np.uint32) for x in (low, high))
+    assert 0 < lower.sum() < len(lower)
+    assert not np.array_equal(lower, upper)
+    assert np.array_equal(d, lower + 2 * upper)
+    assert np.array_equal(e, np.where(a > b, 0, lower + 2 * upper))
+    true = {"f16": 0x3C00, "bf16": 0x3F80}[kind]
+    assert np.array_equal(f, upper * true << 16 | lower * true)
+    assert np.array_equal(g, upper * 0xFFFF << 16 | lower * 0xFFFF)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_a_comparison_is_written_in_the_type_of_its_result(kind: str) -> None:
+    _, words, values, _ = some_halves(kind)
+    results = {"f16": "b16", "bf16": "b16", "u16": "b16", "u32": "b32", "s32": "b32", "f32": "b32"}
+    bits = dict(
+        zip(results, (0x3C00, 0x3F80, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0x3F800000), strict=True)
+    )
+    operands = {"%a": ("b16", words), "%b": ("b16", np.roll(words, 7))}
+    for result, register in results.items():
+        text = f"set.ge.{result}.{kind} %d, %a, %b;"
+        (got,) = evaluate(text, operands, {"%d": register})
+        assert np.array_equal(got, np.where(values >= np.roll(values, 7), bits[result], 0)), text
+    with pytest.raises(PtxError, match="a result of f64"):
+        evaluate(f"set.ge.f64.{kind} %d, %a, %b;", operands, {"%d": "f64"})
 
 
 def test_nan_and_numbers_differ() -> None:

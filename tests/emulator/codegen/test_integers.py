@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.emulator.arithmetic.arrays import Array
+from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.snippet import evaluate
 
 EDGES = [
@@ -108,6 +109,8 @@ def clamp(value: int) -> int:
         ("min.s32 %d, %a, %b;", 32, s32(min)),
         ("max.u64 %d, %a, %b;", 64, max),
         ("max.s16x2 %d, %a, %b;", 32, lambda a, b: pairwise(a, b, max)),
+        ("max.relu.s16x2 %d, %a, %b;", 32, lambda a, b: pairwise(a, b, lambda x, y: max(x, y, 0))),
+        ("min.relu.s32 %d, %a, %b;", 32, s32(lambda a, b: max(min(a, b), 0))),
         ("and.b32 %d, %a, %b;", 32, lambda a, b: a & b),
         ("xor.b64 %d, %a, %b;", 64, lambda a, b: a ^ b),
         ("shl.b32 %d, %a, %b;", 32, lambda a, b: a << b if b < 32 else 0),
@@ -140,6 +143,7 @@ def field(a: int, start: int, length: int) -> int:
     [
         ("mad.lo.s32 %d, %a, %b, %c;", lambda a, b, c: a * b + c),
         ("mad.hi.s32 %d, %a, %b, %c;", lambda a, b, c: (signed(a, 32) * signed(b, 32) >> 32) + c),
+        ("mad.hi.sat.s32 %d, %a, %b, %c;", s32(lambda a, b, c: clamp((a * b >> 32) + c))),
         ("sad.s32 %d, %a, %b, %c;", lambda a, b, c: c + abs(signed(a, 32) - signed(b, 32))),
         ("lop3.b32 %d, %a, %b, %c, 0xCA;", lambda a, b, c: a & b | ~a & c),
         ("bfe.s32 %d, %a, %b, %c;", field),
@@ -157,6 +161,24 @@ def field(a: int, start: int, length: int) -> int:
 )
 def test_three_operands(text: str, expected: Callable[..., int]) -> None:
     compare(text, 32, 3, expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mad.lo.sat.s32 %d, %a, %b, %c",
+        "mad.hi.sat.u32 %d, %a, %b, %c",
+        "mul.hi.sat.s32 %d, %a, %b",
+        "add.cc.sat.u32 %d, %a, %b",
+        "add.sat.u32 %d, %a, %b",
+        "add.sat.s16x2 %d, %a, %b",
+        "add.relu.s32 %d, %a, %b",
+        "min.sat.s32 %d, %a, %b",
+    ],
+)
+def test_limits_that_ptx_does_not_have_are_refused(text: str) -> None:
+    with pytest.raises(PtxError, match=r"PTX line .*(sat|relu)"):
+        compare(f"{text};", 32, 3, lambda a, b, c: 0)
 
 
 def dot(a: int, b: int, c: int) -> int:

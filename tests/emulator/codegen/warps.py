@@ -62,6 +62,8 @@ def _match(writer: Writer, instruction: Instruction) -> None:
 
 def _reduce(writer: Writer, instruction: Instruction) -> None:
     kind = "u32" if instruction.type == "b32" else instruction.type
+    if kind == "f32" and instruction.parts[2] not in ("min", "max"):
+        raise UnknownError(f"{instruction.opcode}: of float32 there are min and max")
     value = writer.value(instruction.operands[1], kind, array=True)
     text = f"warp.reduce({instruction.parts[2]!r}, {value}, g, {writer.guard(instruction)})"
     writer.put(instruction, instruction.operands[0], text, kind)

@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import FaultError
+from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.snippet import evaluate, run
 from tests.emulator.threads.lanes import Lanes, Shape
 
@@ -60,6 +63,27 @@ def test_reductions_and_elections() -> None:
     assert np.array_equal(d, warps.sum(1).repeat(32))
     assert np.array_equal(e, warps.max(1).repeat(32))
     assert np.array_equal(f.reshape(-1, 32), np.tile(np.arange(32) == 0, (8, 1)))
+
+
+@pytest.mark.parametrize(("name", "numpy_function"), [("min", np.nanmin), ("max", np.nanmax)])
+def test_extremes_of_floats_are_of_numbers(name: str, numpy_function: Callable[..., Array]) -> None:
+    values = np.random.default_rng(6).standard_normal((8, 32)).astype(np.float32)
+    values[1:, ::3] = np.nan
+    values[2], values[3], values[3, 5:7] = np.nan, 0.0, -0.0
+    text = f"redux.sync.{name}.f32 %d, %a, -1;"
+    (got,) = evaluate(text, {"%a": ("f32", values.ravel())}, {"%d": "b32"})
+    rows = got.reshape(8, 32)
+    assert (rows == rows[:, :1]).all()
+    numbers = [warp for warp in range(8) if warp not in (2, 3)]
+    wanted = numpy_function(values[numbers], axis=1).view(np.uint32)
+    assert rows[numbers, 0].tolist() == wanted.tolist()
+    assert rows[2, 0] == 0x7FFFFFFF
+    assert rows[3, 0] == (0x80000000 if name == "min" else 0)
+
+
+def test_floats_are_not_added_in_a_warp() -> None:
+    with pytest.raises(PtxError, match="of float32 there are min and max"):
+        apart("redux.sync.add.f32 %y, %t, 0xFF;")
 
 
 APART = """

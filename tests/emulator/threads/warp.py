@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from tests.emulator.arithmetic.arrays import I64, U32, U64, Array, flat
+from tests.emulator.arithmetic import floats
+from tests.emulator.arithmetic.arrays import F32, I64, U32, U64, Array, flat
+from tests.emulator.arithmetic.formats import QUIET_NAN_32
 from tests.emulator.fault import FaultError, UnmodelledError
 from tests.emulator.threads.group import Group
 
@@ -157,11 +160,21 @@ def match(mode: str, values: Any, group: Group, guard: Array | None = None) -> t
 
 
 def reduce(operation: str, values: Any, group: Group, guard: Array | None = None) -> Array:
-    """Return the reduction of the values of each warp (``redux.sync``)."""
+    """Return the reduction of the values of each warp (``redux.sync``); ``min`` and ``max`` of float32 are of those that are numbers."""
     here, x = _here(group, guard), _spread(values, group)
+    if x.dtype == F32:
+        return _for_each_lane(_float_extreme(operation, np.where(here, x, F32(np.nan))), group)
     function = _REDUCTIONS[operation]
     results = [function(row[mask]) if mask.any() else 0 for row, mask in zip(x, here, strict=True)]
     return _for_each_lane(np.array(results, x.dtype), group)
+
+
+def _float_extreme(operation: str, values: Array) -> Array:
+    """Return the least or largest number of each row of float32; where there is none, the NaN of PTX. +0 is larger than -0."""
+    function = floats.minimum if operation == "min" else floats.maximum
+    lanes: list[Array] = [values[:, lane] for lane in range(32)]
+    extreme = functools.reduce(function, lanes)
+    return np.where(np.isnan(extreme), np.array(QUIET_NAN_32, U32).view(F32), extreme)
 
 
 def elect(group: Group, guard: Array | None = None) -> tuple[Array, Array]:
