@@ -6,15 +6,16 @@ The late schedules are the test of two waits that CUTLASS's example lacks, the w
 from __future__ import annotations
 
 import pytest
+import torch
 
+from inductor_plugin.attention import unfused
+from inductor_plugin.attention.check.sample import SAMPLED_ROWS, positions
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
 from tests.emulator.kernels import attention
 from tests.emulator.kernels.attention import Case
 from tests.emulator.machine.schedule import ALL, WATCHED, Schedule
 from tests.emulator.runtime.runtime import Runtime
-
-pytestmark = pytest.mark.slow
 
 FORWARD = FmhaConfig(False, 128, 64, 64, "bf16")
 BACKWARD = FmhaConfig(True, 64, 128, 64, "bf16")
@@ -32,6 +33,42 @@ CASES = {
 }
 
 
+def right_outputs(case: Case) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return operands of an attention, and its outputs as a kernel that is right writes them."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"q": case.queries, "k": case.keys, "v": case.keys, "do": case.queries}
+    inputs = {
+        name: torch.randn(case.batch, case.heads, rows, case.dim, generator=generator).bfloat16()
+        for name, rows in sizes.items()
+    }
+    q, k, v, do = inputs.values()
+    mask = attention.facts_of(case).mask
+    out, lse = unfused.forward(q, k, v, mask=mask, scale=case.scale)
+    if not case.config.backward:
+        return inputs, {"out": out.bfloat16(), "lse": lse.float()}
+    gradients = unfused.backward(do, q, k, v, mask=mask, scale=case.scale)
+    named = {name: getattr(gradients, name).bfloat16() for name in ("dq", "dk", "dv")}
+    return inputs, named
+
+
+@pytest.mark.parametrize(
+    ("config", "name"), [(FORWARD, "out"), (FORWARD, "lse"), *((BACKWARD, f"d{x}") for x in "qkv")]
+)
+@pytest.mark.parametrize("spoil", ["nan", "wrong"])
+def test_a_row_that_the_product_does_not_sample_is_judged_too(
+    config: FmhaConfig, name: str, spoil: str
+) -> None:
+    case = Case(config, 1, 2, 2, 200, 200, 64)
+    inputs, outputs = right_outputs(case)
+    sampled = positions(200, SAMPLED_ROWS // 2)
+    between = next(row for row in range(200) if row not in sampled)
+    assert attention.share_of(case, inputs, outputs) <= 1
+    row = outputs[name][0, 1, between]
+    row.copy_(torch.full_like(row, torch.nan) if spoil == "nan" else row * 4)
+    assert attention.share_of(case, inputs, outputs) > 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", [WATCHED, *ALL, RANDOM], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_attention_is_right(runtime: Runtime, name: str, schedule: Schedule) -> None:
