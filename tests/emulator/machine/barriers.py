@@ -218,17 +218,29 @@ class ClusterBarriers:
         self._wave, self._resume = wave, resume
         self._barriers = [_ClusterBarrier() for _ in range(wave.lanes.clusters)]
         self._phase = np.zeros(wave.lanes.count, np.int64)
+        self._arrived = np.zeros(wave.lanes.count, bool)
 
     def take(self, group: Group, block: Block) -> None:
-        """Let a group arrive or wait."""
+        """Let a group arrive or wait.
+
+        Raises:
+            FaultError: A thread arrives twice before it waits, or waits before it arrives: PTX says "only once before the barrier
+                completes", which a thread knows from its wait alone, and a wait is for the own arrival, too.
+        """
         instruction: Instruction = block.code[0]
         assert block.following is not None
         lanes = self._wave.lanes
+        arrives = instruction.has("arrive")
+        if (wrong := self._arrived[group.lanes] == arrives).any():
+            who = lanes.describe_thread(int(group.lanes[int(wrong.argmax())]))
+            what = "arrives twice" if arrives else "waits, and has not arrived,"
+            raise FaultError(f"{who} {what} at the barrier of its cluster")
+        self._arrived[group.lanes] = arrives
         clusters = lanes.cluster[lanes.block[group.lanes]]
         for cluster in np.unique(clusters):
             part = group.part(clusters == cluster)
             barrier = self._barriers[int(cluster)]
-            if instruction.has("arrive"):
+            if arrives:
                 barrier.arrived += part.n
                 if self._wave.memory.races is not None:
                     barrier.known = self._wave.memory.races.give(barrier.known, part.lanes)

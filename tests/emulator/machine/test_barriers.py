@@ -116,3 +116,22 @@ def test_a_cluster_barrier_without_all_names_itself() -> None:
     body = f"{OWN} setp.eq.u32 %p, %tid, 0; @!%p barrier.cluster.arrive; @!%p barrier.cluster.wait; L: @%p bra L;"
     with pytest.raises(DeadlockError, match=r"the barrier of cluster 0 (.|\n)*62 of 64 threads"):
         run(body, [numbers(64)], block=32, grid=2, cluster=2, limit_s=0.3)
+
+
+ARRIVE, AWAIT = "barrier.cluster.arrive.aligned;", "barrier.cluster.wait.aligned;"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (AWAIT, "waits, and has not arrived"),
+        (ARRIVE + AWAIT + AWAIT, "waits, and has not arrived"),
+        (ARRIVE + ARRIVE, "arrives twice"),
+        (ARRIVE + AWAIT + ARRIVE + ARRIVE, "arrives twice"),
+    ],
+)
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_each_thread_arrives_once_before_each_wait(text: str, reason: str, cluster: int) -> None:
+    run(f"{OWN} {ARRIVE} {AWAIT} {ARRIVE}", [numbers(64)], grid=2, cluster=cluster)
+    with pytest.raises(FaultError, match=rf"PTX line .*thread \(0, 0, 0\) {reason}"):
+        run(f"{OWN} {text}", [numbers(64)], grid=2, cluster=cluster)
