@@ -29,7 +29,9 @@ def _fence(writer: Writer, instruction: Instruction) -> None:
     """Write a proxy fence; other fences order what is in order here."""
     words = {"async", "async::generic"}
     if words & set(instruction.parts) and not instruction.has("global"):
-        writer.emit("w.memory.generic.fence(w.lanes.block[g.lanes])")
+        guard = writer.guard(instruction)
+        lanes = "g.lanes" if instruction.guard is None else f"g.lanes[g.all({guard})]"
+        writer.emit(f"w.memory.generic.fence(w.lanes.block[{lanes}])")
 
 
 def _nothing(writer: Writer, instruction: Instruction) -> None:

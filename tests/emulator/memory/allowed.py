@@ -32,6 +32,10 @@ class _Ranges:
         return (place < 0) | (address + U64(width) > self._end[place])
 
 
+def _range_of(array: Array) -> tuple[int, int]:
+    return array.ctypes.data, array.ctypes.data + array.nbytes
+
+
 class Allowed:
     """Ranges of addresses; anything outside of them is a fault, and so is a write to what may only be read.
 
@@ -50,10 +54,10 @@ class Allowed:
         self._written = _Ranges(ranges)
         self._read = _Ranges([*self._written.listed, *only_read])
 
-    def with_arrays(self, arrays: Iterable[Array]) -> Allowed:
-        """Return these ranges and the bytes of arrays, which may be written, too."""
-        more = ((array.ctypes.data, array.ctypes.data + array.nbytes) for array in arrays)
-        return Allowed([*self._written.listed, *more], self._read.listed)
+    def with_arrays(self, arrays: Iterable[Array], only_read: Iterable[Array] = ()) -> Allowed:
+        """Return these ranges and the bytes of arrays, which may be written, too, and of others, which may only be read."""
+        more = [*self._written.listed, *map(_range_of, arrays)]
+        return Allowed(more, [*self._read.listed, *map(_range_of, only_read)])
 
     def wrong(self, addresses: Any, width: int, *, written: bool = False) -> Array:
         """Return which of some addresses do not have ``width`` bytes here that may be read, or ``written``."""

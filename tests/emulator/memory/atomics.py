@@ -89,6 +89,7 @@ def atomic(
             memory.note(space, at, "written", width, lane, atomic=True)
             if array is memory.shared_words[width]:
                 memory.barriers.check(width, index)
+                memory.generic.wrote(width, index)
             old = array[index].view(number)
             values = tuple(column[element][place : place + 1] for column in columns)
             array[index] = flat(combined(operation, old, values, kind)).view(array.dtype)

@@ -1,7 +1,7 @@
 """Shared memory that threads have written, and that the async proxy may not read before a proxy fence.
 
-TMA, ``wgmma`` and ``tcgen05`` read shared memory through the async proxy (PTX ISA, "Async proxy"); what ``st`` has written is
-ordered before by ``fence.proxy.async``. Here a fence of any thread of a block counts for all that its block's memory holds, so that
+TMA, ``wgmma`` and ``tcgen05`` read shared memory through the async proxy (PTX ISA, "Async proxy"); what ``st`` and atomic operations
+have written, and ``cp.async`` ("performed in the generic proxy", as it says there), is ordered before by ``fence.proxy.async``. Here a fence of any thread of a block counts for all that its block's memory holds, so that
 a kernel is found wrong only if no thread has a fence between.
 """
 

@@ -16,6 +16,7 @@ from tests.emulator.fault import CudaError, FaultError
 from tests.emulator.memory.memory import Memory
 from tests.emulator.memory.pending import PendingLoads, Progress
 from tests.emulator.threads.group import Group
+from tests.emulator.threads.lanes import SHARED_SHIFT
 
 _MOST_COUNT = (1 << 20) - 1
 """Largest count and largest number of outstanding bytes (PTX ISA, "Tracking mechanism")."""
@@ -67,17 +68,42 @@ class MBarriers:
             raise FaultError(f"the mbarrier at shared address {address:#x} was not initialised")
         return barrier
 
+    def _reach(self, address: int, group: Group, place: int) -> None:
+        """Check that a lane may touch an mbarrier's memory.
+
+        Raises:
+            FaultError: It is outside of what its block may touch.
+        """
+        block = int(self._memory.lanes.block[group.lanes[place]])
+        self._memory.check_shared(address, 8, "an mbarrier operation", block)
+
+    def reached(self, address: Any, group: Group, place: int) -> tuple[int, MBarrier]:
+        """Return the address and the barrier that a lane names.
+
+        Raises:
+            FaultError: There is none, or it is in a block of another cluster.
+        """
+        where = group.at(address, place)
+        barrier = self.at(where)
+        self._reach(where, group, place)
+        return where, barrier
+
     def initialise(self, address: Any, count: Any, guard: Array | None, group: Group) -> None:
         """Make barriers of ``count`` arrivals a phase."""
         for place in group.active(guard):
             where, arrivals = group.at(address, place), group.at(count, place)
-            self._memory.check_shared(where, 8, "mbarrier.init")
+            self._reach(where, group, place)
             if where % 8:
                 raise FaultError(
                     f"mbarrier at {where:#x}, no multiple of 8", CudaError.MISALIGNED_ADDRESS
                 )
             if not 1 <= arrivals <= _MOST_COUNT:
                 raise FaultError(f"mbarrier.init with a count of {arrivals}")
+            if where in self._barriers:
+                raise FaultError(
+                    f"mbarrier.init where there is an mbarrier, at {where:#x}: mbarrier.inval first "
+                    f"({self._barriers[where]})"
+                )
             self._barriers[where] = MBarrier(arrivals, arrivals)
             self._memory.barriers.begin(where)
             self._progress.events += 1
@@ -85,8 +111,7 @@ class MBarriers:
     def invalidate(self, address: Any, guard: Array | None, group: Group) -> None:
         """End barriers."""
         for place in group.active(guard):
-            where = group.at(address, place)
-            self.at(where)
+            where, _ = self.reached(address, group, place)
             del self._barriers[where]
             self._memory.barriers.end(where)
             self._progress.events += 1
@@ -94,8 +119,7 @@ class MBarriers:
     def expect(self, address: Any, count: Any, guard: Array | None, group: Group) -> None:
         """Expect more bytes in the current phase."""
         for place in group.active(guard):
-            where = group.at(address, place)
-            barrier = self.at(where)
+            where, barrier = self.reached(address, group, place)
             barrier.bytes += group.at(count, place)
             if abs(barrier.bytes) > _MOST_COUNT:
                 raise FaultError(
@@ -111,7 +135,7 @@ class MBarriers:
     def complete_tx(self, address: Any, count: Any, guard: Array | None, group: Group) -> None:
         """Take note of bytes, for each lane."""
         for place in group.active(guard):
-            where = group.at(address, place)
+            where, _ = self.reached(address, group, place)
             if self._memory.races is not None:
                 self._memory.races.arrives(where, int(group.lanes[place]))
             self.received(where, group.at(count, place))
@@ -122,8 +146,7 @@ class MBarriers:
         """Arrive and return each lane's state: the phase it has arrived at. ``drop`` counts less from then on."""
         states = np.zeros(group.n, U64)
         for place in group.active(guard):
-            where = group.at(address, place)
-            barrier = self.at(where)
+            where, barrier = self.reached(address, group, place)
             states[place] = barrier.phase
             if drop:
                 barrier.count -= group.at(count, place)
@@ -165,6 +188,9 @@ class MBarriers:
         known: dict[int, int] = {}
         phases = np.zeros(group.n, U64)
         active = np.ones(group.n, bool) if guard is None else group.all(guard)
+        elsewhere = addresses >> SHARED_SHIFT != self._memory.lanes.block[group.lanes]
+        for place in np.nonzero(active & elsewhere)[0]:
+            self._reach(int(addresses[place]), group, int(place))
         if active.all() and (addresses == addresses[0]).all():
             phases[:] = self.at(int(addresses[0])).phase
         else:

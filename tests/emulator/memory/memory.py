@@ -63,6 +63,7 @@ class Memory:
         shared_bytes: Shared memory of a block, with the system's.
         shared: The bytes of all blocks' shared memory, by address.
         allowed: Global memory that may be touched; None for all.
+        lanes: The threads.
         generic: What threads have written to shared memory without a proxy fence since.
         barriers: Where mbarriers lie in shared memory.
         traffic: What is moved; None if that is not counted.
@@ -84,7 +85,7 @@ class Memory:
         self.races = Races(lanes) if watched else None
         self._noted = counted or watched
         self.shared_bytes, self.parameters, self.allowed = shared_bytes, parameters, allowed
-        self._lanes = lanes
+        self.lanes = lanes
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self._pages = mmap.mmap(-1, lanes.blocks << SHARED_SHIFT, flags=flags)
         self.shared: Array = np.frombuffer(self._pages, U8)
@@ -123,7 +124,9 @@ class Memory:
         if space == "shared":
             inside = address & SHARED_MASK
             outside = (inside < SYSTEM_SHARED_BYTES) | (inside + width > self.shared_bytes)
-            outside |= (address >> SHARED_SHIFT) >= self._lanes.blocks
+            own, others = self.lanes.block[group.lanes], address >> SHARED_SHIFT
+            if (others != own).any():
+                outside |= ~self.lanes.reaches(own, others)
             if outside.any():
                 self._refuse(space, address, int(outside.argmax()), group, width)
             return self.shared_words[width], address >> shift
@@ -149,10 +152,10 @@ class Memory:
         width: int,
         error: CudaError = CudaError.ILLEGAL_ADDRESS,
     ) -> None:
-        who = self._lanes.describe_thread(int(group.lanes[place])) if place < group.n else ""
+        who = self.lanes.describe_thread(int(group.lanes[place])) if place < group.n else ""
         value = int(address[place])
         limits = {
-            "shared": f"outside of the block's own, {self._own_shared}, or of the wave's blocks",
+            "shared": f"outside of the block's own, {self._own_shared}, and of its cluster's blocks",
             "local": f"outside of the thread's {self._local_bytes} bytes",
         }
         nowhere = "in no operand" if self.allowed is None else self.allowed.reason(value, width)
@@ -264,6 +267,7 @@ class Memory:
             data[place, :size] = np.frombuffer(ctypes.string_at(address, size), U8)
         array, index = self.resolve("shared", target, group, width)
         self.barriers.check(width, index)
+        self.generic.wrote(width, index)
         array[index] = data.reshape(-1).view(array.dtype)
 
     def note(
@@ -286,9 +290,11 @@ class Memory:
             self.traffic.moved(space, direction, width * group.n)
             if space == "shared":
                 self.traffic.passed(address, width, group)
-        if self.races is None or space != "shared" or atomic:
+        if self.races is None or space != "shared":
             return
-        if data is None:
+        if atomic:
+            self.races.combines(address, width, group)
+        elif data is None:
             self.races.reads(address, width, group)
         else:
             after = np.ascontiguousarray(data).view(U8).reshape(group.n, width)
@@ -300,18 +306,19 @@ class Memory:
         """Say which addresses are a block's own."""
         return f"{SYSTEM_SHARED_BYTES:#x} to {self.shared_bytes:#x}"
 
-    def check_shared(self, address: int, size: int, what: str) -> None:
-        """Check a range of shared memory.
+    def check_shared(self, address: int, size: int, what: str, block: int) -> None:
+        """Check a range of shared memory that threads of a block name.
 
         Raises:
-            FaultError: It is outside of its block's.
+            FaultError: It is outside of its block's, or that block is of another cluster.
         """
         begin = address & SHARED_MASK
         inside = begin >= SYSTEM_SHARED_BYTES and begin + size <= self.shared_bytes
-        if not inside or address >> SHARED_SHIFT >= self._lanes.blocks:
+        other = address >> SHARED_SHIFT
+        if not inside or (other != block and not self.lanes.reaches(block, other)):
             raise FaultError(
                 f"{what} touches {size:#x} bytes at shared address {address:#x}; a block has "
-                f"{self._own_shared}",
+                f"{self._own_shared}, and reaches those of its cluster",
                 CudaError.ILLEGAL_ADDRESS,
             )
 
@@ -322,7 +329,7 @@ class Memory:
 
     def peer(self, address: Array, rank: Any, group: Group) -> Array:
         """Return a shared address in another block of the cluster (``mapa``), of the width of ``address``."""
-        lanes = self._lanes
+        lanes = self.lanes
         clusters = lanes.cluster[lanes.block[group.lanes]]
         # Lanes that never use the result may ask for a rank that is not there: its address is refused when used.
         nobody = 0xFF
@@ -336,7 +343,7 @@ class Memory:
 
     def rank_of(self, address: Array) -> Array:
         """Return the rank of the block to which shared addresses belong (``getctarank``)."""
-        return self._lanes.rank[(address >> SHARED_SHIFT) & 0xFF].astype(U32)
+        return self.lanes.rank[(address >> SHARED_SHIFT) & 0xFF].astype(U32)
 
 
 def is_in_space(name: str, address: Array) -> Array:

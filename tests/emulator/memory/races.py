@@ -1,8 +1,8 @@
 """Races on shared memory, by the order that barriers make (happens-before), not by the order in which a schedule runs.
 
 Two accesses of the same bytes, one of them a write, race unless a chain of barriers leads from one to the other. A write of the
-value that is there already changes nothing for anybody, and races with nothing: Triton lets each warp that holds a copy of a value
-write it. As in
+value that is there already changes nothing for anybody, and races with nothing but atomic operations: Triton lets each warp that
+holds a copy of a value write it. As in
 FastTrack (Flanagan and Freund, PLDI 2009) every agent has a clock that counts its own steps, and knows for each other agent the last
 step that lies before its own; each access leaves its agent's step behind. Agents are
 
@@ -12,7 +12,8 @@ step that lies before its own; each access leaves its agent's step behind. Agent
 - for each mbarrier the loads whose bytes it counts.
 
 Edges are ``bar``, ``barrier.cluster``, mbarriers (all arrivals and loads of a phase before those that have seen it complete), and waits
-for groups. Not modelled: memory-order fences, flags in memory, ``.relaxed``. Atomic operations do not race.
+for groups. Not modelled: memory-order fences, flags in memory, ``.relaxed``. Atomic operations do not race with each other, but with
+reads and writes.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -20,6 +21,7 @@ for groups. Not modelled: memory-order fences, flags in memory, ``.relaxed``. At
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -30,6 +32,7 @@ from tests.emulator.fault import FaultError, UnmodelledError
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import SHARED_SHIFT, Lanes
 
+Access: TypeAlias = Literal["read", "write", "atomic"]
 Kind: TypeAlias = Literal["thread", "copy", "store", "product", "tensor"]
 _KINDS: tuple[Kind, ...] = ("thread", "copy", "store", "product", "tensor")
 _WORDS: dict[str, str] = {
@@ -39,6 +42,12 @@ _WORDS: dict[str, str] = {
     "product": "a wgmma of ",
     "tensor": "a tcgen05.mma of ",
 }
+_DID: dict[Access, tuple[str, str]] = {
+    "read": ("reads", "reads"),
+    "write": ("writes", "wrote"),
+    "atomic": ("changes atomically", "changed atomically"),
+}
+"""How errors call an access, as it is made and as it was made before."""
 _UNIT_SHIFT = 1
 """Bytes are looked at in pairs; two warps that write one byte each of a pair seem to race."""
 _MBARRIERS_OF_A_BLOCK = 128
@@ -51,10 +60,14 @@ class RaceError(FaultError):
 
 @dataclass(frozen=True)
 class _State:
-    """Who has touched a piece of memory: (agent, step) of the writes of what is there, and of the reads since."""
+    """Who has touched a piece of memory: (agent, step) of the writes of what is there, of the reads and atomic operations since.
+
+    An atomic operation leaves writes and reads there: they may have an order with it and none with the next.
+    """
 
     writes: tuple[tuple[int, int], ...] = ()
     reads: tuple[tuple[int, int], ...] = ()
+    atomics: tuple[tuple[int, int], ...] = ()
 
 
 class Races:
@@ -73,7 +86,7 @@ class Races:
         self._touched: Array = np.frombuffer(self._pages, U32)
         self._states = [_State()]
         self._numbers = {_State(): 0}
-        self._next: dict[tuple[int, int, int, bool], int] = {}
+        self._next: dict[tuple[int, int, int], int] = {}
         self._mbarriers: dict[int, int] = {}
         self._loads: dict[int, int] = {}
         self._gathered: dict[int, Array] = {}
@@ -136,8 +149,18 @@ class Races:
             mine = warps == warp
             same = (written[mine] == now[place[mine]]).all(1)
             step, clock = int(self._clocks[warp, warp]), self._clocks[warp]
-            self._change(units.reshape(-1)[mine], int(warp), step, clock, writes=True, same=same)
+            self._change(units.reshape(-1)[mine], int(warp), step, clock, "write", same=same)
             now[place[mine]] = written[mine]
+
+    def combines(self, address: Array, width: int, group: Group) -> None:
+        """Take note of what threads of a warp change by an atomic operation, ``width`` bytes each.
+
+        Raises:
+            RaceError: Others have read or written it, and nothing orders the two.
+        """
+        warp = int(group.lanes[0]) >> 5
+        step, clock = self.step_of(warp), self._clocks[warp]
+        self._change(_units(address, width).reshape(-1), warp, step, clock, "atomic")
 
     def copied(self, address: Array, width: int, lanes: Array, groups: Array) -> None:
         """Take note of what ``cp.async`` of these lanes writes; ``groups`` have been committed before it."""
@@ -146,35 +169,35 @@ class Races:
             step = int(groups[mine].max()) + 1
             agent = self._agent("copy", int(warp))
             units = _units(address[mine], width).reshape(-1)
-            self._change(units, agent, step, self._clocks[warp], writes=True)
+            self._change(units, agent, step, self._clocks[warp], "write")
 
     def stored(self, address: Array, width: int, lane: int, groups: int) -> None:
         """Take note of what a bulk store reads; ``groups`` have been committed before it."""
         warp = lane >> 5
         agent = self._agent("store", warp)
         units = _units(address, width).reshape(-1)
-        self._change(units, agent, groups + 1, self._clocks[warp], writes=False)
+        self._change(units, agent, groups + 1, self._clocks[warp], "read")
 
     def multiplied(self, address: Array, width: int, lane: int, groups: int) -> None:
         """Take note of what a ``wgmma`` reads; its warp group begins with the warp of ``lane``."""
         warps = self._warp_group(lane >> 5)
         agent = self._agent("product", int(warps[0]))
         units = _units(address, width).reshape(-1)
-        self._change(units, agent, groups + 1, self._clocks[warps].min(0), writes=False)
+        self._change(units, agent, groups + 1, self._clocks[warps].min(0), "read")
 
     def multiplied_alone(self, address: Array, width: int, lane: int) -> None:
         """Take note of what a ``tcgen05.mma`` reads."""
         warp = lane >> 5
         agent, step = self.tensor_step(warp)
         units = _units(address, width).reshape(-1)
-        self._change(units, agent, step, self._clocks[warp], writes=False)
+        self._change(units, agent, step, self._clocks[warp], "read")
 
     def loaded(self, address: Array, width: int, lane: int, mbarrier: int) -> None:
         """Take note of what a load writes, the end of which an mbarrier tells, with what its warp did before the issue."""
         warp, agent = lane >> 5, self._agent_of(mbarrier)
         step = self._loads[agent] = self._loads.get(agent, 0) + 1
         units = _units(address, width).reshape(-1)
-        self._change(units, agent, step, self._clocks[warp], writes=True)
+        self._change(units, agent, step, self._clocks[warp], "write")
         gathered = self._gathered_by(mbarrier)
         self._give(gathered, warp)
         gathered[agent] = step
@@ -254,6 +277,7 @@ class Races:
             Whether several warps write one piece: nothing is noted then.
         """
         before = self._touched[units]
+        access: Access = "read" if same is None else "write"
         change = np.zeros(len(units), bool) if same is None else same
         packed = (before.astype(I64) * self._warps + warps) * 2 + change
         different, place = np.unique(packed, return_inverse=True)
@@ -262,9 +286,7 @@ class Races:
             pair, is_same = divmod(each, 2)
             state, warp = divmod(pair, self._warps)
             step, clock = int(self._clocks[warp, warp]), self._clocks[warp]
-            after[number] = self._following(
-                state, warp, step, clock, writes=same is not None, same=bool(is_same)
-            )
+            after[number] = self._following(state, warp, step, clock, access, same=bool(is_same))
         self._touched[units] = after[place]
         if (self._touched[units] == after[place]).all():
             return False
@@ -272,7 +294,7 @@ class Races:
         if same is None:
             for warp in np.unique(warps):
                 step, clock = int(self._clocks[warp, warp]), self._clocks[warp]
-                self._change(units[warps == warp], int(warp), step, clock, writes=False)
+                self._change(units[warps == warp], int(warp), step, clock, "read")
         return same is not None
 
     def _change(
@@ -281,54 +303,58 @@ class Races:
         agent: int,
         step: int,
         clock: Array,
+        access: Access,
         *,
-        writes: bool,
         same: Array | None = None,
     ) -> None:
         """Take note of pieces that one agent touches, which knows what ``clock`` says; ``same`` as of `_touch`."""
         packed = self._touched[units].astype(I64) * 2 + (0 if same is None else same)
         different, place = np.unique(packed, return_inverse=True)
         after = [
-            self._following(each >> 1, agent, step, clock, writes=writes, same=bool(each & 1))
+            self._following(each >> 1, agent, step, clock, access, same=bool(each & 1))
             for each in different.tolist()
         ]
         self._touched[units] = np.array(after, U32)[place]
 
     def _following(
-        self, number: int, agent: int, step: int, clock: Array, *, writes: bool, same: bool = False
+        self, number: int, agent: int, step: int, clock: Array, access: Access, *, same: bool
     ) -> int:
         """Return the state behind an access.
 
         Raises:
             RaceError: It races with what was there.
         """
-        key = (number, agent, step, writes)
+        key = (number, agent, step)
         state, own = self._states[number], (agent, step)
-        unknown = [each for each in state.writes if each != own and clock[each[0]] < each[1]]
+        writes = [each for each in state.writes if each != own and clock[each[0]] < each[1]]
         # What is read is whole behind any of those that have written it.
-        if unknown and not same and (writes or len(unknown) == len(state.writes)):
-            raise self._race(unknown[0], agent, "wrote", writes=writes)
-        if key in self._next and not writes:
+        if writes and not same and (access != "read" or len(writes) == len(state.writes)):
+            raise self._race(writes[0], "write", agent, access)
+        atomics = _unknown(state.atomics, clock) if state.atomics else ()
+        if atomics and access != "atomic":
+            raise self._race(atomics[0], "atomic", agent, access)
+        if access == "read" and key in self._next:
             return self._next[key]
-        reads = tuple(read for read in state.reads if clock[read[0]] < read[1])
-        if writes and reads and not same:
-            raise self._race(reads[0], agent, "reads", writes=True)
-        if writes:
-            following = _State(tuple(sorted({*unknown, own})), reads)
+        reads = _unknown(state.reads, clock)
+        if reads and access != "read" and not same:
+            raise self._race(reads[0], "read", agent, access)
+        if access == "write":
+            following = _State(tuple(sorted({*writes, own})), reads)
+        elif access == "read":
+            following = _State(state.writes, tuple(sorted({*reads, own})), state.atomics)
         else:
-            following = _State(state.writes, tuple(sorted({*reads, own})))
-        if following not in self._numbers:
-            self._numbers[following] = len(self._states)
+            following = _State(state.writes, state.reads, tuple(sorted({*atomics, own})))
+        after = self._numbers.setdefault(following, len(self._states))
+        if after == len(self._states):
             self._states.append(following)
-        if not writes:
-            self._next[key] = self._numbers[following]
-        return self._numbers[following]
+        if access == "read":
+            self._next[key] = after
+        return after
 
-    def _race(self, other: tuple[int, int], agent: int, did: str, *, writes: bool) -> RaceError:
-        now = "writes" if writes else "reads"
+    def _race(self, other: tuple[int, int], did: Access, agent: int, does: Access) -> RaceError:
         return RaceError(
-            f"{self.named(agent)} {now} shared memory that {self.named(other[0])} {did}: no barrier and "
-            "no wait orders the two"
+            f"{self.named(agent)} {_DID[does][0]} shared memory that {self.named(other[0])} {_DID[did][1]}: "
+            "no barrier and no wait orders the two"
         )
 
     def named(self, agent: int) -> str:
@@ -340,6 +366,11 @@ class Races:
         kind, warp = divmod(agent, self._warps)
         lanes = np.arange(warp << 5, (warp << 5) + 32)
         return _WORDS[_KINDS[kind]] + self._lanes.describe(lanes)
+
+
+def _unknown(accesses: Iterable[tuple[int, int]], clock: Array) -> tuple[tuple[int, int], ...]:
+    """Return the accesses that do not lie before what an agent does that knows what ``clock`` says."""
+    return tuple(each for each in accesses if clock[each[0]] < each[1])
 
 
 def _units(address: Array, width: int) -> Array:

@@ -90,6 +90,11 @@ def test_a_wait_that_is_left_out_shows_in_a_late_schedule() -> None:
             "2 arrivals at the mbarrier at 0x400, more than it counts",
         ),
         (
+            "@%p mbarrier.init.shared::cta.b64 [%bar], 1; bar.sync 0; @%p mbarrier.init.shared::cta.b64 [%bar], 2;",
+            "at 0x400: mbarrier.inval first (phase 0, 1 of 1 arrivals missing, 0 bytes still expected)",
+        ),
+        ("mbarrier.init.shared::cta.b64 [%bar], 1;", "at 0x400: mbarrier.inval first"),
+        (
             "@%p mbarrier.init.shared::cta.b64 [%bar], 1; @%p mbarrier.inval.shared::cta.b64 [%bar]; bar.sync 0; "
             "mbarrier.test_wait.parity.shared::cta.b64 %done, [%bar], 0;",
             "was not initialised",
@@ -139,6 +144,13 @@ def test_nothing_else_writes_to_an_mbarrier_in_use(write: str) -> None:
 def test_the_systems_shared_memory_is_not_the_blocks(text: str) -> None:
     with pytest.raises(FaultError, match=r"at shared address 0x0; a block has 0x400 to"):
         run(f"{BEGIN} mov.u32 %x, 0; {text}", [np.zeros(64, np.uint32)], block=64)
+
+
+def test_an_mbarrier_is_initialised_again_behind_its_end() -> None:
+    again = (
+        "@%p mbarrier.inval.shared::cta.b64 [%bar]; @%p mbarrier.init.shared::cta.b64 [%bar], 2;"
+    )
+    run(f"{BEGIN} {INIT} {again}", [np.zeros(64, np.uint32)], block=64)
 
 
 def test_the_state_of_an_arrival_is_waited_for() -> None:

@@ -132,3 +132,40 @@ def test_what_may_only_be_read_may_not_be_written() -> None:
 def test_every_way_to_write_is_checked_as_a_write(text: str) -> None:
     with pytest.raises(FaultError, match="in an operand that may only be read"):
         run(f"{OWN} {text}", [numbers(64)], only_read=True)
+
+
+OTHER_BLOCK = f"""{OWN}
+  .shared .align 8 .b64 tile; .reg .b32 %s; .reg .b64 %w;
+  mov.u32 %s, tile; xor.b32 %s, %s, 0x1000000; cvt.u64.u32 %w, %s; cvta.shared.u64 %w, %w;
+  setp.eq.u32 %p, %tid, 0; @%p mbarrier.init.shared::cta.b64 [tile], 1;
+  barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+"""
+"""Threads with the address of `tile` in the other one of two blocks, which is an mbarrier there."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ld.shared::cluster.b32 %x, [%s];",
+        "ld.b32 %x, [%w];",
+        "@%p mbarrier.arrive.shared::cluster.b64 _, [%s];",
+        "@%p mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%s], 16;",
+        "mbarrier.try_wait.parity.shared::cta.b64 %q, [%s], 1;",
+        "@%p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%s+16], [%out], 16, [%s];",
+        "@%p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile+16], [%out], 16, [%s];",
+    ],
+)
+def test_shared_memory_of_other_clusters_is_out_of_reach(text: str) -> None:
+    begin = OTHER_BLOCK.replace(".b64 tile;", ".b64 tile[8];")
+    run(begin + text, [numbers(64)], grid=2, cluster=2)
+    with pytest.raises(FaultError, match=r"PTX line .*touches .* at shared address 0x1000"):
+        run(begin + text, [numbers(64)], grid=2)
+
+
+@pytest.mark.parametrize("address", ["mov.u64 %c, half;", "mov.u64 %c, p0; cvta.param.u64 %c, %c;"])
+def test_parameters_and_constants_may_only_be_read(address: str) -> None:
+    before = ".global .align 8 .u64 free; .const .align 8 .f64 half = 0d3FE0000000000000;"
+    body = f"{OWN} .reg .b64 %c; {address} ld.global.u32 %x, [%c]; st.global.u32 [%c], %x;"
+    with pytest.raises(FaultError, match="in an operand that may only be read"):
+        run(body, [numbers(32)], before=before)
+    run(body.replace(address, "mov.u64 %c, free;"), [numbers(32)], before=before)

@@ -62,8 +62,39 @@ def test_readers_alone_do_not_race() -> None:
     assert not races("ld.shared.u32 %r5, [%r2]; ld.shared.u32 %r5, [%r2];")
 
 
-def test_atomic_operations_do_not_race() -> None:
-    assert not races("atom.shared.add.u32 %r5, [%r2], 1;")
+_ATOMIC = "red.shared.add.u32 [%r2], 1;"
+_READ_FIRST = "ld.shared.u32 %r5, [%r2];"
+_WRITE_FIRST = "setp.eq.u32 %p0, %r0, 0; @%p0 st.shared.u32 [%r2], {};"
+
+
+def test_atomic_operations_do_not_race_with_each_other() -> None:
+    assert not races("atom.shared.add.u32 %r5, [%r2], 1;", 128)
+    assert not races(_ATOMIC + _ATOMIC + _READ_FIRST, 32)
+
+
+@pytest.mark.parametrize("plain", [_READ_FIRST, _WRITE_FIRST.format(7)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_atomic_operations_race_with_reads_and_writes(plain: str, turned: bool) -> None:
+    first, then = (plain, _ATOMIC) if turned else (_ATOMIC, plain)
+    with pytest.raises(RaceError, match="atomically"):
+        run(first + then, 128)
+    assert not races(first + _BARRIER + then, 128)
+
+
+def test_an_atomic_operation_does_not_hide_what_another_one_races_with() -> None:
+    """Warp 0 writes and warp 1 waits for it; warp 2 does not."""
+    split = "setp.lt.u32 %p1, %r0, 64; @!%p1 bra ATOMIC; {} bar.sync 1, 64; ATOMIC: {}"
+    assert races(split.format(_WRITE_FIRST.format(7), _ATOMIC), 96)
+    assert not races(split.format("", _ATOMIC), 96)
+
+
+def test_a_write_of_the_same_value_races_with_an_atomic_operation() -> None:
+    same = (
+        "setp.lt.u32 %p0, %r0, 32; @!%p0 red.shared.and.b32 [%r2], 0; @%p0 st.shared.u32 [%r2], 0;"
+    )
+    begin = _WRITE_FIRST.format(0) + _BARRIER
+    assert races(begin + same)
+    assert not races(begin + same.replace("@%p0 st", _BARRIER + "@%p0 st"))
 
 
 def test_two_warps_that_write_one_place_race() -> None:

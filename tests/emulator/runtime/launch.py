@@ -61,7 +61,8 @@ class Conditions:
 
     Attributes:
         schedule: Order of warps and asynchronous operations.
-        allowed: Global memory a kernel may touch, besides its parameters and module; None for all of it.
+        allowed: Global memory a kernel may touch, besides the variables of its module, and its parameters and constants, which it
+            may only read; None for all of it.
         multiprocessors: Of the device.
         limit_s: Seconds of computing after which a wave counts as stuck.
     """
@@ -102,7 +103,7 @@ def launch(
     data, base = _parameters(kernel, arguments)
     allowed = conditions.allowed
     if allowed is not None:
-        allowed = allowed.with_arrays([data, *module.memory])
+        allowed = allowed.with_arrays(module.memory, [data, *module.constants])
     order = _blocks_by_cluster(shape)
     size = shape.cluster_size
     wave_blocks = max(1, min(_WAVE_LANES // (32 * shape.warps), _WAVE_BLOCKS) // size) * size

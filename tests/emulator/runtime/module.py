@@ -65,6 +65,7 @@ class LoadedModule:
         target: The architecture it is for.
         text: The PTX.
         memory: Arrays of its global variables; a kernel may touch them.
+        constants: Arrays of its constants; a kernel may only read them.
     """
 
     def __init__(self, text: str) -> None:
@@ -77,12 +78,13 @@ class LoadedModule:
         self._module = parse(text)
         self.target = self._module.target
         self.memory: list[Array] = []
+        self.constants: list[Array] = []
         self._symbols: dict[str, tuple[str, int]] = {}
         for variable in self._module.variables.values():
             data = np.zeros(variable.size + 2 * _ALIGNMENT, U8)
             begin = -data.ctypes.data % _ALIGNMENT
             data[begin : begin + len(variable.initial)] = np.frombuffer(variable.initial, U8)
-            self.memory.append(data)
+            (self.constants if variable.space == "const" else self.memory).append(data)
             self._symbols[variable.name] = ("global", data.ctypes.data + begin)
         shared = self._module.shared.values()
         places, self._static = _laid_out(each for each in shared if each.size)

@@ -34,7 +34,7 @@ def try_cancel(
         for each in blocks:
             base = each << SHARED_SHIFT
             where = base | group.at(address, place) & SHARED_MASK
-            wave.memory.check_shared(where, _ANSWER_BYTES, "clusterlaunchcontrol")
+            wave.memory.check_shared(where, _ANSWER_BYTES, "clusterlaunchcontrol", block)
             if wave.memory.races is not None:
                 lane, barrier = int(group.lanes[place]), group.at(mbarrier, place)
                 words_written = np.arange(where, where + _ANSWER_BYTES, 4)

@@ -112,7 +112,7 @@ def _words(
     places = swizzled(descriptor.start + places, descriptor.swizzle)
     begin = block << SHARED_SHIFT
     first = int(places.min())
-    memory.check_shared(begin + first, int(places.max()) + item - first, "a matrix operand")
+    memory.check_shared(begin + first, int(places.max()) + item - first, "a matrix operand", block)
     return (places + begin) // item
 
 

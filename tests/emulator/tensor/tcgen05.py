@@ -266,11 +266,13 @@ def _accumulate(
 def commit(wave: Wave, group: Group, mbarrier: Any, mask: Any, guard: Array | None) -> None:
     """Arrive at an mbarrier when all products of the thread so far are done; with a mask in several blocks."""
     for place in group.active(guard):
-        lane, address = int(group.lanes[place]), group.at(mbarrier, place)
-        targets = [address]
-        if mask is not None:
+        lane = int(group.lanes[place])
+        if mask is None:
+            targets = [wave.mbarriers.reached(mbarrier, group, place)[0]]
+        else:
+            inside = group.at(mbarrier, place) & SHARED_MASK
             peers = wave.lanes.peers(lane, group.at(mask, place))
-            targets = [block << SHARED_SHIFT | address & SHARED_MASK for block in peers]
+            targets = [block << SHARED_SHIFT | inside for block in peers]
         products = wave.tensor_products.so_far(lane)
         if wave.memory.races is not None:
             for target in targets:

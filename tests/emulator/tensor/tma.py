@@ -68,16 +68,25 @@ class _Copies:
 
 
 def _targets(
-    wave: Wave, group: Group, place: int, address: Any, mbarrier: Any, mask: Any
+    wave: Wave, group: Group, place: int, address: Any, mbarrier: Any, mask: Any, size: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield address and mbarrier in each block that a load reaches."""
+    """Yield address and mbarrier in each block that a load of ``size`` bytes reaches.
+
+    Raises:
+        FaultError: They are outside of the memory of its cluster, or there is no mbarrier.
+    """
     to, barrier = group.at(address, place), group.at(mbarrier, place)
-    if mask is None:
-        yield to, barrier
-        return
-    for block in wave.lanes.peers(int(group.lanes[place]), group.at(mask, place)):
-        base = block << SHARED_SHIFT
-        yield base | to & SHARED_MASK, base | barrier & SHARED_MASK
+    lane = int(group.lanes[place])
+    targets = [(to, barrier)]
+    if mask is not None:
+        bases = [block << SHARED_SHIFT for block in wave.lanes.peers(lane, group.at(mask, place))]
+        targets = [(base | to & SHARED_MASK, base | barrier & SHARED_MASK) for base in bases]
+    block = int(wave.lanes.block[lane])
+    for target in targets:
+        wave.memory.check_shared(target[0], size, "a bulk load", block)
+        wave.mbarriers.at(target[1])
+        wave.memory.check_shared(target[1], 8, "a bulk load", block)
+        yield target
 
 
 def load_tensor(
@@ -95,12 +104,12 @@ def load_tensor(
         tensor = tensor_map.at(group.at(map_address, place))
         corner = _corner(tensor, position, group, place)
         _count(wave, tensor, corner, "read")
-        for target in _targets(wave, group, place, address, mbarrier, mask):
+        size = tensor.box_bytes
+        for target in _targets(wave, group, place, address, mbarrier, mask, size):
             if wave.memory.races is not None:
                 words = tensor.pieces(target[0]) << 4
                 wave.memory.races.loaded(words, 16, int(group.lanes[place]), target[1])
             work = functools.partial(_load_box, wave, tensor, corner, *target)
-            wave.mbarriers.at(target[1])
             wave.loads.issue(target[1], work)
 
 
@@ -129,7 +138,6 @@ def _load_box(
     if window is not None:
         tensor.check_window(window[0], wave.memory)
         box[window[1]] = window[0]
-    wave.memory.check_shared(address, box.nbytes, "TMA")
     pieces = tensor.pieces(address)
     wave.memory.barriers.check(16, pieces)
     wave.memory.shared_words[16][pieces] = box.reshape(-1).view(np.complex128)
@@ -153,11 +161,12 @@ def store_tensor(
         corner = _corner(tensor, position, group, place)
         if reduction or copies.is_new(group, place, map_address, *position, source):
             _count(wave, tensor, corner, "written")
-        address = group.at(source, place)
-        wave.memory.check_shared(address, tensor.box_bytes, "TMA")
+        address, lane = group.at(source, place), int(group.lanes[place])
+        block = int(wave.lanes.block[lane])
+        wave.memory.check_shared(address, tensor.box_bytes, "TMA", block)
         pieces = tensor.pieces(address)
         wave.memory.generic.check(16, pieces, "TMA")
-        _stored(wave, pieces, int(group.lanes[place]))
+        _stored(wave, pieces, lane)
         work = functools.partial(_store_box, wave, tensor, corner, pieces, reduction)
         wave.stores.issue(group.lanes[place : place + 1], work)
 
@@ -218,8 +227,7 @@ def load_bytes(
         if wave.memory.traffic is not None:
             wave.memory.traffic.moved("global", "read", count)
             wave.memory.traffic.moved("shared", "written", count)
-        for target in _targets(wave, group, place, address, mbarrier, mask):
-            wave.mbarriers.at(target[1])
+        for target in _targets(wave, group, place, address, mbarrier, mask, count):
             if wave.memory.races is not None:
                 words = np.arange(target[0], target[0] + count, 16)
                 wave.memory.races.loaded(words, 16, int(group.lanes[place]), target[1])
@@ -237,7 +245,6 @@ def _check_bulk(count: int, *addresses: int) -> None:
 
 def _load_bytes(wave: Wave, source: int, count: int, address: int, mbarrier: int) -> None:
     wave.memory.check_global(source, count, "cp.async.bulk")
-    wave.memory.check_shared(address, count, "cp.async.bulk")
     wave.memory.barriers.check(16, np.arange(address >> 4, (address + count) >> 4))
     wave.memory.shared[address : address + count] = np.frombuffer(
         ctypes.string_at(source, count), U8
@@ -266,7 +273,8 @@ def store_bytes(
             wave.memory.traffic.moved("global", "written", count)
             wave.memory.traffic.moved("shared", "read", count)
         wave.memory.check_global(to, count, "cp.async.bulk", written=True)
-        wave.memory.check_shared(begin, count, "cp.async.bulk")
+        block = int(wave.lanes.block[group.lanes[place]])
+        wave.memory.check_shared(begin, count, "cp.async.bulk", block)
         words = np.arange(begin >> 4, (begin + count) >> 4)
         wave.memory.generic.check(16, words, "cp.async.bulk")
         _stored(wave, words, int(group.lanes[place]))
@@ -312,6 +320,7 @@ def copy_map(wave: Wave, group: Group, target: Any, source: Any, size: int) -> N
     for place in group.first_of_warps(None):
         to, begin = group.at(target, place), group.at(source, place)
         wave.memory.check_global(to, size, "tensormap.cp_fenceproxy", written=True)
-        wave.memory.check_shared(begin, size, "tensormap.cp_fenceproxy")
+        block = int(wave.lanes.block[group.lanes[place]])
+        wave.memory.check_shared(begin, size, "tensormap.cp_fenceproxy", block)
         ctypes.memmove(to, wave.memory.shared[begin : begin + size].tobytes(), size)
     wave.progress.events += 1

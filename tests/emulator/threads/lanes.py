@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -126,6 +126,11 @@ class Lanes:
     def live_in_cluster(self, cluster: int) -> int:
         """Return how many lanes of a cluster live."""
         return int(self.live_in_block[self.cluster == cluster].sum())
+
+    def reaches(self, block: Any, other: Any) -> Any:
+        """Return whether a block may touch the shared memory of another one, by their numbers: those of its cluster."""
+        exists = other < self.blocks
+        return exists & (self.cluster[block] == self.cluster[np.where(exists, other, 0)])
 
     def peers(self, lane: int, mask: int) -> list[int]:
         """Return the blocks of a lane's cluster whose ranks are in a mask of bits."""
