@@ -171,7 +171,8 @@ def test_the_committed_table_is_whole_and_as_it_has_to_be() -> None:
     table = score.read()
     if not table:
         pytest.skip(
-            f"{score.TABLE.name} is still to be written: python -m tests.emulator.suite.mutations"
+            f"the mutants have never been run to the end, and there is no {score.TABLE.name}: "
+            "python -m tests.emulator.suite.mutations"
         )
     shares = score.shares(table.values())
     assert set(shares) == set(mutations.FAMILIES)
