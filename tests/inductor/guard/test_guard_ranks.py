@@ -95,11 +95,11 @@ def test_a_rank_that_would_give_up_more_than_the_job_runs_what_it_has_compiled_f
     (key,) = decisions_about_graphs(first)
 
     def compare(
-        bench: GraphBench, graphs: Sequence[CompiledGraph], limit_s: float
+        bench: GraphBench, graphs: Sequence[CompiledGraph], limit_s: float, most_s: float
     ) -> Comparison:  # meanwhile another rank has compared it
         tuned = of_verdict(Verdict(TUNED, LIBRARY, "of another rank"), None, 1)
         later.values.setdefault(key, dump(tuned))
-        return referee.compare(bench, graphs, limit_s)
+        return referee.compare(bench, graphs, limit_s, most_s)
 
     judge(monkeypatch, compare)
     join(0, later)

@@ -11,6 +11,7 @@ import pytest
 
 from inductor_plugin.version import __version__
 from inductor_plugin.worker.bench_farm import bench as bench_module
+from inductor_plugin.worker.bench_farm import finder
 from inductor_plugin.worker.bench_farm.bench import on_nodes
 from inductor_plugin.worker.bench_farm.fit import NodeFacts
 from inductor_plugin.worker.bench_farm.node import NodeAnswer
@@ -124,6 +125,7 @@ def test_nodes_are_searched_by_the_name_of_the_device_and_judged_by_its_environm
     monkeypatch.setattr(bench_module, "find_spec", str)
     monkeypatch.setattr(bench_module, "BenchCluster", connect)
     monkeypatch.setattr(cluster, "known_by", known_by)
+    monkeypatch.setattr(finder, "_AGAIN_S", 0.0)
     environment = {"device": {"name": "NVIDIA H200"}}
     there = NodeFacts("node", __version__, {"device": {"name": "NVIDIA H100"}})
     monkeypatch.setattr(StubNode, "facts_answer", NodeAnswer(there))
