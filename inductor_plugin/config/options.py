@@ -259,8 +259,8 @@ class Config:
         metadata=how(
             "choice",
             "Run each tuned graph in turns with the same graph of library kernels, on made-up inputs in the benchmark worker, "
-            "and give up the choices that make it slower; `auto`: within `verify_graph_share`; `on`: whatever the compiles take, "
-            "unless the fewest calls (eight of each) take more than ten minutes, and without autotuning, too; `off`: what an earlier comparison has given up is not followed either.",
+            "and give up the choices that make it slower; `auto`: within `verify_graph_share`; `on`: whatever the further compiles "
+            "take, unless eight calls of each graph take over ten minutes, and with the graph without autotuning, too; `off`: what an earlier comparison has given up is not followed either.",
             choices=("off", "auto", "on"),
             code=True,
         ),

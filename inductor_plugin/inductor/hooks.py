@@ -69,9 +69,7 @@ def compile_options(
     Raises:
         OptionError: A wrong option or mode, or a pin file that cannot be read.
     """
-    accepted = _validated(config, mode, others)
-    _hook()
-    _add_kernel_folders(config)
+    accepted = _prepared(config, mode, others)
     return _with_carrier(config, accepted, example_inputs)
 
 
@@ -83,9 +81,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
         others: Inductor's options, used where a compile does not set them.
         stock: Receives the originals that `unwrap_backend` restores.
     """
-    defaults = _validated(config, None, others)
-    _hook()
-    _add_kernel_folders(config)
+    defaults = _prepared(config, None, others)
     original = stock.setdefault("compile_fx", compile_fx_module.compile_fx)
 
     @functools.wraps(original)
@@ -101,7 +97,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
             return original(model_, example_inputs_, *args, config_patches=config_patches, **kwargs)
         patches = {**defaults, **(config_patches or {})}
         if not _carried(patches):
-            patches = _begun(config, patches, example_inputs_)
+            patches = _of_compile(config, patches, example_inputs_)
         vector.start_probe(example_inputs_)
         return original(model_, example_inputs_, *args, config_patches=patches, **kwargs)
 
@@ -129,10 +125,8 @@ def compile_graph(
     model: Any, example_inputs: Any, mode: str | None, config: Config, others: Mapping[str, object]
 ) -> Any:
     """Compile one graph; implements the ``inductor_plugin`` backend."""
-    accepted = _validated(config, mode, others)
-    _hook()
-    _add_kernel_folders(config)
-    patches = _begun(config, accepted, example_inputs)
+    accepted = _prepared(config, mode, others)
+    patches = _of_compile(config, accepted, example_inputs)
     vector.start_probe(example_inputs)
     return compile_fx_module.compile_fx(model, example_inputs, config_patches=patches)
 
@@ -194,11 +188,23 @@ def _add_kernel_folders(config: Config) -> None:
     add_kernel_folder(config.cache_dir, trusted_keys=config.trusted_keys)
 
 
+def _prepared(config: Config, mode: str | None, others: Mapping[str, object]) -> dict[str, Any]:
+    """Return Inductor's options, validated, once the hooks and the folders of kernels are in place.
+
+    Raises:
+        OptionError: A wrong option or mode, or a pin file that cannot be read.
+    """
+    accepted = _validated(config, mode, others)
+    _hook()
+    _add_kernel_folders(config)
+    return accepted
+
+
 def _carried(patches: Mapping[str, Any]) -> bool:
     return any(isinstance(p, ConfigCarrier) for p in passes_in(patches.get(CARRIER)))
 
 
-def _begun(
+def _of_compile(
     config: Config, accepted: Mapping[str, Any], example_inputs: Sequence[Any]
 ) -> dict[str, Any]:
     """Return the options of a compile that begins: its gradient, which may be compiled after a patch has ended, has the same."""

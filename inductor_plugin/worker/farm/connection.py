@@ -101,7 +101,7 @@ class Connection:
         self._number = _SHARED.number
         if not self.ray.is_initialized():
             self._number = _SHARED.number = _SHARED.number + 1  # whatever was connected is lost
-            _SHARED.identity = self._begun()
+            _SHARED.identity = self._connected()
             _SHARED.farm, _SHARED.users = self._farm, 0
         elif not _SHARED.farm or _SHARED.identity != self.within(ANSWER_S, self._identity):
             return False  # the user's program has connected, to whatever it wants
@@ -113,7 +113,7 @@ class Connection:
         _SHARED.users += 1
         return True
 
-    def _begun(self) -> str:
+    def _connected(self) -> str:
         """Connect, within a limit, and return the identity; what comes later disconnects itself.
 
         Raises:

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +15,13 @@ from unittest.mock import Mock
 
 import pytest
 from torch._guards import TracingContext, tracing
+from torch._inductor import metrics
 
 from inductor_plugin.cache import open_store
-from inductor_plugin.cache.graph import HeldProblems, held
+from inductor_plugin.cache.graph import LIBRARY, HeldProblems, held, held_by
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.allowance import Allowance, Cost, account_of
-from inductor_plugin.inductor.graph.trial import Trial
+from inductor_plugin.inductor.graph.trial import Trial, current
 from inductor_plugin.inductor.guard import guard
 from inductor_plugin.inductor.guard.bench import CallsTooLongError, NotComparedError
 from inductor_plugin.inductor.guard.description import CannotDescribeError
@@ -87,30 +90,60 @@ def test_a_comparison_that_was_asked_for_and_not_made_is_warned_of_once(
     assert "an index is out of bounds" in caplog.text
 
 
+JOB: Any = SimpleNamespace(rank=1, decide=lambda *_: SimpleNamespace(winner=LIBRARY))
+"""A rank's part in a job that has decided for library kernels."""
+
+
+def as_agreed(trial: Trial, source: Any, graph: VerifiedGraph) -> VerifiedGraph:
+    tuned: Any = SimpleNamespace(
+        trial=trial, source=source, compiled=SimpleNamespace(code=TUNED_GRAPH.code)
+    )
+    return guard._as_agreed(tuned, graph)
+
+
+def uncompiled(compiles: Callable[[Any], Any], *, is_copied: bool = True) -> Any:
+    gm: Any = SimpleNamespace(parameters=list, buffers=list)
+    return guard._UncompiledGraph(gm if is_copied else None, (), compiles)
+
+
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_a_rank_that_cannot_compile_what_its_job_has_decided_runs_what_it_has(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, is_copied: bool
 ) -> None:
-    def fails(_: Any) -> Any:
-        raise RuntimeError("out of memory")
-
-    agreed: Any = SimpleNamespace(rank=1, decide=lambda *_: SimpleNamespace(winner="library"))
-    gm: Any = SimpleNamespace(parameters=list, buffers=list)
-    source = guard._UncompiledGraph(gm if is_copied else None, (), fails)
+    source = uncompiled(Mock(side_effect=RuntimeError("out of memory")), is_copied=is_copied)
     graph = replace(TUNED_GRAPH, code="of a comparison", given_up=held(["a"]))
-
-    def runs(trial: Trial) -> VerifiedGraph:
-        first = SimpleNamespace(code=TUNED_GRAPH.code)
-        tuned: Any = SimpleNamespace(trial=trial, source=source, compiled=first)
-        return guard._as_agreed(tuned, graph)
-
-    assert runs(Trial("d" * 64, share=agreed)) == TUNED_GRAPH
+    assert as_agreed(Trial("d" * 64, share=JOB), source, graph) == TUNED_GRAPH
     (warning,) = warnings_in(caplog)
     why = "RuntimeError: out of memory" if is_copied else "there is no copy of it"
     assert f"cannot be compiled with those ({why})" in warning
     monkeypatch.setattr(guard, "show", Mock())
-    assert runs(Trial("d" * 64)) is graph  # without a job
+    assert as_agreed(Trial("d" * 64), source, graph) is graph  # without a job
     assert len(warnings_in(caplog)) == 1
+
+
+def test_what_a_job_gives_up_is_compiled_in_sight_uncounted_and_makes_the_graph_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hidden = Mock(side_effect=nullcontext)
+    monkeypatch.setattr(guard, "hidden", hidden)
+    waiting: Any = ("a fusion that the whole graph lacks",)
+
+    def compiles(_: Any) -> str:
+        trial = current()
+        assert trial is not None
+        trial.tickets = waiting
+        metrics.generated_kernel_count += 1
+        return "without our choices"
+
+    counted = metrics.generated_kernel_count
+    trial, source = Trial("d" * 64, share=JOB), uncompiled(compiles)
+    graph = as_agreed(trial, source, TUNED_GRAPH)
+    assert (graph.code, graph.given_up) == ("without our choices", held_by(LIBRARY))
+    assert trial.tickets == waiting
+    hidden.assert_not_called()
+    source.again(Trial("d" * 64, is_extra=True))
+    hidden.assert_called_once()
+    assert metrics.generated_kernel_count == counted
 
 
 @pytest.mark.parametrize(

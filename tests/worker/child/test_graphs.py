@@ -291,18 +291,11 @@ def test_no_turn_begins_after_the_limit_but_for_a_few(
     assert rig.held[-1] == "given back"
 
 
-def test_a_first_call_that_takes_long_alone_does_not_say_how_long_calls_take(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("first_s", "later_s"), [(2.0, 0.5), (1.0, 3.0)])
+def test_a_first_call_that_takes_longer_or_shorter_than_later_ones_prevents_no_comparison(
+    monkeypatch: pytest.MonkeyPatch, first_s: float, later_s: float
 ) -> None:
-    """It creates what the others use: a convolution's primitive in oneDNN, the tiles of a Triton kernel."""
+    """The first call may create what later ones use: a primitive of oneDNN, the tiles of a Triton kernel."""
     rig = Rig(monkeypatch)
-    rig.call_s = lambda number: 0.5 if number else 2.0
+    rig.call_s = lambda number: later_s if number else first_s
     assert [len(row) for row in rig.compare(0.5, 16.0).samples_ms] == [FEWEST_TURNS] * 2
-
-
-def test_a_few_turns_are_taken_though_calls_take_longer_than_the_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = Rig(monkeypatch)
-    rig.call_s = lambda number: 3.0 if number else 1.0
-    assert [len(row) for row in rig.compare(16.0, 16.0).samples_ms] == [FEWEST_TURNS] * 2
