@@ -1,6 +1,6 @@
 """Takes the pictures of the report page in docs/pictures: python -m docs.pictures [CACHE] [--trace FILE].
 
-They are of the demo's cache, of one that a training step of GPT-2 leaves, and of the demo's beside that of a process with one
+They are of the demo's cache, of one that a training step of GPT-2 of two layers leaves, and of the demo's beside that of a process with one
 thread; both are tuned here first. With CACHE the overview and the charts are those of that cache. What a CPU has no figures
 for (the roofline) and would take days to measure (10,000 records) is of records of an H100 that nobody has measured; the
 picture itself says so. ``words.json`` beside them has the titles, heads and sentences that the page had then: a test notices when it has others.
@@ -140,7 +140,7 @@ def _pages(folder: Path, cache: Path | None, trace: Path | None) -> dict[str, Wr
         "demo": written(folder / "demo", title, first, trace=spans),
         "training": written(
             folder / "training",
-            "GPT-2: a training step and an inference",
+            "GPT-2 of two layers: a training step and an inference",
             cache_at(trained),
             trace=training_spans,
         ),

@@ -77,10 +77,10 @@ class Vouchers:
 
     Attributes:
         built: Kernels that were built in it, or by a version that kept no account.
-        operator: Kernels that were taken with ``--trust``.
+        operator: Kernels that were taken with ``--trust``, and no trusted key has signed.
         artifacts: Kernels that were among artifacts of ``torch.compiler`` which a process has loaded; no key vouches for them.
         directory: Kernels that were merged with another cache's directory.
-        signed: Kernels that were taken by a signature, by key.
+        signed: Kernels from elsewhere that a trusted key has signed, by key.
         refused: Kernels that are not loaded.
     """
 
@@ -120,8 +120,9 @@ def voucher(root: Path, entry: KernelEntry, trust: Trust) -> Voucher:
         return Voucher("nobody", reason=reason)
     if entry.taken is None:
         return Voucher("built")
-    key = (vouched(entry, trust).voucher or "") if entry.taken.by == "signature" else ""
-    return Voucher(entry.taken.by, key, trust.keys.get(key, ""))
+    # A trusted signature counts however the kernel came: it may have been added to one that was here.
+    key = vouched(entry, trust).voucher
+    return Voucher(entry.taken.by) if key is None else Voucher("signature", key, trust.keys[key])
 
 
 def vouchers(root: Path, entries: Iterable[KernelEntry], trust: Trust) -> Vouchers:

@@ -9,7 +9,13 @@ from datetime import date, datetime, timezone
 
 from inductor_plugin.cache.entry import KernelEntry
 from inductor_plugin.cache.guard import MISSING, read_keys
-from inductor_plugin.cache.trust.keys import INSTALL, is_installed, is_signature, key_bytes
+from inductor_plugin.cache.trust.keys import (
+    ALGORITHM,
+    INSTALL,
+    is_installed,
+    is_signature,
+    key_bytes,
+)
 from inductor_plugin.errors import TrustError, expanded, warn_once
 
 logger = logging.getLogger(__name__)
@@ -122,12 +128,13 @@ def parse_trust(text: str) -> Trust:
             commas.
 
     Raises:
-        TrustError: A file is missing, may be changed by others, or has a line that is no key, or one whose last day is no day.
+        TrustError: A word is neither a key nor a path with a slash in it: a folder that came with a pack may hold a file of any
+            name. A file is missing, may be changed by others, or has a line that is no key, or one whose last day is no day.
     """
     keys: dict[str, str] = {}
     expires: dict[str, date] = {}
     for word in filter(None, map(str.strip, text.split(","))):
-        lines = [word] if word.startswith("ed25519:") else _lines(word)
+        lines = [word] if word.startswith(ALGORITHM) else _lines(word)
         for line in lines:
             public, *words = line.split()
             try:
@@ -171,6 +178,10 @@ def _last_day(word: str) -> date:
 
 def _lines(word: str) -> Iterator[str]:
     """Return the lines of a file of keys, without comments."""
+    if "/" not in word:
+        raise TrustError(
+            f"trusted_keys has {word[:80]!r}; use a key, or the path of a file of keys with a slash in it: ./{word[:80]}"
+        )
     file = expanded(word, "a file of trusted_keys", TrustError)
     try:
         stored = read_keys(file, _MOST_BYTES)

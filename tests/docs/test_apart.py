@@ -200,8 +200,10 @@ def scene_nvcc(tmp_path_factory: pytest.TempPathFactory, inductor_folder: Path) 
         "precompile": "precompile --backends ATEN,CUTLASS --max-candidates 1",
         "ed25519:...": new_key(folder / "signer.key").public,
         "~/.config/inductor_plugin.key": str(folder / "signer.key"),
+        # Where the kernels have been built, they are taken whoever has signed them.
+        "inductor-plugin import": "inductor-plugin --cache-dir other import",
     }
-    return Scene(folder, shell(folder, inductor_folder), words, begins="rm -f my.pack")
+    return Scene(folder, shell(folder, inductor_folder), words, begins="rm -rf my.pack other")
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from inductor_plugin.cache.layout import Layout
 from inductor_plugin.worker.farm.resource import resource_of
 from inductor_plugin.worker.jobs import Status
 from tests.support import pages
+from tests.support.cache.records import kernel_key
 from tests.support.remote.s3_server import s3_server
 from tests.support.repository import REPOSITORY
 
@@ -58,6 +59,9 @@ def test_what_a_page_shows_of_a_cache_is_what_verbs_say(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_sample(tmp_path / "xdg-cache")
+    if page == "trust.md":  # what it signs: the sample has records alone
+        store = open_store(tmp_path / "xdg-cache" / "inductor_plugin")
+        store.put_kernel(kernel_key(), {"kernel.so": b"library"})
     monkeypatch.chdir(tmp_path)
     pages.run_page(page)
 

@@ -153,6 +153,22 @@ def test_with_trust_it_is_the_operators_word(
     assert "1 taken with --trust" in capsys.readouterr().out
 
 
+def test_a_trusted_signature_vouches_however_the_kernel_came(
+    file: Path,
+    public: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_store(tmp_path / "there")
+    run(store, "import", "--trust", file)
+    capsys.readouterr()
+    monkeypatch.setenv("INDUCTOR_PLUGIN_TRUSTED_KEYS", f"{public} me")
+    vouching = answer_of(store, capsys, "verify")["vouchers"]
+    assert vouching["operator"] == 0
+    assert vouching["signed"] == [{"key": public, "name": "me", "kernels": 1}]
+
+
 def test_what_came_with_artifacts_is_nobodys_word(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +192,26 @@ def test_keys_that_cannot_be_used_are_said_before_anything_is_taken(
     assert "there is no such file; correct or unset it" in capsys.readouterr().err
     finding = trust(tmp_path / "there", str(tmp_path / "nowhere"), "")
     assert (finding.state, finding.remedy) == ("broken", "correct or unset it")
+
+
+def test_a_word_without_a_slash_is_no_file_whatever_lies_in_the_folder(
+    file: Path,
+    public: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A folder that came with a pack may hold a file of any name, with the keys of the pack's author."""
+    monkeypatch.chdir(tmp_path)
+    keys = tmp_path / "team"
+    keys.write_text(f"{public} me\n", encoding="utf-8")
+    keys.chmod(0o600)
+    monkeypatch.setenv("INDUCTOR_PLUGIN_TRUSTED_KEYS", "team")
+    assert main(["import", str(file), "--cache-dir", "there"]) == 2
+    assert "trusted_keys has 'team'; use a key, or the path" in capsys.readouterr().err
+    assert not (tmp_path / "there").exists()
+    monkeypatch.setenv("INDUCTOR_PLUGIN_TRUSTED_KEYS", "./team")
+    assert main(["import", str(file), "--cache-dir", "there"]) == 0
 
 
 def test_doctor_names_a_signing_key_that_others_may_read(tmp_path: Path, public: str) -> None:

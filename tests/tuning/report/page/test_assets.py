@@ -110,6 +110,24 @@ def test_a_configuration_tells_kernels_of_two_environments_apart() -> None:
     assert differing(page_model(sources)) == [True]
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "family"),
+    [
+        ("extern", "_mkl_linear", "library"),
+        ("cpp", "cpp_gemm", "cpp"),
+        ("triton", "triton_mm", "triton"),
+        ("template", "fused.cutlass.gemm+rest", "cutlass"),
+        ("template", "mla_latent", "other"),  # has "aten" within
+        ("template", "my_cuda_mm", "other"),
+        ("template", "mm_library", "other"),
+    ],
+)
+def test_the_family_of_a_kernel_is_its_kind_or_a_word_of_its_name(
+    kind: str, name: str, family: str
+) -> None:
+    assert evaluated(f"family({json.dumps(kind)}, {json.dumps(name)})") == family
+
+
 def roofline_lack(source: CacheSource | PinSource) -> str | None:
     """Return what a page says where no roofline is drawn."""
     scripts = ("text.js", "charts.js", "sections.js")

@@ -137,6 +137,12 @@ function sparkline(record) {
   return drawing;
 }
 
+/** What `spread` draws, for who does not see it. */
+function spreadText(box) {
+  const [low, q1, q3, high] = box.map(duration);
+  return `from ${low} to ${high}, middle half ${q1} to ${q3}`;
+}
+
 /** Samples on a shared scale: range, box, median, each sample the page has. */
 function spread(box, each, median, scale, height = 22) {
   const drawing = svg("g", {});
@@ -160,7 +166,7 @@ function samplesChart(set) {
     const at = (share) => sorted[Math.min(sorted.length - 1, Math.round(share * (sorted.length - 1)))];
     return { name, values, median: at(0.5), box: [at(0), at(0.25), at(0.75), at(1)] };
   });
-  const label = `${set.name}: ${rows.map((row) => `${row.name} ${duration(row.median)}`).join(", ")}.`;
+  const label = `${set.name}: ${rows.map((row) => `${row.name} ${duration(row.median)}, ${spreadText(row.box)}`).join("; ")}.`;
   return drawn(label, (width) => {
     const longest = Math.max(...rows.map((row) => row.name.length));
     const left = Math.min(width / 3, longest * 7 + 26), right = 92, tall = 26, height = rows.length * tall + 26;

@@ -7,14 +7,11 @@ const CANDIDATE = places(raw.columns.candidate);
 const PINNED = 1, NOISY = 2, STAYS = 4;
 const MEASURED = "ok";
 
-/** The family of a kernel: what its colour says. */
+/** The family of a kernel: what its colour says. Packages name their templates as they like: `latent` is no ATen. */
 function family(kind, name) {
-  const words = `${kind} ${name}`.toLowerCase();
-  if (/extern|aten|library/.test(words)) return "library";
-  if (/cutlass|cuda/.test(words)) return "cutlass";
-  if (/triton/.test(words)) return "triton";
-  if (/cpp/.test(words)) return "cpp";
-  return "other";
+  if (kind === "extern") return "library";
+  const words = `${kind} ${name}`.toLowerCase().split(/[^a-z]+/);
+  return ["cutlass", "triton", "cpp"].find((word) => words.includes(word)) ?? "other";
 }
 
 /** The family of a kernel without rivals: its template, or the library. */

@@ -43,7 +43,8 @@ function candidateTable(record) {
   const lines = rows.map((row, index) => {
     const marks = [index === winner && el("span", { class: "mark runs" }, "runs"), index === library && el("span", { class: "mark" }, "library"), row.noisy && el("span", { class: "mark warn" }, "noisy")];
     const failed = row.status !== MEASURED;
-    const drawing = svg("svg", { class: `strip s-${row.family}`, viewBox: `0 0 ${WIDE} 22`, "aria-hidden": "true" });
+    const said = row.box ? { role: "img", "aria-label": spreadText(row.box) } : { "aria-hidden": "true" };
+    const drawing = svg("svg", { class: `strip s-${row.family}`, viewBox: `0 0 ${WIDE} 22`, ...said });
     if (row.ms && scale.high >= row.ms) drawing.append(row.box ? spread(row.box, row.each, row.ms, scale) : svg("path", { class: "median", d: `M${scale(row.ms)} 3v16` }));
     else if (row.ms) drawing.append(svg("text", { class: "beyond", x: WIDE - 6, y: 15, "text-anchor": "end" }, "beyond →"));
     return el("tr", { class: failed ? "failed" : index === winner ? "winner" : null },

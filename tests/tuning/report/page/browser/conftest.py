@@ -12,6 +12,7 @@ import pytest
 from filelock import FileLock
 
 from inductor_plugin.tuning.report.page.gather import read_json
+from inductor_plugin.tuning.report.page.source import CompiledGraphRow
 from tests.support.browser import Page, browser_path, missing, opened_browser
 from tests.support.report_pages import (
     WrittenPage,
@@ -77,9 +78,18 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
 
 
 @pytest.fixture(scope="session")
+def process(demo: WrittenPage, tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
+    """Return the page of a process: the demo's cache, with a graph of two of its problems."""
+    places = tuple(record.place for record in demo.source.records[:2])
+    graph = CompiledGraphRow("1 forward", places, 1, {"wall_s": 0.5}, 5.0)
+    folder = tmp_path_factory.mktemp("process")
+    return written(folder, "a process", replace(demo.source, graphs=[graph]))
+
+
+@pytest.fixture(scope="session")
 def training(tmp_path_factory: pytest.TempPathFactory) -> WrittenPage:
     """Return the page of the cache that a training step and an inference of GPT-2 leave."""
-    return tuned(tmp_path_factory, "GPT-2", tuned_by_training)
+    return tuned(tmp_path_factory, "GPT-2 of one layer", tuned_by_training)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import pytest
 
 from inductor_plugin.tuning.report.page.candidates import CANDIDATE
 from inductor_plugin.tuning.report.page.rows import RECORD
-from inductor_plugin.tuning.report.page.source import CompiledGraphRow, ProblemGroup
+from inductor_plugin.tuning.report.page.source import ProblemGroup
 from tests.support.browser import Page
 from tests.support.report_pages import WrittenPage, invented, opened, written
 
@@ -266,6 +266,7 @@ def test_results_of_benchmarks_are_shown_whole(bench: WrittenPage, page: Page) -
     sets = [each["name"] for each in sources[0]["samples"]]
     assert len(charts) == len(sets) == 10
     assert all(said.startswith(f"{name}: ") for said, name in zip(charts, sets, strict=True))
+    assert all(", middle half " in said for said in charts)
     tables = sources[1]["tables"]
     assert texts(page, "#tables1 h3") == [each["name"] for each in tables]
     rows_said = [f"{len(each['rows']):,} {'row' if len(each['rows']) == 1 else 'rows'}" for each in tables]  # fmt: skip
@@ -273,10 +274,8 @@ def test_results_of_benchmarks_are_shown_whole(bench: WrittenPage, page: Page) -
     assert texts(page, "#figures1 .status") == [f"{len(sources[1]['figures']):,} rows"]
 
 
-def test_a_graph_leads_to_its_problems(demo: WrittenPage, page: Page, tmp_path: Path) -> None:
-    places = tuple(record.place for record in demo.source.records[:2])
-    graph = CompiledGraphRow("1 forward", places, 1, {"wall_s": 0.5}, 5.0)
-    opened(page, written(tmp_path, "a process", replace(demo.source, graphs=[graph])).file)
+def test_a_graph_leads_to_its_problems(demo: WrittenPage, process: WrittenPage, page: Page) -> None:
+    opened(page, process.file)
     assert "graphs" in ids(page)
     page.run("document.querySelector('#graphs td.c-graph a').click()")
     page.wait("document.activeElement.id === 'choose-problems'")

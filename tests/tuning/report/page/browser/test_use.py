@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +66,11 @@ def test_problems_are_sorted_searched_and_opened(
     page.wait("document.getElementById('record').open")
     assert page.run("document.getElementById('record-title').textContent") == problem
     assert page.run("document.querySelectorAll('#record .candidates tbody tr').length") > 0
+    spreads = page.run(
+        "[...document.querySelectorAll('#record .strip[role=img]')].map(each => each.ariaLabel)"
+    )
+    assert spreads  # for who does not see them; a median alone has a cell of its own
+    assert all(re.fullmatch(r"from .+ to .+, middle half .+ to .+", said) for said in spreads)
     assert page.run("location.hash").startswith("#r/")
 
 
