@@ -28,7 +28,7 @@ class Voucher:
 
     Attributes:
         by: ``built``: it was built there, or by a version that kept no account; a way of `entry.Taken`; ``nobody``: it is not loaded.
-        key: The public key whose signature vouches for it, where it was taken by one; empty otherwise.
+        key: The trusted public key that has signed it; empty without one, and for what was built there.
         name: The key's name in ``trusted_keys``.
         reason: Why nobody vouches for it, or who else could have changed it; empty if it is loaded.
     """

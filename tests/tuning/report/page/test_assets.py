@@ -120,6 +120,7 @@ def test_a_configuration_tells_kernels_of_two_environments_apart() -> None:
         ("template", "mla_latent", "other"),  # has "aten" within
         ("template", "my_cuda_mm", "other"),
         ("template", "mm_library", "other"),
+        ("template", "tritonlike_mm", "other"),
     ],
 )
 def test_the_family_of_a_kernel_is_its_kind_or_a_word_of_its_name(

@@ -137,7 +137,7 @@ function sparkline(record) {
   return drawing;
 }
 
-/** What `spread` draws, for who does not see it. */
+/** What `spread` draws, in words, for screen readers. */
 function spreadText(box) {
   const [low, q1, q3, high] = box.map(duration);
   return `from ${low} to ${high}, middle half ${q1} to ${q3}`;

@@ -7,7 +7,7 @@ const CANDIDATE = places(raw.columns.candidate);
 const PINNED = 1, NOISY = 2, STAYS = 4;
 const MEASURED = "ok";
 
-/** The family of a kernel: what its colour says. Packages name their templates as they like: `latent` is no ATen. */
+/** The family of a kernel: what its colour says. Whole words decide: a package's `mla_latent` is not ATen's. */
 function family(kind, name) {
   if (kind === "extern") return "library";
   const words = `${kind} ${name}`.toLowerCase().split(/[^a-z]+/);
