@@ -45,6 +45,14 @@ def addmm(c: Any, a: Any, b: Any) -> tuple[torch.Tensor]:
     return (torch.addmm(c, a, b.t(), alpha=0.5, beta=2),)
 
 
+def bmm(a: Any, b: Any) -> tuple[torch.Tensor]:
+    return (torch.bmm(a, b.transpose(1, 2)),)
+
+
+def baddbmm(c: Any, a: Any, b: Any) -> tuple[torch.Tensor]:
+    return (torch.baddbmm(c, a, b.transpose(1, 2), alpha=0.5, beta=2),)
+
+
 def experts(a: Any, b: Any, ends: Any) -> tuple[torch.Tensor]:
     untyped: Any = torch
     return (untyped._grouped_mm(a, b.transpose(1, 2), ends),)
@@ -156,6 +164,7 @@ def test_a_program_of_aotinductor_calls_the_kernel_without_python(
 
 
 @needs_cuda
+@pytest.mark.claim
 def test_a_program_has_torchs_product_with_bias_where_the_kernel_cannot_run(
     cache_dir: Path, inductor_cache: Path
 ) -> None:
@@ -164,6 +173,30 @@ def test_a_program_has_torchs_product_with_bias_where_the_kernel_cannot_run(
         code = lab.lower(addmm, Arg((512,)), A, B_T, gemm_backends="ATEN,CUTLASS")
     assert re.search(r"aoti_torch_cuda_addmm_out\(buf0, .*c_1, .*, a_1, .*, 2\.0, 0\.5\)\)", code)
     assert re.search(r"GemmSite\{1, 1, 0, \d, \d, 1, 1, 0, 0, 0\.5f, 2\.0f, 0\}", code)
+
+
+@needs_cuda
+@pytest.mark.parametrize(
+    ("product", "bias", "call"),
+    [
+        (bmm, (), r"aoti_torch_cuda_bmm_out\(buf0, a_1, .*b_1, .*\)\)"),
+        (baddbmm, (Arg((4, 256, 512)),), r"_baddbmm_out\(buf0, c_1, a_1, .*, 2\.0, 0\.5\)\)"),
+    ],
+    ids=["bmm", "baddbmm"],
+)
+def test_a_program_has_torchs_product_of_a_batch_where_the_kernel_cannot_run(
+    product: Callable[..., Any],
+    bias: tuple[Arg, ...],
+    call: str,
+    cache_dir: Path,
+    inductor_cache: Path,
+) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    operands = Arg((4, 256, 128)), Arg((4, 512, 128))
+    with opened("cutlass", cache_dir) as lab, programs():
+        code = lab.lower(product, *bias, *operands, gemm_backends="ATEN,CUTLASS")
+    assert "if (!launch_buf0({" in code
+    assert re.search(call, code)
 
 
 @needs_cuda

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,11 @@ Fault = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 def good(out: torch.Tensor, right: torch.Tensor) -> None:
+    out.copy_(right)
+
+
+def slow(out: torch.Tensor, right: torch.Tensor) -> None:
+    time.sleep(0.002)
     out.copy_(right)
 
 
@@ -99,6 +105,7 @@ class Request:
 
 FAULTS = (
     good,
+    slow,
     raises,
     segfaults,
     hangs,
