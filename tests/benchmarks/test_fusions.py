@@ -169,6 +169,7 @@ def test_inductors_single_kernel_spills(arms: dict[str, Counts]) -> None:
 
 
 @needs_cuda
+@pytest.mark.slow
 def test_the_counts_add_up(arms: dict[str, Counts]) -> None:
     stock, ours = arms["stock"], arms["ours"]
     assert len(stock.calls) == 2 * len(stock.pairs)  # apart and fused

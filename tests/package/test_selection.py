@@ -112,6 +112,14 @@ def test_a_part_begins_with_what_changed_and_stays_within_its_seconds() -> None:
     assert part != other
 
 
+def test_the_first_case_of_a_part_prepares_what_its_function_shares() -> None:
+    cases = _cases("a", "test_x", 5)
+    durations = Durations(2.0, 0.0, {"tests/a.py": {"test_x": 1.0, "test_x[9]": 30.0}})
+
+    assert selection.part(durations, cases, limit_s=29, seed="1") == ()
+    assert len(selection.part(durations, cases, limit_s=32, seed="1")) == 3
+
+
 @pytest.mark.parametrize(
     ("changed", "tests"),
     [

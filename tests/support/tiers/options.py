@@ -63,7 +63,8 @@ def configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Skips(), "inductor-plugin-skips")
         if config.option.write_durations:
             marked = config.option.markexpr
-            whole = not named and not config.option.keyword and marked in ("", "not slow")
+            in_part = named or config.option.keyword or config.option.tier
+            whole = not in_part and marked in ("", "not slow")
             old = None if whole and not marked else selection.read(DURATIONS)
             recorder = _Recorder(old, complete=whole)
             config.pluginmanager.register(recorder, "inductor-plugin-durations")
