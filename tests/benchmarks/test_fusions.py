@@ -144,6 +144,7 @@ def all_arms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counts]:
 
 
 @needs_cuda
+@pytest.mark.slow
 def test_all_arms_are_asked_about_the_same_pairs(arms: dict[str, Counts]) -> None:
     assert len(arms["ours"].pairs) == 2
     assert set(arms["ours"].pairs) == set(arms["all"].pairs) == set(arms["stock"].pairs)
@@ -151,6 +152,7 @@ def test_all_arms_are_asked_about_the_same_pairs(arms: dict[str, Counts]) -> Non
 
 
 @needs_cuda
+@pytest.mark.slow
 def test_ours_measures_less_than_all_and_chooses_the_same(arms: dict[str, Counts]) -> None:
     every, ours = arms["all"], arms["ours"]
     measured = len(set(ours.screened))
@@ -161,6 +163,7 @@ def test_ours_measures_less_than_all_and_chooses_the_same(arms: dict[str, Counts
 
 
 @needs_cuda
+@pytest.mark.slow
 def test_inductors_single_kernel_spills(arms: dict[str, Counts]) -> None:
     """It tries the fastest kernel alone; with this epilogue that one spills, and it fuses none."""
     assert sum(arms["stock"].pairs.values()) == 0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -270,6 +271,19 @@ def test_the_committed_file_leaves_seconds_to_each_function() -> None:
         "(`--durations=50` names the slowest), or raise BUDGET_S in tests/support/tiers/selection.py, with the figures in CONTRIBUTING.md"
     )
     assert 0.0 < durations.unlisted_s < selection.BUDGET_S
+
+
+def test_the_figures_of_other_tests_are_dropped_only_if_all_that_are_quick_run() -> None:
+    def whole(*, named: bool = False, **differs: str) -> bool:
+        option = SimpleNamespace(**{"markexpr": "", "keyword": "", "tier": None} | differs)
+        return options.runs_all_quick_tests(option, named=named)
+
+    assert whole()
+    assert whole(markexpr="not slow")
+    assert not whole(markexpr="compat")
+    assert not whole(keyword="config")
+    assert not whole(tier="fast")
+    assert not whole(named=True)
 
 
 PAGES = "tests/tuning/report/page/browser/"

@@ -137,11 +137,14 @@ def test_a_day_that_is_none_trusts_nobody(word: str) -> None:
     assert trust_or_nobody(text).keys == {}
 
 
+def test_a_variable_that_no_option_has_checked_is_refused_in_the_same_words() -> None:
+    with pytest.raises(TrustError, match="trusted_keys has 'alice'; use a key, or the path"):
+        parse_trust("alice")
+
+
 def test_the_option_refuses_what_is_neither_key_nor_path() -> None:
     stated = Config.load({"trusted_keys": f"{FRIEND.public} me,/etc/keys"}, environ={})
     assert stated.trusted_keys == f"{FRIEND.public} me,/etc/keys"
-    with pytest.raises(TrustError, match="trusted_keys has 'alice'; use a key, or the path"):
-        parse_trust("alice")  # of a variable that no option has checked
     for text in ("ed25519:short", "alice", FRIEND.public + "\nx"):
         with pytest.raises(OptionError, match="key show FILE"):
             Config.load({"trusted_keys": text}, environ={})

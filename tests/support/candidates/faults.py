@@ -1,4 +1,4 @@
-"""Candidates that fail in each of the seven possible ways, and a correct one, as torch operators.
+"""Candidates that fail in each of the seven possible ways, and correct ones, as torch operators.
 
 A worker imports this module because an `OpKernel` names it; all compute ``out = a @ b``, or not.
 """

@@ -62,14 +62,17 @@ def configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Inputs(config), "inductor-plugin-inputs")
         config.pluginmanager.register(_Skips(), "inductor-plugin-skips")
         if config.option.write_durations:
-            marked = config.option.markexpr
-            in_part = named or config.option.keyword or config.option.tier
-            whole = not in_part and marked in ("", "not slow")
-            old = None if whole and not marked else selection.read(DURATIONS)
+            whole = runs_all_quick_tests(config.option, named=named)
+            old = None if whole and not config.option.markexpr else selection.read(DURATIONS)
             recorder = _Recorder(old, complete=whole)
             config.pluginmanager.register(recorder, "inductor-plugin-durations")
     if config.option.tier:
         config.pluginmanager.register(_Tier(config), "inductor-plugin-tier")
+
+
+def runs_all_quick_tests(option: Any, *, named: bool) -> bool:
+    """Return True if every test that is not slow runs under these options; ``named`` says that files or folders are named."""
+    return not (named or option.keyword or option.tier) and option.markexpr in ("", "not slow")
 
 
 def workers(config: pytest.Config) -> int:

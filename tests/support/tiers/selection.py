@@ -155,9 +155,9 @@ def part(
     kept: set[str] = set()
     begun: set[str] = set()
     for case in drawn:
-        costs_s = durations.seconds(case) if case.function in begun else durations.first_s(case)
-        if costs_s <= left_s:
-            left_s -= costs_s
+        cost_s = durations.seconds(case) if case.function in begun else durations.first_s(case)
+        if cost_s <= left_s:
+            left_s -= cost_s
             kept.add(case.node_id)
             begun.add(case.function)
     return tuple(case for case in all_cases if case.node_id in kept)
