@@ -6,7 +6,7 @@ The bound of a row is the larger of compile seconds for each worker and measurin
 chain of dependent steps, without failures: a worker's start, the compile of one kernel alone, one screening, the finals of its
 problem. No schedule undercuts either, nor a worker's start and the compile seconds for each worker; ``least_s`` is the largest of
 these, and ``over`` is the makespan in it. Every figure follows from the seed and the times it draws from; none
-depends on this machine. Rows that ``--out`` has already are not simulated again: remove the file after a change.
+depends on this machine. Rows that ``--out`` has already are not simulated again, unless sources or times have changed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from benchmarks.fleet.remote import requests_of
 from benchmarks.fleet.simulation import Fleet, Run, simulate
 from benchmarks.fleet.times import Times, committed, of_cache
 from benchmarks.fleet.world import Failures
+from benchmarks.harness.sources import PLUGIN, sources_digest
 
 _EACH_TOUCH = 10_000
 _FAILING = Failures(compile_crash=0.01, compile_hang=0.001, measure_crash=0.005, node_lost=0.001)
 _FAILING_WORKERS = (100, 1000, 10_000)
 _RANK_PROBLEMS = 96
+_SOURCES = (*PLUGIN, "benchmarks/fleet")
 
 
 def fleets(arguments: argparse.Namespace) -> Iterator[tuple[str, Fleet]]:
@@ -40,7 +42,7 @@ def fleets(arguments: argparse.Namespace) -> Iterator[tuple[str, Fleet]]:
         if workers in _FAILING_WORKERS:
             fleet = _fleet(arguments, workers, most)
             yield "failures", replace(fleet, failures=_FAILING)
-            yield "model after model", replace(fleet, together=False)
+            yield "all models at once", replace(fleet, together=True)
             yield "one pool", replace(fleet, farm=False)
 
 
@@ -111,13 +113,14 @@ class _Results:
     """The rows of a file, written after each."""
 
     def __init__(self, file: Path | None, times: Times) -> None:
-        """Go on where the file ends; rows of an earlier format are dropped."""
+        """Go on where the file ends; rows of other sources or times are dropped."""
         self._file = file
-        self._times = _times_of(times)
+        self._facts = {"sources": sources_digest(_SOURCES), "times": _times_of(times)}
         self._rows: list[dict[str, Any]] = []
         if file is not None and file.exists():
-            rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["runs"]
-            self._rows = [each for each in rows if "least_s" in each or each["what"] == "ranks"]
+            earlier: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            if self._facts.items() <= earlier.items():
+                self._rows = earlier["runs"]
 
     def has(self, **fields: Any) -> bool:
         """Return whether there is a row with these fields."""
@@ -127,7 +130,7 @@ class _Results:
         """Add a row."""
         self._rows.append(fields)
         if self._file is not None:
-            text = json.dumps({"times": self._times, "runs": self._rows}, indent=1)
+            text = json.dumps({**self._facts, "runs": self._rows}, indent=1)
             self._file.write_text(f"{text}\n", encoding="utf-8")
 
 

@@ -75,8 +75,7 @@ class Fleet:
             on an H200 (20 of 456, benchmarks/results/precompile_h200.json).
         cutlass_share: Share of CUTLASS kernels.
         farm: Whether the workers are CPUs of nodes, each process with a farm of its own; False for one pool of all.
-        together: True submits all problems of a process at once, as `tune` and `precompile` could; False model after
-            model, as compiles do.
+        together: True submits all problems of a process at once; False graph after graph, as `tune` and compiles do.
         failures: How often something fails.
         seed: Of all chance.
         touch_s: Seconds between two simulated touches of a lock; the product's is 1, which is what is counted.
@@ -89,7 +88,7 @@ class Fleet:
     per_problem: int = 20
     cutlass_share: float = 20 / 456
     farm: bool = True
-    together: bool = True
+    together: bool = False
     failures: Failures = NONE
     seed: int = 0
     touch_s: float = 1.0

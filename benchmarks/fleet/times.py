@@ -1,16 +1,16 @@
 """How long compiling and measuring take: what was measured, as distributions to draw from.
 
-CUTLASS: CPU seconds of nvcc for each kernel in ``evt_sm90a.json``. A batch takes the seconds of its first kernel and a quarter
-for each further one (``compile_speed_cpu.json``: 28.8 s alone, 61.2 s for eight). Triton: ``precompile_h200.json`` has the sum
-of 436 kernels; they are spread as the CUTLASS kernels are. Measuring: seconds for each candidate in the six runs of
-``budget_cpu.json``, checks of numbers included.
+CUTLASS: CPU seconds of nvcc for each kernel in ``evt_sm90a.json``. A batch takes the seconds of its first kernel and a part of
+them for each further one (``compile_speed_cpu.json``). Triton: ``precompile_h200.json`` has the sum of 436 kernels; they are
+spread as the CUTLASS kernels are. Measuring: means of the six runs of ``budget_cpu.json``, checks of numbers included; those of a
+GPU were not recorded.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -18,8 +18,8 @@ from typing import Any, cast
 from inductor_plugin.cache import open_store
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-FURTHER = 0.25
-"""Cost of each further kernel of a batch, in that of the first."""
+_STAGES = 2
+"""Each candidate of the measured runs was screened and in the finals; a problem has one other kernel there, so all were."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class Times:
     Attributes:
         cutlass_s: Compiling one CUTLASS kernel alone.
         triton_s: Compiling one Triton kernel.
-        measure_s: Measuring one candidate.
+        measure_s: Measuring one candidate once: screening it, or one leg of the finals.
         worker_s: Starting a compile worker: the import of torch and Triton.
+        further: Compiling each further kernel of a batch, in seconds of compiling it alone.
         source: Where they come from.
     """
 
@@ -38,13 +39,13 @@ class Times:
     triton_s: tuple[float, ...]
     measure_s: tuple[float, ...]
     worker_s: float
+    further: float
     source: str
 
-
-def batch_s(alone_s: Sequence[float]) -> float:
-    """Return the seconds that kernels take in one batch, of the seconds that each takes alone."""
-    first, *others = alone_s
-    return first + FURTHER * sum(others)
+    def batch_s(self, alone_s: Sequence[float]) -> float:
+        """Return the seconds that kernels take in one batch, of the seconds that each takes alone."""
+        first, *others = alone_s
+        return first + self.further * sum(others)
 
 
 def committed(results: Path = RESULTS) -> Times:
@@ -56,8 +57,9 @@ def committed(results: Path = RESULTS) -> Times:
     return Times(
         cutlass_s=cutlass_s,
         triton_s=tuple(scale * seconds for seconds in cutlass_s),
-        measure_s=tuple(run["measuring_s"] / run["measured"] / 2 for run in rounds),
+        measure_s=tuple(run["measuring_s"] / run["measured"] / _STAGES for run in rounds),
         worker_s=2.5,  # ARCHITECTURE.md, "Processes": what a worker's first job waits for
+        further=_further(_read(results / "compile_speed_cpu.json")),
         source="benchmarks/results: evt_sm90a, compile_speed_cpu, precompile_h200, budget_cpu",
     )
 
@@ -77,7 +79,15 @@ def of_cache(folder: Path, base: Times) -> Times:
         raise ValueError(f"the records in {folder} hold no compile; name a cache that was tuned")
     cutlass = compiles["template"] or compiles["cpp"] or base.cutlass_s
     triton = compiles["triton"] or base.triton_s
-    return Times(tuple(cutlass), tuple(triton), base.measure_s, base.worker_s, f"records: {folder}")
+    return replace(
+        base, cutlass_s=tuple(cutlass), triton_s=tuple(triton), source=f"records: {folder}"
+    )
+
+
+def _further(speed: dict[str, Any]) -> float:
+    """Return what each further kernel of a batch takes, in the seconds of one alone."""
+    batch, alone = speed["batch"], speed["alone"]
+    return (batch["cpu_s"] / alone["cpu_s"] - 1) / (batch["kernels"] - 1)
 
 
 def _triton_mean_s(precompile: dict[str, Any], results: Path) -> float:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.fleet.clock import Clock
-from benchmarks.fleet.times import Times, batch_s
+from benchmarks.fleet.times import Times
 from inductor_plugin.cache import KernelKey
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.holder import TOUCH_S
@@ -273,7 +273,7 @@ class SimulatedWorker:
         for name, seconds in zip(_names(job), alone_s, strict=True):
             problem = problem_of(name)
             longest[problem] = max(longest.get(problem, 0.0), seconds)
-        return batch_s(alone_s)
+        return times.batch_s(alone_s)
 
     def _fails(self, status: str, after_s: float) -> JobFailed:
         self._busy(after_s)
@@ -323,7 +323,7 @@ class SimulatedBench:
     def final(self, job: FinalJob) -> tuple[Outcome, ...]:
         """Measure candidates in turns."""
         problem = problem_of(job.candidates[0].candidate_id)
-        self._world.spent.finals_s[problem] += self._measure()
+        self._world.spent.finals_s[problem] += sum(self._measure() for _ in job.candidates)
         return tuple(
             Outcome(each.candidate_id, "ok", samples_ms=self._samples(1.0, job.rounds))
             for each in job.candidates

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,22 @@ def pair(variant: str, device: str) -> dict[str, dict[str, Any]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(variant: str, device: str, folder: str) -> dict[str, Any]:
-    """Return what one process reports."""
-    environment = child_environment(
-        TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor", INDUCTOR_PLUGIN_CACHE_DIR=f"{folder}/plugin"
-    )
+def run(
+    variant: str, device: str, folder: str, variables: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return what one process reports.
+
+    Args:
+        variant: One of `VARIANTS`.
+        device: Type of the device.
+        folder: Folder of its caches.
+        variables: Further variables of its environment.
+    """
+    folders = {
+        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+        "INDUCTOR_PLUGIN_CACHE_DIR": f"{folder}/plugin",
+    }
+    environment = child_environment(**{**folders, **(variables or {})})
     command = [
         sys.executable,
         "-m",

@@ -15,7 +15,7 @@ from benchmarks.fleet.clock import Clock
 from benchmarks.fleet.ranks import Job, simulate_ranks
 from benchmarks.fleet.remote import requests_of
 from benchmarks.fleet.simulation import Fleet, Run, simulate
-from benchmarks.fleet.times import Times, committed
+from benchmarks.fleet.times import RESULTS, Times, committed
 from benchmarks.fleet.world import Failures
 
 SMALL = Fleet(workers=10, gpus=1, candidates=200, problems=5)
@@ -69,6 +69,7 @@ def test_the_measured_times_are_those_of_the_results(times: Times) -> None:
     assert 5 < sum(times.cutlass_s) / 44 < 20
     assert 1 < sum(times.triton_s) / len(times.triton_s) < 3
     assert all(0.01 < seconds < 1 for seconds in times.measure_s)
+    assert times.batch_s([28.836] * 8) == pytest.approx(61.16, rel=0.01)  # as compiled
 
 
 def test_a_simulated_queue_gives_entries_in_order_and_ends_its_wait_in_time() -> None:
@@ -137,6 +138,15 @@ def test_with_more_workers_than_kernels_the_longest_chain_rules(farm: bool, time
     assert 1.0 <= run.over <= 1.1
 
 
+def test_the_committed_fleets_are_near_the_bound_where_a_worker_has_a_hundred_kernels() -> None:
+    rows: list[dict[str, Any]] = json.loads((RESULTS / "fleet.json").read_text())["runs"]
+    grid = [row for row in rows if row["what"] == "grid" and row["workers"] <= 1000]
+    many = {row["workers"]: row for row in grid if row["candidates"] == 100 * row["workers"]}
+    assert sorted(many) == [1, 10, 100, 1000]
+    assert all(1.0 <= row["ratio"] <= 1.1 for row in many.values())
+    assert all(1.0 <= row["over"] <= 1.2 for row in grid)
+
+
 def test_the_chain_is_that_of_kernels_compiled_alone(times: Times, small: Run) -> None:
     """A batch is the scheduler's own choice: it excuses nothing."""
     longest_s = times.worker_s + max(times.cutlass_s)
@@ -174,9 +184,9 @@ def test_what_fails_costs_time_and_loses_no_decision(farm: bool, times: Times) -
 
 
 def test_models_one_after_another_leave_the_gpu_idle_between_them(times: Times, small: Run) -> None:
-    in_turn = simulate(replace(SMALL, together=False), times)
-    assert in_turn.undecided == 0
-    assert in_turn.makespan_s > small.makespan_s
+    at_once = simulate(replace(SMALL, together=True), times)
+    assert at_once.undecided == 0
+    assert at_once.makespan_s < small.makespan_s
 
 
 def test_ranks_tune_each_problem_once_and_the_requests_of_all_are_counted(times: Times) -> None:
@@ -228,3 +238,6 @@ def test_a_run_that_was_stopped_goes_on_where_its_file_ends(
         assert row["over"] == pytest.approx(row["makespan_s"] / row["least_s"], rel=0.05)
     program.main()
     assert len(simulated) == 3
+    monkeypatch.setattr(program, "sources_digest", lambda _places: "another program's")
+    program.main()
+    assert len(simulated) == 5

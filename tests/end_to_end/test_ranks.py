@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ THREE: dict[str, Any] = {"graphs": 3, "products": 2, "host": True}
 """A job of three ranks and 6 problems, whose rank 0 serves the store."""
 TIMEOUT_S = 20.0
 """Time-out of jobs with faults; those without have a minute, in which a busy machine lets every rank run."""
+LATE_S = 10.0
+"""By so much a rank may look late, on two cores that run eight."""
+_SILENT = re.compile(r"no sign of life for (\d+) s")
 BUSY = 3.0
 """How many times as long a job may take beside other work."""
 
@@ -89,6 +93,9 @@ def test_a_rank_that_is_killed_one_that_is_stopped_and_one_that_skips_cost_a_tim
     given_up = [why for same in decided.values() for _, _, why in same if "no sign of life" in why]
     for rank in lost:
         assert 1 <= sum(f"without rank {rank}," in why for why in given_up) <= 3
+    silent_s = [float(_SILENT.findall(why)[0]) for why in given_up]
+    assert min(silent_s) >= TIMEOUT_S
+    assert max(silent_s) <= TIMEOUT_S + LATE_S
     # A rank may wait for both, for one after the other.
     assert max(each["seconds"] for each in said.values()) < limit_s(eight[1], timeouts=2)
 

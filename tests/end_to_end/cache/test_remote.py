@@ -10,14 +10,12 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch._dynamo
 import torch._inductor.config as inductor_config
 from torch import nn
 
@@ -30,34 +28,14 @@ from inductor_plugin.worker.jobs import BenchCandidate
 from tests.support.candidates.providers import offered
 from tests.support.compile import Spent, compiled, fresh
 from tests.support.lowering import Lab, library_first
-from tests.support.remote.s3_server import BUCKET, KEYS, S3Server, s3_server
+from tests.support.remote.machines import machine, patient, running, server, url
+from tests.support.remote.s3_server import KEYS, S3Server, s3_server
 
-__all__ = ["fresh"]  # the fixture
+__all__ = ["fresh", "patient", "running", "server", "url"]  # fixtures
 
 LIMIT_S = 1.5
 BUSY = 3.0
 """How many times as long a compile may take beside other work."""
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    for name, value in running.environment.items():
-        monkeypatch.setenv(name, value)
-    running.fault()
-    yield running
-    running.fault()
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for an answer as long as a busy machine takes."""
-    monkeypatch.setattr("inductor_plugin.cache.remote.records.HEAD_START_S", 30.0)
 
 
 LATE_S = 10.0
@@ -99,25 +77,6 @@ def most_s(waits: list[Wait]) -> float:
     before = itertools.accumulate((each.took_s for each in waits), initial=0.0)
     sums = (took_s + each.limit_s for took_s, each in zip(before, waits, strict=False))
     return max(sums, default=0.0)
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"s3://{BUCKET}/{tmp_path.name}"
-
-
-def machine(
-    tmp_path: Path, name: str, url: str, function: Any, *inputs: Any, **options: Any
-) -> Any:
-    """Compile and run on a machine that has a cache of its own; return the result, what was spent, and seconds."""
-    RUNTIME.forget()
-    torch._dynamo.reset()
-    spent = Spent()
-    options = {"remote_url": url, "remote_timeout_s": 30.0, **options}
-    run = compiled(function, tmp_path / name, **options)
-    answer = run(*inputs)
-    RUNTIME.close()
-    return answer, spent.stats, open_store(tmp_path / name).counters()
 
 
 def product(seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,7 +1,8 @@
 """An S3 server in a process of its own: moto's, with faults that a test switches on.
 
 A fault is a JSON object that is sent by ``PUT /_faults``: ``{"status": 500, "rate": 1.0, "delay_s": 0, "cut": false, "flip":
-false, "methods": ["GET"]}``. It holds for requests of objects until the next one.
+false, "methods": ["GET"], "names": "/files/"}``. It holds for requests of objects, here of those with a word in their names,
+until the next one.
 """
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ class Faults:
                 bool(fault)
                 and len(parts) > 1
                 and method in fault.get("methods", ("GET", "PUT"))
+                and fault.get("names", "") in path
                 and self._random.random() < fault.get("rate", 1.0)
             )
         if not hit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import resource
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,23 @@ def built(toolkit: Toolkit, batch: Sequence[FmhaConfig], folder: Path) -> Built:
         cutlass_abi.load(str(outcome.library), outcome.symbol) for outcome in outcomes
     )
     return Built(tuple(outcomes), functions, spent)
+
+
+@pytest.fixture(name="unit_s", scope="module")
+def seconds_of_a_small_unit(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Return the seconds of processor time in which nvcc reads CuTe and compiles next to nothing; the shorter of two."""
+    folder = tmp_path_factory.mktemp("unit")
+    (folder / "unit.cu").write_text(
+        '#include <cute/tensor.hpp>\nextern "C" __global__ void unit(float* out) { out[0] = 1; }\n'
+    )
+    files = {"source": str(folder / "unit.cu"), "output": str(folder / "unit.so")}
+    words = [word.format(**files) for word in nvcc.command(toolkit, "sm_90a")]
+    seconds: list[float] = []
+    for _ in range(2):
+        before = children_s()
+        subprocess.run(words, check=True, capture_output=True, timeout=600)
+        seconds.append(children_s() - before)
+    return min(seconds)
 
 
 @pytest.fixture(name="forward", scope="module")
@@ -281,19 +299,20 @@ def test_kernels_use_wgmma_and_do_not_spill(which: str, request: pytest.FixtureR
     assert {kernel.stack_bytes for kernel in used} == {0}
 
 
-@pytest.mark.parametrize(("which", "most_s"), [("forward", 20), ("narrow", 33), ("backward", 33)])
+@pytest.mark.parametrize(("which", "most"), [("forward", 2.6), ("narrow", 4.3), ("backward", 4.3)])
 def test_a_batch_of_four_is_cheap(
-    which: str, most_s: float, request: pytest.FixtureRequest
+    which: str, most: float, unit_s: float, request: pytest.FixtureRequest
 ) -> None:
     """A backward has five products for the compiler, a forward two; of 8 bits, larger tiles and another kernel.
 
-    On two cores a forward takes 11.5 to 17 s; limits leave room for such.
+    On two cores a forward takes 11.5 to 20 s: how much a second of processor time does varies, with the machine and with what
+    others do on it. So the limits are in what CuTe alone takes there.
     """
     batch: Built = request.getfixturevalue(which)
-    each = batch.cpu_s / len(batch.outcomes)
-    print(f"{which}: {each:.1f} s of processor time a kernel in a batch of {len(batch.outcomes)}")
+    each_s = batch.cpu_s / len(batch.outcomes)
+    print(f"{which}: {each_s:.1f} s of processor time a kernel, CuTe alone {unit_s:.1f} s")
     assert len(batch.outcomes) == (len(NARROW) if which == "narrow" else 4)
-    assert each <= most_s
+    assert each_s <= most * unit_s
 
 
 def test_small_and_large_heads_fit(toolkit: Toolkit, tmp_path: Path) -> None:
