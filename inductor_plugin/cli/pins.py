@@ -123,7 +123,10 @@ def _check(arguments: Namespace) -> int:
         from inductor_plugin.aot.models import function  # noqa: PLC0415  loads torch
 
         function(arguments.templates, "--templates", " and registers templates")()
-    from inductor_plugin.inductor.candidates.pinned import not_offered  # noqa: PLC0415  loads torch
+    from inductor_plugin.inductor.candidates.pinned import (  # noqa: PLC0415  loads torch
+        is_compared,
+        not_offered,
+    )
 
     add_templates()  # those that an entry point names, which no compile has registered here
     here = environments_here()
@@ -142,6 +145,7 @@ def _check(arguments: Namespace) -> int:
     fields = {
         "pins": len(file.pins),
         "apply": len(file.pins) - len(gone),
+        "unsure": sum(pin not in gone and not is_compared(pin) for pin in file.pins.values()),
         "stale": [
             {**_named(pin), "pinned": pin.winner, "reason": why} for pin, why in gone.items()
         ],
@@ -179,7 +183,10 @@ def _check_lines(fields: dict[str, Any]) -> Iterator[str]:
         yield from (f"  {row['describe']}: {row['pinned']}" for row in report.shown(rows))
     for row in report.shown(fields["different"]):
         yield f"{row['describe']}: pinned {row['pinned']}, this cache decides for {row['found']}"
-    yield f"{fields['apply']} of {fields['pins']} pins apply here"
+    text = f"{fields['apply']} of {fields['pins']} pins apply here"
+    if fields["unsure"]:
+        text += f"; of {fields['unsure']} only the template was compared, a compile tells the rest: kernels that are compiled or fused"
+    yield text
 
 
 VERBS = (

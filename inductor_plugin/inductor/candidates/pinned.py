@@ -40,6 +40,26 @@ def not_offered(pin: Pin) -> str:
     return f"template {pin.template!r} does not offer it any more{why}"
 
 
+def is_compared(pin: Pin) -> bool:
+    """Return whether all that a pin's kernel is made of can be compared here without a compile.
+
+    That is so for operators of a registered template. What Inductor offers itself follows from the environment, which is the same.
+    """
+    problem = problem_in(pin.fields)
+    if not pin.template:
+        return True
+    templates = [each for each in default_registry().for_op(pin.op) if each.name == pin.template]
+    if problem is None or not templates:
+        return False
+    try:
+        candidates, _ = _offered(templates[0], problem)
+    except Exception:  # noqa: BLE001 - as in `not_offered`
+        return False
+    return any(
+        isinstance(each.kernel, OpKernel) and _may_be(each, pin.winner) for each in candidates
+    )
+
+
 def _offered(template: Template, problem: Problem) -> tuple[list[Candidate], dict[str, str]]:
     device = problem.output.device
     here = replace(

@@ -80,6 +80,25 @@ class Settlement:
         with self._wake:
             return [part for part in self._undecided() if wanted(part)]
 
+    def _free(self) -> list[str]:
+        """Return the problems that are to be given back: not those that another graph has brought, and that are claimed again."""
+        with self._wake:
+            names, self._given_back = self._given_back, []
+            claimed = {part.name for part in self._parts.values() if part.is_claimed}
+        return [name for name in names if name not in claimed]
+
+    def _announce(self) -> bool:
+        """Say which candidates have failed here, before another rank decides for one."""
+        parts = self._listed(lambda part: not part.announced)
+        for part in parts:
+            part.announced = (
+                True  # before its tickets are read: one that is added meanwhile clears it
+            )
+            failed = {name for t in [*part.tickets] for name in decisions.refused(t)}
+            if failed:
+                self._board.refuse(part.name, failed)
+        return bool(parts)
+
     def _own(self, part: SharedProblem, ticket: TuningTicket) -> Agreed:
         verdict, rank = ticket.selection.chosen(ticket), self._job.rank
         if not decisions.is_measured(ticket):  # a later job is to tune it

@@ -32,7 +32,8 @@ _POLL_S, _LONGEST_POLL_S = 0.02, 0.5
 _TUNING_POLL_S = 0.1
 """Seconds after which a rank sees, at the latest, that a problem it tunes is tuned."""
 _CLAIMS = 4
-"""Problems claimed in a row, at most: to start one takes up to a second, in which there is no sign of life."""
+"""Problems claimed in a row, at most: to start one takes up to a second, in which there is no sign of life. As many are asked
+for in vain: where a thousand ranks begin at once, most problems have a rank already."""
 
 
 class RankShare(Settlement):
@@ -70,6 +71,7 @@ class RankShare(Settlement):
         self._absent = False
         self._watches: dict[int, RankWatch] = {}
         self._pace = Pace(job.rank, job.world)
+        self._claim_pace = Pace(job.rank, 2 * _CLAIMS * job.world)
         self._seen = 0
         self._asked: set[str] = set()
         self._beats = 0
@@ -226,29 +228,10 @@ class RankShare(Settlement):
         if self._introduction is not None:
             self._introduction.step(now)
 
-    def _free(self) -> list[str]:
-        """Return the problems that are to be given back: not those that another graph has brought, and that are claimed again."""
-        with self._wake:
-            names, self._given_back = self._given_back, []
-            claimed = {part.name for part in self._parts.values() if part.is_claimed}
-        return [name for name in names if name not in claimed]
-
     def _report_absence(self, *, absent: bool) -> int:
         """Say whether nothing can be measured here; return how many ranks say so."""
         self._absent = absent
         return self._board.report_absence(id(self), absent=absent)
-
-    def _announce(self) -> bool:
-        """Say which candidates have failed here, before another rank decides for one."""
-        parts = self._listed(lambda part: not part.announced)
-        for part in parts:
-            part.announced = (
-                True  # before its tickets are read: one that is added meanwhile clears it
-            )
-            failed = {name for t in [*part.tickets] for name in decisions.refused(t)}
-            if failed:
-                self._board.refuse(part.name, failed)
-        return bool(parts)
 
     def _publish(self, now: float) -> bool:
         """Publish what this process has decided: measured now or earlier, or given up."""
@@ -306,9 +289,10 @@ class RankShare(Settlement):
     def _new(self, waiting: Iterable[SharedProblem], now: float) -> Collection[str]:
         """Return problems that were decided since this rank has asked; none where it is not time to ask."""
         if not any(part.looked_up for part in waiting):
-            self._seen = (
-                self._board.decided()
-            )  # all of them are looked up now: what is older is no news
+            # All are looked up now, so that what is older is no news; where nothing is decided, none needs to be.
+            self._seen = self._board.decided()
+            for part in waiting if not self._seen else ():
+                part.looked_up = True
             return ()
         if not self._pace.due(now):
             return ()
@@ -322,11 +306,16 @@ class RankShare(Settlement):
         held = sum(part.state == "mine" for part in undecided)
         # What needs no tuning here is no reason to keep others from it.
         candidates = {p.name: p for p in undecided if p.state == "open" and not p.ended}
-        most, before = capacity(len(undecided), self._job.world), held
+        if not self._claim_pace.due(now):
+            return False
+        most, before, refused = capacity(len(undecided), self._job.world), held, 0
         for name in order(candidates, self._job.rank):
-            if held >= min(most, before + _CLAIMS):
+            if held >= min(most, before + _CLAIMS) or refused >= _CLAIMS:
                 break
-            held += self._claimed(candidates[name], now)
+            is_mine = self._claimed(candidates[name], now)
+            held, refused = held + is_mine, refused + (not is_mine)
+        if refused:
+            self._claim_pace.ask(now, changed=held > before)
         return held > before
 
     def _claimed(self, part: SharedProblem, now: float) -> bool:

@@ -44,6 +44,26 @@ def test_a_rank_that_waits_asks_seldom_however_often_it_looks_at_its_own_problem
     assert store.calls.total() - before < 50
 
 
+def test_ranks_that_find_no_problem_free_ask_for_a_few_at_a_time() -> None:
+    """Forty ranks begin at once, and ten of them have all problems."""
+    ranks, store = job_of(40)
+    for rank in ranks:
+        submitted(rank, 20)
+    for rank in ranks:
+        rank.step(0.0)
+    assert store.calls.total() < 15 * 40
+    assert sum(len(rank.tuner.running) for rank in ranks) == 20
+    for rank in ranks:
+        rank.step(0.001)
+    assert store.calls.total() < 20 * 40  # nor at once again
+    ranks[0].share.close()
+    for now in range(1, 20):
+        for rank in ranks[1:]:
+            rank.step(float(now))
+    # What is given back is found by another all the same.
+    assert sum(len(rank.tuner.running) for rank in ranks[1:]) == 20
+
+
 def test_a_problem_is_asked_for_once_before_it_is_claimed() -> None:
     ranks, store = job_of(2)
     submitted(ranks[0], 1)
