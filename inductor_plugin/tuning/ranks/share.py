@@ -32,8 +32,9 @@ _POLL_S, _LONGEST_POLL_S = 0.02, 0.5
 _TUNING_POLL_S = 0.1
 """Seconds after which a rank sees, at the latest, that a problem it tunes is tuned."""
 _CLAIMS = 4
-"""Problems claimed in a row, at most: to start one takes up to a second, in which there is no sign of life. As many are asked
-for in vain: where a thousand ranks begin at once, most problems have a rank already."""
+"""Problems claimed in a row, at most: to start one takes up to a second, in which there is no sign of life."""
+_IN_VAIN = 256
+"""Claims that all ranks together make in vain in one turn: where a thousand ranks begin at once, most problems have a rank already."""
 
 
 class RankShare(Settlement):
@@ -309,8 +310,9 @@ class RankShare(Settlement):
         if not self._claim_pace.due(now):
             return False
         most, before, refused = capacity(len(undecided), self._job.world), held, 0
+        most_refused = max(_CLAIMS, _IN_VAIN // self._job.world)
         for name in order(candidates, self._job.rank):
-            if held >= min(most, before + _CLAIMS) or refused >= _CLAIMS:
+            if held >= min(most, before + _CLAIMS) or refused >= most_refused:
                 break
             is_mine = self._claimed(candidates[name], now)
             held, refused = held + is_mine, refused + (not is_mine)

@@ -56,12 +56,6 @@ def test_ranks_that_find_no_problem_free_ask_for_a_few_at_a_time() -> None:
     for rank in ranks:
         rank.step(0.001)
     assert store.calls.total() < 20 * 40  # nor at once again
-    ranks[0].share.close()
-    for now in range(1, 20):
-        for rank in ranks[1:]:
-            rank.step(float(now))
-    # What is given back is found by another all the same.
-    assert sum(len(rank.tuner.running) for rank in ranks[1:]) == 20
 
 
 def test_a_problem_is_asked_for_once_before_it_is_claimed() -> None:
