@@ -338,22 +338,41 @@ def parse_environment(data: bytes, digest: str) -> dict[str, Any]:
 
 def record_files(records: Path) -> Iterator[Path]:
     """Yield the record files below a folder, sorted; nothing if the folder does not exist."""
-    for folder in _op_folders(records):
+    for folder in op_folders(records):
         for file in _sorted(folder):
             if file.endswith(".json"):
                 yield Path(file)
 
 
-def record_entries(records: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the record files below a folder, in no order: a third of the time of `record_files` and a `stat` of each."""
-    for folder in _op_folders(records):
-        with suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".json"):
-                    yield entry
+def record_statuses(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield name and status of each record in an operator's folder, in no order; none that is gone."""
+    with suppress(OSError):
+        # By the folder's descriptor a `stat` takes 4 us instead of 5.
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    try:
+                        status = entry.stat()
+                    except OSError:
+                        continue
+                    if entry.name.endswith(".json"):
+                        yield entry.name, status
+        finally:
+            os.close(descriptor)
 
 
-def _op_folders(records: Path) -> Iterator[str]:
+def records_named(records: Path, prefix: str) -> Iterator[Path]:
+    """Yield the record files below a folder whose names begin so, sorted."""
+    for folder in op_folders(records):
+        with suppress(OSError):
+            names = os.listdir(folder)  # noqa: PTH208 - names alone, without a Path each
+            for name in sorted(name for name in names if name.startswith(prefix)):
+                if name.endswith(".json"):
+                    yield Path(folder, name)
+
+
+def op_folders(records: Path) -> Iterator[str]:
     """Yield the folders of an environment's operators, sorted."""
     for environment in _sorted(records):
         for op in _sorted(environment):

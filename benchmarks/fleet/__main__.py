@@ -41,6 +41,7 @@ def fleets(arguments: argparse.Namespace) -> Iterator[tuple[str, Fleet]]:
     for workers in arguments.workers:
         if workers in _FAILING_WORKERS:
             fleet = _fleet(arguments, workers, most)
+            yield "half as many GPUs", replace(fleet, gpus=max(1, fleet.gpus // 2))
             yield "failures", replace(fleet, failures=_FAILING)
             yield "all models at once", replace(fleet, together=True)
             yield "one pool", replace(fleet, farm=False)
@@ -143,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--workers", type=_numbers, default=(1, 10, 100, 1000, 10_000))
     parser.add_argument("--candidates", type=_numbers, default=(100, 1000, 10_000, 100_000))
-    parser.add_argument("--workers-per-gpu", type=int, default=16)
+    parser.add_argument("--workers-per-gpu", type=int, default=8)
     parser.add_argument("--ranks", type=_numbers, default=(8, 64, 256, 1000), help="empty for none")
     parser.add_argument("--cache", type=Path, help="take compile times from this cache's records")
     parser.add_argument("--out", type=Path, help="file for the JSON; what it has is not done again")

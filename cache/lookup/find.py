@@ -8,7 +8,7 @@ from typing import Literal
 
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout
-from inductor_plugin.cache.records import environment_files, record_files
+from inductor_plugin.cache.records import environment_files, records_named
 from inductor_plugin.errors import CacheError
 
 Kind = Literal["record", "kernel", "environment"]
@@ -41,9 +41,7 @@ def find(layout: Layout, key: str) -> Match:
         CacheError: No entry matches, or several do.
     """
     parts = key.strip("/").split("/") if key.strip("/") else []
-    matches = [
-        match for match in _everything(layout) if parts and _matches(match.name.split("/"), parts)
-    ]
+    matches = _all(layout, parts) if parts else []
     exact = [match for match in matches if match.name.split("/")[-1] == parts[-1]]
     matches = exact or matches
     if len(matches) == 1:
@@ -61,16 +59,18 @@ def find(layout: Layout, key: str) -> Match:
     )
 
 
-def _everything(layout: Layout) -> list[Match]:
+def _all(layout: Layout, key: list[str]) -> list[Match]:
+    """Return all entries with a key; of a million records only those get a path whose own name begins with its last part."""
     records = [
         Match("record", f"{path.parent.parent.name}/{path.parent.name}/{path.stem}", path)
-        for path in record_files(layout.records)
+        for path in records_named(layout.records, key[-1])
     ]
     kernels = [Match("kernel", path.name, path) for path in kernel_folders(layout.kernels)]
     environments = [
         Match("environment", path.parent.name, path) for path in environment_files(layout.records)
     ]
-    return [*records, *kernels, *environments]
+    everything = (*records, *kernels, *environments)
+    return [match for match in everything if _matches(match.name.split("/"), key)]
 
 
 def _matches(name: list[str], key: list[str]) -> bool:

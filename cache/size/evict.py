@@ -27,8 +27,8 @@ from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import (
     environment_files,
     parse_record,
-    record_entries,
     record_files,
+    records_named,
 )
 from inductor_plugin.cache.size.usage import (
     PINNED,
@@ -242,8 +242,8 @@ class PinnedRecords:
 def pinned_kernels(layout: Layout) -> set[Path]:
     """Return the folders of the kernels of pinned records' winners; reads all records."""
     kernels: set[Path] = set()
-    for entry in record_entries(layout.records):
-        record, is_pinned = _record(Path(entry.path))
+    for path in records_named(layout.records, ""):
+        record, is_pinned = _record(path)
         winner = record and record.decision and record.candidates.get(record.decision.winner)
         if is_pinned and winner and winner.kernel:
             kernels.add(layout.kernel(winner.kernel))

@@ -18,7 +18,8 @@ from typing import Any
 from inductor_plugin.cache import Store, open_second, report
 from inductor_plugin.cache.document import inner, load
 from inductor_plugin.cache.guard import read
-from inductor_plugin.cache.records import record_entries
+from inductor_plugin.cache.lookup.newest import newest
+from inductor_plugin.cache.records import op_folders
 from inductor_plugin.cache.trust.listing import voucher
 from inductor_plugin.cli import remote
 from inductor_plugin.cli.output import table
@@ -244,7 +245,6 @@ def _listed(store: Store, arguments: Namespace) -> _Listed:
         return _Listed([asdict(entry) for entry in chosen], _quarantine_text)
     width = 0 if arguments.wide or not sys.stdout.isatty() else shutil.get_terminal_size().columns
     if arguments.sort == "updated" and not arguments.filter and not arguments.reverse:
-        # The newest 50 of 10,000 records take 0.1 s, all 1.2 s.
         places, left = _newest(store, arguments)
     else:
         places, left = list(_record_paths(store, arguments)), 0
@@ -253,15 +253,13 @@ def _listed(store: Store, arguments: Namespace) -> _Listed:
 
 
 def _newest(store: Store, arguments: Namespace) -> tuple[list[Path], int]:
-    """Return the records written last, as many as are shown, and how many others there are."""
-    written: list[tuple[int, str]] = []
-    for entry in record_entries(store.layout.records):
-        _, environment, op, _ = entry.path.rsplit(os.sep, 3)
+    """Return the records written last, as many as are shown, and how many others there are: 50 of 10,000 in 0.1 s, all in 1.2 s."""
+    folders: list[str] = []
+    for folder in op_folders(store.layout.records):
+        _, environment, op = folder.rsplit(os.sep, 2)
         if arguments.op in (None, op) and in_environment(arguments, environment):
-            with suppress(OSError):
-                written.append((-entry.stat().st_mtime_ns, entry.path))
-    shown = _limited(arguments, sorted(written))
-    return [Path(place) for _, place in shown], len(written) - len(shown)
+            folders.append(folder)
+    return newest(folders, _limit_of(arguments))
 
 
 def _row(path: Path) -> dict[str, Any] | None:
@@ -290,10 +288,15 @@ def _sorted(rows: list[dict[str, Any]], arguments: Namespace) -> list[dict[str, 
 
 
 def _limited(arguments: Namespace, rows: list[Any]) -> list[Any]:
-    limit = arguments.limit
-    if limit is None:
-        limit = 0 if arguments.json else _LISTED
+    limit = _limit_of(arguments)
     return rows[:limit] if limit else rows
+
+
+def _limit_of(arguments: Namespace) -> int:
+    """Return how many rows are shown, 0 for all."""
+    if arguments.limit is None:
+        return 0 if arguments.json else _LISTED
+    return int(arguments.limit)
 
 
 def _record_paths(store: Store, arguments: Namespace) -> Iterator[Path]:

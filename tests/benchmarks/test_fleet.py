@@ -131,7 +131,7 @@ def test_no_schedule_is_shorter_than_the_bound_and_the_pipelines_is_near_it(
 @pytest.mark.parametrize("farm", [True, False])
 def test_with_more_workers_than_kernels_the_longest_chain_rules(farm: bool, times: Times) -> None:
     """A worker's start, the longest compile, a screening, the finals: more workers gain nothing."""
-    run = simulate(Fleet(workers=300, gpus=4, candidates=200, problems=5, farm=farm), times)
+    run = simulate(Fleet(workers=300, gpus=10, candidates=200, problems=5, farm=farm), times)
     assert run.undecided == 0
     assert run.chain_s > 2 * run.bound_s
     assert run.ratio > 2
@@ -144,7 +144,7 @@ def test_the_committed_fleets_are_near_the_bound_where_a_worker_has_a_hundred_ke
     many = {row["workers"]: row for row in grid if row["candidates"] == 100 * row["workers"]}
     assert sorted(many) == [1, 10, 100, 1000]
     assert all(1.0 <= row["ratio"] <= 1.1 for row in many.values())
-    assert all(1.0 <= row["over"] <= 1.2 for row in grid)
+    assert all(1.0 <= row["over"] <= 1.25 for row in grid)
 
 
 def test_the_chain_is_that_of_kernels_compiled_alone(times: Times, small: Run) -> None:
@@ -158,7 +158,7 @@ def test_the_long_jobs_of_a_process_do_not_wait_for_the_short_ones_of_others(tim
     """Six processes on 100 CPUs; where each sent all it had at once, it took a third longer."""
     run = simulate(Fleet(workers=100, gpus=6, candidates=1000), times)
     assert run.undecided == 0
-    assert 1.0 <= run.over <= 1.15
+    assert 1.0 <= run.over <= 1.25
 
 
 def test_the_farm_starts_a_job_that_hangs_a_second_time(times: Times) -> None:
