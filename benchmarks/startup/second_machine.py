@@ -88,12 +88,13 @@ def round_of(server: S3Server, number: int) -> Iterator[tuple[str, dict[str, Any
         yield ALONE, _report(folder / "alone", server, {})
         yield FILLS, _report(folder / "first", server, url)
         shutil.copytree(folder / "first" / "plugin", folder / "copy" / "plugin")
+        open_store(folder / "copy" / "plugin").zero_counters()
         yield COPY, _report(folder / "copy", server, {})
         for remote in REMOTES if number % 2 == 0 else reversed(REMOTES):
             if remote.fault:
                 server.fault(methods=_METHODS, **remote.fault)
             try:
-                yield remote.name, _report(folder / remote.name, server, url)
+                yield remote.name, _report(folder / remote.name.replace(" ", "-"), server, url)
             finally:
                 server.fault()
 
@@ -125,7 +126,7 @@ def summary(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[s
 
 
 def late(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return the remotes that answered, and beside which a second machine compiled or measured candidates all the same."""
+    """Return the remotes that answered, and beside which a second machine lacked a record or measured candidates all the same."""
     answering = [
         each.name
         for each in REMOTES
@@ -134,7 +135,7 @@ def late(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     return [
         name
         for name in answering
-        if any(each["compiled"] or each["benchmarked"] for each in runs[name])
+        if any(each["record_hits"] < each["problems"] or each["benchmarked"] for each in runs[name])
     ]
 
 
