@@ -336,12 +336,14 @@ def parse_environment(data: bytes, digest: str) -> dict[str, Any]:
     return content
 
 
-def record_files(records: Path) -> Iterator[Path]:
-    """Yield the record files below a folder, sorted; nothing if the folder does not exist."""
+def record_files(records: Path, prefix: str = "") -> Iterator[Path]:
+    """Yield the record files below a folder whose names begin with a prefix, sorted; nothing if the folder does not exist."""
     for folder in op_folders(records):
-        for file in _sorted(folder):
-            if file.endswith(".json"):
-                yield Path(file)
+        with suppress(OSError):
+            names = os.listdir(folder)  # noqa: PTH208 - names alone, without a Path each
+            for name in sorted(name for name in names if name.startswith(prefix)):
+                if name.endswith(".json"):
+                    yield Path(f"{folder}{os.sep}{name}")
 
 
 def record_statuses(folder: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -360,16 +362,6 @@ def record_statuses(folder: str) -> Iterator[tuple[str, os.stat_result]]:
                         yield entry.name, status
         finally:
             os.close(descriptor)
-
-
-def records_named(records: Path, prefix: str) -> Iterator[Path]:
-    """Yield the record files below a folder whose names begin so, sorted."""
-    for folder in op_folders(records):
-        with suppress(OSError):
-            names = os.listdir(folder)  # noqa: PTH208 - names alone, without a Path each
-            for name in sorted(name for name in names if name.startswith(prefix)):
-                if name.endswith(".json"):
-                    yield Path(folder, name)
 
 
 def op_folders(records: Path) -> Iterator[str]:

@@ -84,7 +84,7 @@ def run(
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
         "INDUCTOR_PLUGIN_CACHE_DIR": f"{folder}/plugin",
     }
-    environment = child_environment(**{**folders, **(variables or {})})
+    environment = child_environment(**folders, **(variables or {}))
     command = [
         sys.executable,
         "-m",

@@ -8,7 +8,7 @@ from typing import Literal
 
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout
-from inductor_plugin.cache.records import environment_files, records_named
+from inductor_plugin.cache.records import environment_files, record_files
 from inductor_plugin.errors import CacheError
 
 Kind = Literal["record", "kernel", "environment"]
@@ -63,7 +63,7 @@ def _all(layout: Layout, key: list[str]) -> list[Match]:
     """Return all entries with a key; of a million records only those get a path whose own name begins with its last part."""
     records = [
         Match("record", f"{path.parent.parent.name}/{path.parent.name}/{path.stem}", path)
-        for path in records_named(layout.records, key[-1])
+        for path in record_files(layout.records, key[-1])
     ]
     kernels = [Match("kernel", path.name, path) for path in kernel_folders(layout.kernels)]
     environments = [

@@ -28,7 +28,6 @@ from inductor_plugin.cache.records import (
     environment_files,
     parse_record,
     record_files,
-    records_named,
 )
 from inductor_plugin.cache.size.usage import (
     PINNED,
@@ -242,7 +241,7 @@ class PinnedRecords:
 def pinned_kernels(layout: Layout) -> set[Path]:
     """Return the folders of the kernels of pinned records' winners; reads all records."""
     kernels: set[Path] = set()
-    for path in records_named(layout.records, ""):
+    for path in record_files(layout.records):
         record, is_pinned = _record(path)
         winner = record and record.decision and record.candidates.get(record.decision.winner)
         if is_pinned and winner and winner.kernel:

@@ -195,14 +195,15 @@ def record_stamps(layout: Layout) -> list[Stamp]:
     stamps, now = list[Stamp](), time.time()
     for folder in op_folders(layout.records):
         for name, status in record_statuses(folder):
-            # Of a million records a call for each takes a second.
-            is_past = status.st_atime <= now and status.st_mtime <= now
-            used = max(status.st_atime, status.st_mtime) if is_past else _used_at(status, now)
-            stamps.append(Stamp(f"{folder}{os.sep}{name}", status.st_size, used))
+            path = f"{folder}{os.sep}{name}"
+            stamps.append(Stamp(path, status.st_size, _used_at(status, now)))
     return stamps
 
 
 def _used_at(status: os.stat_result, now: float) -> float:
+    used_at = max(status.st_atime, status.st_mtime)
+    if used_at <= now:
+        return used_at
     # Each by itself: publication may be of a clock that was ahead, and the use of the one that is right.
     return max(_believed(status.st_atime, now), _believed(status.st_mtime, now))
 

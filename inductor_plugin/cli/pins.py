@@ -123,10 +123,7 @@ def _check(arguments: Namespace) -> int:
         from inductor_plugin.aot.models import function  # noqa: PLC0415  loads torch
 
         function(arguments.templates, "--templates", " and registers templates")()
-    from inductor_plugin.inductor.candidates.pinned import (  # noqa: PLC0415  loads torch
-        is_compared,
-        not_offered,
-    )
+    from inductor_plugin.inductor.candidates.pinned import check_offer  # noqa: PLC0415  loads torch
 
     add_templates()  # those that an entry point names, which no compile has registered here
     here = environments_here()
@@ -136,6 +133,13 @@ def _check(arguments: Namespace) -> int:
     known = {
         pin.environment: store.environment(pin.environment) or {} for pin in file.pins.values()
     }
+    compared: dict[Pin, bool] = {}
+
+    def not_offered(pin: Pin) -> str:
+        offer = check_offer(pin)
+        compared[pin] = offer.is_complete
+        return offer.reason
+
     gone = dict(stale(file, here, templates, known, not_offered))
     different = [
         (pin, winner)
@@ -145,7 +149,7 @@ def _check(arguments: Namespace) -> int:
     fields = {
         "pins": len(file.pins),
         "apply": len(file.pins) - len(gone),
-        "unsure": sum(pin not in gone and not is_compared(pin) for pin in file.pins.values()),
+        "unsure": sum(not compared[pin] for pin in file.pins.values() if pin not in gone),
         "stale": [
             {**_named(pin), "pinned": pin.winner, "reason": why} for pin, why in gone.items()
         ],

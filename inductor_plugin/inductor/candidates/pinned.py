@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,46 +18,45 @@ from inductor_plugin.tuning.environment import float32_precision
 from inductor_plugin.tuning.pins.pin import Pin
 
 
-def not_offered(pin: Pin) -> str:
-    """Return why the template of a pin does not offer its winner here; empty if it does, or if that is not known.
+@dataclass(frozen=True)
+class OfferCheck:
+    """Whether the template of a pin offers its winner here.
+
+    Attributes:
+        reason: Why it does not; empty if it does, or if that is not known.
+        is_complete: Whether all that the kernel is made of was compared. So it is with operators of a template; what Inductor
+            offers itself follows from the environment, which is the same.
+    """
+
+    reason: str = ""
+    is_complete: bool = False
+
+
+def check_offer(pin: Pin) -> OfferCheck:
+    """Ask the registered template of a pin of this environment for the pin's winner.
 
     An operator is known by all that it is made of. Of a kernel that is compiled only the name is compared, of a Triton
     kernel nothing: the compile tells the rest.
     """
+    if not pin.template:
+        return OfferCheck(is_complete=True)
     problem = problem_in(pin.fields)
+    if problem is None:
+        return OfferCheck()
     templates = {template.name: template for template in default_registry().for_op(pin.op)}
-    if problem is None or not pin.template:
-        return ""
     if pin.template not in templates:
-        return f"template {pin.template!r} does not serve {pin.op} any more"
+        return OfferCheck(f"template {pin.template!r} does not serve {pin.op} any more")
     try:
         candidates, refused = _offered(templates[pin.template], problem)
     except Exception as error:  # noqa: BLE001 - a template may raise anything for fields that no compile has written
-        return f"template {pin.template!r} cannot be asked about the pin's problem: {type(error).__name__}: {error}"
-    if any(_may_be(candidate, pin.winner) for candidate in candidates):
-        return ""
+        return OfferCheck(
+            f"template {pin.template!r} cannot be asked about the pin's problem: {type(error).__name__}: {error}"
+        )
+    offers = [each for each in candidates if _may_be(each, pin.winner)]
+    if offers:
+        return OfferCheck(is_complete=any(isinstance(each.kernel, OpKernel) for each in offers))
     why = f": {refused[pin.template]}" if pin.template in refused else ""
-    return f"template {pin.template!r} does not offer it any more{why}"
-
-
-def is_compared(pin: Pin) -> bool:
-    """Return whether all that a pin's kernel is made of can be compared here without a compile.
-
-    That is so for operators of a registered template. What Inductor offers itself follows from the environment, which is the same.
-    """
-    problem = problem_in(pin.fields)
-    if not pin.template:
-        return True
-    templates = [each for each in default_registry().for_op(pin.op) if each.name == pin.template]
-    if problem is None or not templates:
-        return False
-    try:
-        candidates, _ = _offered(templates[0], problem)
-    except Exception:  # noqa: BLE001 - as in `not_offered`
-        return False
-    return any(
-        isinstance(each.kernel, OpKernel) and _may_be(each, pin.winner) for each in candidates
-    )
+    return OfferCheck(f"template {pin.template!r} does not offer it any more{why}")
 
 
 def _offered(template: Template, problem: Problem) -> tuple[list[Candidate], dict[str, str]]:

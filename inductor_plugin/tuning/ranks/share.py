@@ -303,12 +303,12 @@ class RankShare(Settlement):
 
     def _claim_more(self, now: float) -> bool:
         """Claim problems up to this rank's share, and tune them."""
+        if not self._claim_pace.due(now):
+            return False
         undecided = self._listed()
         held = sum(part.state == "mine" for part in undecided)
         # What needs no tuning here is no reason to keep others from it.
         candidates = {p.name: p for p in undecided if p.state == "open" and not p.ended}
-        if not self._claim_pace.due(now):
-            return False
         most, before, refused = capacity(len(undecided), self._job.world), held, 0
         most_refused = max(_CLAIMS, _IN_VAIN // self._job.world)
         for name in order(candidates, self._job.rank):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.inductor.candidates.pinned import not_offered
+from inductor_plugin.inductor.candidates.pinned import check_offer
 from inductor_plugin.problem.definition import problem_in
 from inductor_plugin.tuning.pins.check import stale
 from inductor_plugin.tuning.pins.document import dump, parse
@@ -73,13 +73,13 @@ def test_fields_that_were_written_by_a_compile_are_a_problem() -> None:
 @pytest.mark.parametrize("fields", NO_PROBLEMS)
 def test_fields_of_other_types_are_no_problem(fields: dict[str, Any]) -> None:
     assert problem_in(fields) is None
-    assert not_offered(pin_of(fields)) == ""
+    assert check_offer(pin_of(fields)).reason == ""
 
 
 @pytest.mark.parametrize("fields", [NO_DEVICE, NO_OPERANDS, NO_MATRICES])
 def test_a_template_that_cannot_be_asked_is_a_reason(fields: dict[str, Any]) -> None:
-    assert f"template '{TEMPLATE}' " in not_offered(pin_of(fields))
-    assert "cannot be asked" in not_offered(pin_of(NO_DEVICE))
+    assert f"template '{TEMPLATE}' " in check_offer(pin_of(fields)).reason
+    assert "cannot be asked" in check_offer(pin_of(NO_DEVICE)).reason
 
 
 @pytest.mark.parametrize("fields", [*NO_PROBLEMS, NO_DEVICE, NO_OPERANDS, NO_MATRICES])
@@ -88,7 +88,7 @@ def test_such_a_pin_ends_no_verb_and_no_compile(fields: dict[str, Any], tmp_path
     file = parse(dump(pin_file([pin], {"e": {"device": "none"}})))
     assert file.pins == {pin.place: pin}
     templates = {TEMPLATE: "module.Decode"}
-    rows = stale(file, {"e": {}}, templates, {}, not_offered)
+    rows = stale(file, {"e": {}}, templates, {}, lambda pin: check_offer(pin).reason)
     assert len(rows) <= 1
     other = pin_file([replace(pin, winner="y-2")], {})
     assert len(merge([file, other]).pins) == 1
