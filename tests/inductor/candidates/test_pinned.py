@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inductor_plugin.inductor.candidates.pinned import check_offer
-from inductor_plugin.problem.definition import problem_in
+from inductor_plugin.inductor.candidates import pinned
+from inductor_plugin.inductor.candidates.pinned import OfferCheck, check_offer
+from inductor_plugin.problem.definition import Problem, problem_in
+from inductor_plugin.registry import Registry
+from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.tuning.pins.check import stale
 from inductor_plugin.tuning.pins.document import dump, parse
 from inductor_plugin.tuning.pins.merge import compare, merge
@@ -63,6 +66,31 @@ NO_MATRICES = everywhere(size=[4], stride=[1])
 
 def pin_of(fields: dict[str, Any]) -> Pin:
     return Pin("e", "mm", "d", "mm(8x8)", "x-1", TEMPLATE, 1.0, 3, "library", 2.0, "won", fields)
+
+
+class Compiled:
+    """Offers a Triton kernel, whatever it is made of."""
+
+    name = TEMPLATE
+    ops = ("mm",)
+
+    def reject(self, problem: Problem) -> str | None:
+        return None if problem.op == "mm" else "products only"
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        source = TritonSource(problem.op, "text", "tiles", (), num_stages=1, num_warps=4)
+        return [Candidate(TEMPLATE, "x", {}, source)]
+
+
+def test_of_a_kernel_that_is_compiled_only_the_template_is_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry = Registry()
+    registry.register(Compiled())
+    monkeypatch.setattr(pinned, "default_registry", lambda: registry)
+    pin = pin_of(problem(device="cpu").fields())
+    assert check_offer(pin) == OfferCheck("", is_complete=False)
+    assert check_offer(replace(pin, template="")) == OfferCheck("", is_complete=True)
 
 
 def test_fields_that_were_written_by_a_compile_are_a_problem() -> None:
