@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from typing import Any
 
 from benchmarks.choices.figures import Tuning, claims, costs, regret, summary
 from benchmarks.harness.arms import machine
+from benchmarks.harness.child import child_environment
 from benchmarks.harness.load import LOADS, load
 from benchmarks.harness.repository import REPOSITORY, RESULTS
 from benchmarks.harness.resume import Budget, Rows
@@ -41,7 +41,6 @@ _LONGEST_S = 3600.0
 _PAUSE_S = AGAIN_S + 2.0
 """Seconds after which a later process may measure a provisional choice again."""
 _SAID = 2000
-_OURS = "INDUCTOR_PLUGIN_"
 FAILED = "failed"
 
 
@@ -169,11 +168,9 @@ def run(arm: str, load_name: str, folder: Path, turns: int, layers: int = 0) -> 
     Raises:
         ArmError: It did not answer.
     """
-    environment = {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
-    environment |= {
-        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-        f"{_OURS}CACHE_DIR": f"{folder}/plugin",
-    }
+    environment = child_environment(
+        TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor", INDUCTOR_PLUGIN_CACHE_DIR=f"{folder}/plugin"
+    )
     command = [sys.executable, "-m", "benchmarks.choices.arm", arm, "--turns", str(turns)]
     command += ["--layers", str(layers)] if layers else []
     with load(load_name):

@@ -56,11 +56,13 @@ class Prepared:
         call: Runs it once.
         device: The device.
         repeats: Calls per sample.
+        cold: Whether the caches are evicted before each call.
     """
 
     call: Callable[[], object]
     device: str
     repeats: int
+    cold: bool = True
 
 
 @dataclass
@@ -96,10 +98,18 @@ def main() -> int:
     return serve(prepare)
 
 
-def serve(prepare: Callable[..., tuple[dict[str, Any], Prepared]]) -> int:
-    """Answer requests until stdin ends; ``prepare`` compiles what a request names.
+def serve(
+    prepare: Callable[..., tuple[dict[str, Any], Prepared]],
+    compiler: Callable[[str, Path], Callable[[Function], Callable[..., torch.Tensor]]]
+    | None = None,
+) -> int:
+    """Answer requests until stdin ends.
 
     After an error that may have broken the device the answer has ``fatal``: a new process answers the next one.
+
+    Args:
+        prepare: Compiles what a request names.
+        compiler: Returns the compiler of an arm; of the arms here if None.
     """
     arm, cache_dir = sys.argv[1:3]
     dry = "--dry" in sys.argv[3:]
@@ -108,7 +118,8 @@ def serve(prepare: Callable[..., tuple[dict[str, Any], Prepared]]) -> int:
     os.dup2(2, 1)
     prepared: Prepared | None = None
     with answers:
-        warm(arm, Path(cache_dir), "cpu" if dry else "cuda:0")
+        compile_small = (compiler or _ways_apart)(arm, Path(cache_dir))
+        warm(compile_small, "cpu" if dry else "cuda:0")
         for line in sys.stdin:
             request = json.loads(line)
             try:
@@ -126,11 +137,16 @@ def serve(prepare: Callable[..., tuple[dict[str, Any], Prepared]]) -> int:
     return 0
 
 
-def warm(arm: str, cache_dir: Path, device: str) -> None:
+def warm(compiler: Callable[[Function], Callable[..., torch.Tensor]], device: str) -> None:
     """Compile something small, so that the first product's seconds do not include loading Inductor."""
     ones = torch.ones(64, device=device)
-    ways(arm, cache_dir, Tried())(lambda x: x + 1)(ones)
+    compiler(lambda x: x + 1)(ones)
     timer_for(device).synchronize()
+
+
+def _ways_apart(arm: str, cache_dir: Path) -> Callable[[Function], Function]:
+    """Return the compiler of an arm, whose candidates are recorded nowhere."""
+    return ways(arm, cache_dir, Tried())
 
 
 def prepare(
@@ -170,8 +186,9 @@ def prepare(
 
 
 def sample(prepared: Prepared) -> float:
-    """Return milliseconds of a call with a cold L2: the median of a few."""
-    return timer_for(prepared.device).sample(prepared.call, prepared.repeats, cold=True)
+    """Return milliseconds of a call: of a few the median with cold caches, the mean with warm ones."""
+    timer = timer_for(prepared.device)
+    return timer.sample(prepared.call, prepared.repeats, cold=prepared.cold)
 
 
 def product(

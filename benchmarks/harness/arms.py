@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.child import child_environment
 from benchmarks.harness.repository import REPOSITORY
 from benchmarks.harness.resume import Budget
 from benchmarks.harness.sources import sources_digest
@@ -100,8 +101,8 @@ class Arm:
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor")}
-            environment |= self._environment
+            cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor")}
+            environment = child_environment(**(cache | self._environment))
             environment.pop("TRITON_CACHE_DIR", None)
             command = [sys.executable, "-m", self._module, self.name, str(self._folder)]
             with (self._folder / "stderr.txt").open("a") as log:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.harness.child import child_environment
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 STOCK, PLUGIN = "stock", "plugin"
 ARMS = (STOCK, PLUGIN)
@@ -71,14 +73,12 @@ def environment(arm: str, suite: Suite, folder: Path, tests: Path) -> dict[str, 
         folder: Where the caches of the arm are.
         tests: PyTorch's folder ``test``, which its files import from.
     """
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
     paths = [tests, tests / "inductor", REPOSITORY]
-    shared = {
-        **kept,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / arm / "inductor"),
-    }
+    shared = child_environment(
+        OMP_NUM_THREADS="1",
+        PYTHONPATH=os.pathsep.join(map(str, paths)),
+        TORCHINDUCTOR_CACHE_DIR=str(folder / arm / "inductor"),
+    )
     if arm == STOCK:
         return {**shared, "TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
     # PyTorch's tests count what is tuned, and a problem that another test had is not tuned again: no cache.

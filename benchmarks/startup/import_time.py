@@ -95,7 +95,6 @@ def run(variant: str) -> dict[str, Any]:
         RuntimeError: `import torch` did not call the plugin, or loaded more than it should.
     """
     environment = child_environment()
-    environment = {k: v for k, v in environment.items() if not k.startswith("INDUCTOR_PLUGIN_")}
     environment.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
     done = subprocess.run(
         [sys.executable, "-c", CHILD, variant],

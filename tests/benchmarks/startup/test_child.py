@@ -1,4 +1,4 @@
-"""Processes that are timed find the plugin's bytecode, as in an installed package."""
+"""Measured processes find the plugin's bytecode, as in an installed package, and inherit none of its options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def test_a_timed_process_writes_and_finds_bytecode(
     monkeypatch.setattr(child, "_write_bytecode", child._write_bytecode.__wrapped__)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("OTHER", "kept")
+    monkeypatch.setenv("INDUCTOR_PLUGIN_ENABLE", "1")
     environment = child.child_environment(INDUCTOR_PLUGIN_CACHE_DIR="/cache")
-    assert "PYTHONDONTWRITEBYTECODE" not in environment
+    assert not {"PYTHONDONTWRITEBYTECODE", "INDUCTOR_PLUGIN_ENABLE"} & environment.keys()
     assert (environment["INDUCTOR_PLUGIN_CACHE_DIR"], environment["OTHER"]) == ("/cache", "kept")
     assert len(list(tmp_path.glob("*/__pycache__/module.*.pyc"))) == len(child.PLUGIN)
