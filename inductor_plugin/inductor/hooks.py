@@ -30,6 +30,7 @@ from inductor_plugin.inductor.facts.scope import (
     active_config,
     as_switched,
     inductor_switches,
+    is_reproducible,
     passes_in,
     user_passes,
 )
@@ -47,6 +48,7 @@ _BACKENDS = "max_autotune_gemm_backends"
 _TUNING = ("max_autotune", "max_autotune_gemm")
 """Inductor's switches of tuning."""
 _STOCKS_RANKS = "distributed_max_autotune_gemm"  # torch 2.10 and later
+_ALL_PADDED = "force_shape_pad"
 _RUNTIME = "inductor_plugin.tuning.runtime"
 _HOOKING = threading.Lock()
 """Held while hooks are installed: each looks whether it is there already, and threads compile."""
@@ -221,6 +223,7 @@ def _with_carrier(
     carrier = ConfigCarrier(config, inner, _warm_up, first_miss.installed)
     result = {**accepted, **_tuning(accepted), CARRIER: carrier}
     result |= _limits(config, accepted, example_inputs) | _without_stocks_ranks(accepted)
+    result |= _without_timed_padding(config, accepted)
     if config.check_outputs != "off":
         result |= _checked_code(result)
     if config.gemm_backends:
@@ -241,6 +244,17 @@ def _without_stocks_ranks(accepted: Mapping[str, Any]) -> dict[str, bool]:
         logger, f"{_STOCKS_RANKS} is on: option ranks does that here, and Inductor's own is off"
     )
     return {_STOCKS_RANKS: False}
+
+
+def _without_timed_padding(config: Config, accepted: Mapping[str, Any]) -> dict[str, bool]:
+    """Return padding of unaligned products switched off where others repeat the compile: on a GPU Inductor times it.
+
+    Ranks and replays that time it differently would have other products (`torch/_inductor/fx_passes/pad_mm.py`, ``_should_pad``).
+    Nothing is timed with ``force_shape_pad``, which pads every product.
+    """
+    if not is_reproducible(config) or accepted.get(_ALL_PADDED, inductor_config.force_shape_pad):
+        return {}
+    return {"shape_padding": False}
 
 
 def _names(backends: str) -> set[str]:

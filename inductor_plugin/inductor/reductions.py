@@ -15,8 +15,7 @@ from typing import Any
 from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.select_algorithm import TritonTemplateKernel
 
-from inductor_plugin.inductor.facts.scope import active_config
-from inductor_plugin.inductor.graph.pinning import is_reproducible
+from inductor_plugin.inductor.facts.scope import active_config, is_reproducible
 
 _NAME, _FIELD = "inductor_meta_common", "deterministic"
 

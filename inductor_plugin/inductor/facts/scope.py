@@ -208,13 +208,25 @@ def user_passes(value: Any) -> tuple[Any, ...]:
     return tuple(p for p in passes_in(value) if not isinstance(p, ConfigCarrier))
 
 
-def _of_rank(config: Config) -> tuple[str, ...]:
-    """Return what the cache key of a rank has besides: its reductions have one tile, not the one that a process finds fastest."""
+def is_reproducible(config: Config) -> bool:
+    """Return True where nothing may be decided that others cannot repeat: a compile is recorded, decided by pins, or of a rank.
+
+    What Inductor measures itself (choices of its own kinds, prologues) it keeps for itself. See `inductor.reductions`, too.
+    """
+    return config.policy == "pinned" or bool(active_recordings()) or _is_of_rank(config)
+
+
+def _is_of_rank(config: Config) -> bool:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return ()
+        return False
     from inductor_plugin.tuning.ranks.job import current  # noqa: PLC0415  of jobs alone
 
-    return () if current(config) is None else ("of a rank",)
+    return current(config) is not None
+
+
+def _of_rank(config: Config) -> tuple[str, ...]:
+    """Return what the cache key of a rank has besides: its reductions have one tile, not the one that a process finds fastest."""
+    return ("of a rank",) if _is_of_rank(config) else ()
 
 
 def _of_switches() -> tuple[tuple[str, object], ...]:

@@ -30,12 +30,11 @@ from inductor_plugin.cost.registers import Kernel
 from inductor_plugin.cost.shortlist import Shortlist, kernel_of, visitor_kernel
 from inductor_plugin.inductor.candidates.check import number_check
 from inductor_plugin.inductor.facts.problem import device_text
-from inductor_plugin.inductor.facts.scope import active_config
+from inductor_plugin.inductor.facts.scope import active_config, is_reproducible
 from inductor_plugin.inductor.fusion import visitors
 from inductor_plugin.inductor.fusion.nodes import node_of
 from inductor_plugin.inductor.fusion.offers import UNFUSED, fused_offer, unfused_offer
 from inductor_plugin.inductor.fusion.pair import Fusion, state_of
-from inductor_plugin.inductor.graph.pinning import is_reproducible
 from inductor_plugin.problem.epilogue_text import dump
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.ranks.agreed import LIBRARY, warn_not_offered

@@ -18,7 +18,6 @@ from inductor_plugin.problem.description import described
 from inductor_plugin.tuning.pins.pin import Pin
 from inductor_plugin.tuning.pins.recording import active
 from inductor_plugin.tuning.pins.replay import Pins, not_offered, read_pins
-from inductor_plugin.tuning.ranks.job import current
 from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import problem_digest
 from inductor_plugin.tuning.ticket import TuningTicket
@@ -26,14 +25,6 @@ from inductor_plugin.tuning.ticket import TuningTicket
 logger = logging.getLogger(__name__)
 
 _SHOWN = 10
-
-
-def is_reproducible(config: Config) -> bool:
-    """Return True where nothing may be decided that others cannot repeat: a compile is recorded, decided by pins, or of a rank.
-
-    What Inductor measures itself (choices of its own kinds, prologues) it keeps for itself. See `inductor.reductions`, too.
-    """
-    return config.policy == "pinned" or bool(active()) or current(config) is not None
 
 
 def untimed(choices: Sequence[Any]) -> list[Any]:

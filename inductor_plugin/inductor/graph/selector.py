@@ -24,10 +24,10 @@ from inductor_plugin.inductor.candidates.decompose_k import allowed, promising
 from inductor_plugin.inductor.candidates.offers import why_not_measurable
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.problem import device_text
-from inductor_plugin.inductor.facts.scope import active_config
+from inductor_plugin.inductor.facts.scope import active_config, is_reproducible
 from inductor_plugin.inductor.graph.deferral import DEFERRABLE
 from inductor_plugin.inductor.graph.pending import PendingChoice
-from inductor_plugin.inductor.graph.pinning import is_reproducible, untimed
+from inductor_plugin.inductor.graph.pinning import untimed
 from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.worker.devices.lookup import give_up, uuid_of, why_not_tuned
