@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -158,12 +159,14 @@ def recorded(model: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", OPS)
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize(
+    ("model", "number"),
+    [*itertools.product(OPS, range(10)), ("gpt2-large", 0), ("gpt2-large", 1)],
+)
 def test_a_model_is_replayed_by_ten_other_processes(
     model: str, number: int, recorded: Recorded, tmp_path: Path
 ) -> None:
-    """GPT-2: a training step, and an inference with frozen weights."""
+    """GPT-2: a training step, and an inference with frozen weights; of two layers of the usual width in two processes."""
     text = recorded.file.read_text()
     replayed = process(tmp_path, "replay", model, recorded.file, number)
     assert replayed["decisions"] == recorded.said["decisions"]
