@@ -179,7 +179,10 @@ class Lstm(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """A linear layer whose weight is stored in 8 bits, with a scale for each output."""
+    """A linear layer whose weight is stored in 8 bits, with a scale for each output.
+
+    Inference calls the operator that torchao's weight-only quantization ends in; it has no gradient.
+    """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -192,7 +195,9 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``y[..., outputs]`` of ``x[..., inputs]``."""
-        return functional.linear(x, self.weight.to(x.dtype)) * self.scale
+        if self.training:
+            return functional.linear(x, self.weight.to(x.dtype)) * self.scale
+        return torch.ops.aten._weight_int8pack_mm(x, self.weight, self.scale)
 
 
 def mixer() -> Network:

@@ -16,8 +16,15 @@ import torch
 import torch._inductor.config as inductor_config
 from torch import Tensor, nn
 from torch._inductor import ir
+from torch._inductor.select_algorithm import (
+    ExternKernelCaller,
+    add_feedback_saver,
+    clear_feedback_savers,
+)
+from torch._inductor.utils import fresh_cache
 from torch._inductor.virtualized import V
 
+import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.inductor.candidates import offers
 from inductor_plugin.inductor.facts.operands import Operands
@@ -95,6 +102,47 @@ def test_candidates_see_the_same_operands_and_none_is_wrong(
             assert all(spec.file is not None for spec in specs.values())
         else:
             assert len(set(specs.values())) == 1, specs
+
+
+def stock_times(model: nn.Module, x: Tensor) -> dict[bool, float]:
+    """Return what the fastest C++ template (True) and the fastest library kernel (False) took in Inductor's own selection."""
+    fastest: dict[bool, float] = {}
+
+    def take(timings: dict[Any, float], *_: Any) -> None:
+        for choice, time_ms in timings.items():
+            of_template = not isinstance(choice, ExternKernelCaller)
+            fastest[of_template] = min(time_ms, fastest.get(of_template, time_ms))
+
+    add_feedback_saver(take)
+    try:
+        with fresh_cache():
+            torch.compile(model, options={"max_autotune": True})(x)
+    finally:
+        clear_feedback_savers()
+    torch._dynamo.reset()
+    return fastest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Int8Product, Int4Product])
+def test_the_kind_that_wins_is_that_of_inductors_own_selection(
+    kind: type[Int8Product | Int4Product], cache_dir: Path
+) -> None:
+    """Where one kind is twice as fast there: other tests may run beside this one."""
+    torch.manual_seed(0)
+    model, x = kind().eval(), torch.randn(32, kind.columns).bfloat16()
+    verdicts: list[Any] = []
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        times = stock_times(model, x)
+        with inductor_plugin.observe(lambda tickets: verdicts.extend(t.verdict for t in tickets)):
+            compiled(model, cache_dir)(x)
+    if len(times) < 2:
+        pytest.skip("Inductor has no C++ template for this product on this CPU")
+    (verdict,) = verdicts
+    if max(times.values()) >= 2.0 * min(times.values()):
+        assert (verdict.winner != verdict.library) is (times[True] < times[False]), times
+    else:
+        assert verdict.winner is not None
 
 
 def test_on_a_cpu_an_operand_is_generated_once_and_a_frozen_one_keeps_its_values() -> None:
