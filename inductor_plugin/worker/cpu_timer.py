@@ -89,7 +89,8 @@ class CpuTimer:
     def _span(self, call: BoundCall, repeats: int, *, cold: bool) -> tuple[float, bool]:
         """Return nanoseconds that calls took, and whether a thread waited for a core, all for something else, or others had the cores.
 
-        With more threads than cores they wait for each other: that is how fast the call is here.
+        With more threads than cores they wait for each other, and are switched for each other: that is how fast the call is
+        here. What others take of the cores tells then.
         """
         if cold:
             self._evict()
@@ -105,8 +106,7 @@ class CpuTimer:
             disturbed |= is_disturbed(elapsed_ns, before, waits_ns())
         elif alone:
             disturbed |= was_switched(elapsed_ns, switches() - switched)
-        uncounted = alone and not before
-        return elapsed_ns, self._crowd.is_there(cores, threads, with_others=uncounted) or disturbed
+        return elapsed_ns, self._crowd.is_there(cores, threads, with_others=not before) or disturbed
 
     def _evict(self) -> None:
         self.prepare()

@@ -5,7 +5,8 @@ A product on two OpenMP threads takes as long as the thread that waits: beside o
 8 to 12 ms for the latter.
 
 A hypervisor that runs another machine on a core lets no thread wait: that is its steal time. Where the system does not count
-how long threads wait (gVisor, kernels without schedstat), involuntary switches and the CPU time of others have to do.
+how long threads wait (gVisor, kernels without schedstat), involuntary switches and the CPU time of others have to do. More
+threads than cores wait for each other, and are switched for each other: there the CPU time of others has to do alone.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def is_crowded(before: Look, after: Look, threads: int, *, with_others: bool) ->
     Args:
         before: The beginning of that time.
         after: Its end.
-        threads: Threads of the call.
+        threads: Threads of the call; of more than there are cores, each core has one.
         with_others: Whether CPU time of others counts: not where it is known how long threads wait for a core, since what
             runs on cores that are idle anyway (nice, SCHED_IDLE) makes none wait.
     """
@@ -157,7 +158,7 @@ def is_crowded(before: Look, after: Look, threads: int, *, with_others: bool) ->
         return True
     busy_ns = sum(after.cores[n].busy_ns - before.cores[n].busy_ns for n in shared)
     others = (busy_ns - (after.own_ns - before.own_ns)) / span_ns
-    return with_others and others > len(shared) - threads + _CROWDED
+    return with_others and others > max(len(shared) - threads, 0) + _CROWDED
 
 
 class Crowd:

@@ -55,7 +55,7 @@ def test_the_steal_time_of_one_core_is_enough() -> None:
 
 @pytest.mark.parametrize(
     ("threads", "others_ms", "crowded"),
-    [(2, 40, False), (2, 60, True), (1, 140, False), (1, 160, True)],
+    [(2, 40, False), (2, 60, True), (1, 140, False), (1, 160, True), (4, 40, False), (4, 60, True)],
 )
 def test_others_may_take_the_cores_that_are_free(
     threads: int, others_ms: int, crowded: bool
@@ -127,6 +127,34 @@ def test_without_the_waits_of_threads_their_switches_count(
     timer.sample(lambda: None, 1, cold=False)
     assert timer.disturbed is not counts
     assert asked == [not counts]
+
+
+@pytest.mark.parametrize("others", [0.0, 1.0])
+def test_with_more_threads_than_cores_only_what_others_take_disturbs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, others: float
+) -> None:
+    """Two cores, four threads that use all that is left to them; ``others`` is how many cores others take."""
+    stat, now, tick_ns = tmp_path / "stat", [0], 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    numbers: Iterator[int] = iter(range(0, 1_000_000, 1000))  # they are switched for each other
+
+    def call() -> None:
+        now[0] += 150 * MS
+        ticks = now[0] // tick_ns
+        stat.write_text("".join(f"cpu{core} {ticks} 0 0 0 0 0 0 0 0 0\n" for core in range(2)))
+
+    monkeypatch.setattr(disturbance, "_STAT", stat)
+    for clock in ("monotonic_ns", "perf_counter_ns"):
+        monkeypatch.setattr(time, clock, lambda: now[0])
+    monkeypatch.setattr(time, "process_time_ns", lambda: int((2 - others) * now[0]))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(cpu_timer, "own_cores", lambda: frozenset({0, 1}))
+    monkeypatch.setattr(cpu_timer, "switches", lambda: next(numbers))
+    timer = cpu_timer.CpuTimer()
+    seen: list[bool] = []
+    for _ in range(5):
+        timer.sample(call, 1, cold=False)
+        seen.append(timer.disturbed)
+    assert seen == [False, *[others > 0] * 4]  # the first look has none before it
 
 
 def test_a_crowd_disturbs_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
