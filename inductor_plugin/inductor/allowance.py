@@ -65,8 +65,8 @@ class Cost:
         )
 
     def runs_in(self, left_s: float, most: int) -> int:
-        """Return for how many further compiles and runs there is time, ``most`` at most."""
-        return max(0, min(most, int(left_s / max(self.again_s, 1e-3))))
+        """Return for how many further compiles and runs there is time, ``most`` at most, and for one more run of what they find."""
+        return max(0, min(most, int((left_s - self.run_s) / max(self.again_s, 1e-3))))
 
 
 def balance_s(saved_s: float, earned_s: float) -> float:

@@ -50,6 +50,11 @@ class Comparison:
         """Whether it is known which graph is slower: enough turns were calm."""
         return not self.disturbed and len(self._ratios) >= FEWEST_TURNS
 
+    @property
+    def is_as_fast(self) -> bool:
+        """Whether the tuned graph was as fast: that it is not proven slower, in a few turns, is no evidence."""
+        return self.is_firm and self.speedup >= 1.0
+
     def is_slower(self, margin: float) -> bool:
         """Return True if the tuned graph is slower by more than a margin, and not by chance in a few turns.
 
@@ -75,7 +80,7 @@ def search(
     Args:
         suspects: The choices other than library kernels, the most suspicious first. Without all of them the graph is
             that with library kernels.
-        is_fast: Compiles and runs the graph without these choices; True if it is not slower.
+        is_fast: Compiles and runs the graph without these choices; True if it was as fast.
         runs: Calls of ``is_fast`` at most.
     """
     given_up: frozenset[str] = frozenset()

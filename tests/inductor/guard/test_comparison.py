@@ -38,6 +38,21 @@ def test_it_is_firm_if_enough_turns_were_calm() -> None:
     assert not Comparison((1.0,) * (FEWEST_TURNS - 1), (1.0,) * (FEWEST_TURNS - 1)).is_firm
 
 
+@pytest.mark.parametrize(
+    ("tuned_ms", "fast"),
+    [
+        ((1.0,) * 5, True),
+        ((1.001,) * 5, False),
+        ((1.5, 1.5, 0.5, 0.5, 0.5), True),
+        ((0.5,) * 4, False),
+    ],
+)
+def test_it_is_as_fast_only_if_the_turns_say_so(tuned_ms: tuple[float, ...], fast: bool) -> None:
+    library_ms = (1.0,) * len(tuned_ms)
+    assert Comparison(tuned_ms, library_ms).is_as_fast is fast
+    assert not Comparison(tuned_ms, library_ms, disturbed=True).is_as_fast
+
+
 def test_the_speedup_is_that_of_most_turns() -> None:
     assert Comparison((1.0, 2.0, 1.0), (2.0, 4.0, 9.0)).speedup == 2.0
 

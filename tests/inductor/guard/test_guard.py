@@ -60,7 +60,7 @@ def _(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("allowed", "rivals", "winner", "compared"),
-    [(2, 2, TUNED, [2]), (1, 1, "tuned, less ", [2, 1]), (0, 0, LIBRARY, [2, 1, 1])],
+    [(2, 2, TUNED, [2]), (1, 1, "tuned, less ", [2, 1, 1]), (0, 0, LIBRARY, [2, 1, 1])],
 )
 def test_it_gives_up_what_makes_it_slower(
     cache_dir: Path,
