@@ -82,6 +82,18 @@ def held_by(winner: str | None) -> HeldProblems:
     return held(winner.removeprefix(_LESS).split()) if winner.startswith(_LESS) else HeldProblems()
 
 
+def held_in(graph: Record | None) -> HeldProblems:
+    """Return which problems the record of a graph holds: those that it was compared with, also where all library kernels stay.
+
+    A graph of dynamic sizes has other problems at other sizes, and a graph may get others after a new measurement: of these
+    the record knows nothing.
+    """
+    if graph is None or graph.decision is None:
+        return HeldProblems()
+    known, choices = held_by(graph.decision.winner), choices_in(graph)
+    return held(choices) if known.everything and choices else known
+
+
 def gives_up(graph: Record, problem_digest: str) -> bool:
     """Return True if a graph's record says that the library kernel of one of its problems runs in it, and the winner alone does not.
 
@@ -89,8 +101,7 @@ def gives_up(graph: Record, problem_digest: str) -> bool:
         graph: The record of a graph.
         problem_digest: Digest of the problem, of the same environment.
     """
-    held_problems = held_by(graph.decision.winner if graph.decision else None)
-    return problem_digest in choices_in(graph) and problem_digest in held_problems
+    return problem_digest in choices_in(graph) and problem_digest in held_in(graph)
 
 
 @dataclass(frozen=True)

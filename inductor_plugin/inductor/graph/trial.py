@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from inductor_plugin.cache import Record, Store
-from inductor_plugin.cache.graph import LIBRARY, HeldProblems, held_by
+from inductor_plugin.cache.graph import LIBRARY, HeldProblems, held_by, held_in
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.pins.replay import Pins
@@ -105,13 +105,13 @@ class Trial:
         """
         if self.store is None:
             self.store, self.environment, self.share = store, environment, share
-            if pins is not None:
-                winner = pins.winner(environment, GRAPH, self.digest)
-            else:
-                record = self.record
-                winner = record.decision.winner if record and record.decision else None
             known = None if share is None else share.look_up(self.name)
-            self._known = held_by(winner if known is None else known.winner)
+            if known is not None:
+                self._known = held_by(known.winner)
+            elif pins is not None:
+                self._known = held_by(pins.winner(environment, GRAPH, self.digest))
+            else:
+                self._known = held_in(self.record)
         return problem_digest in self.in_effect
 
 

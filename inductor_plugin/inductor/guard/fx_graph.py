@@ -14,6 +14,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import metrics
 
 from inductor_plugin.cache.record import GRAPH
+from inductor_plugin.problem.definition import size_class
 
 _HARMLESS = frozenset(
     {
@@ -73,7 +74,10 @@ def copied(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def problem_of(gm: fx.GraphModule, examples: Sequence[Any]) -> dict[str, Any]:
-    """Return the facts that distinguish a graph from others: its operators, and its inputs and constants without their values."""
+    """Return the facts that distinguish a graph from others: its operators, and its inputs and constants without their values.
+
+    Of dynamic sizes these are the classes, as of its problems: other problems have other choices.
+    """
     lines = [
         f"{node.op} {node.name} {node.target} {node.args} {node.kwargs}" for node in gm.graph.nodes
     ]
@@ -83,11 +87,27 @@ def problem_of(gm: fx.GraphModule, examples: Sequence[Any]) -> dict[str, Any]:
         if node.op == "get_attr"
     ]
     text = "\n".join([*lines, *constants])
+    classes = _classes(examples)
     return {
         "op": GRAPH,
         "inputs": [_facts(example) for example in examples],
         "nodes": len(lines),
         "code": hashlib.sha256(text.encode()).hexdigest(),
+        **({"classes": classes} if classes else {}),
+    }
+
+
+def _classes(examples: Sequence[Any]) -> dict[str, list[int]]:
+    """Return the smallest and the largest size of the class of each dynamic size, by its name; of those that are known."""
+    sizes = [
+        size
+        for example in examples
+        for size in (example.size() if isinstance(example, Tensor) else (example,))
+        if isinstance(size, torch.SymInt)
+    ]
+    hints = {str(size): getattr(size.node, "hint", None) for size in sizes}
+    return {
+        name: [*size_class(int(hint))] for name, hint in sorted(hints.items()) if hint is not None
     }
 
 

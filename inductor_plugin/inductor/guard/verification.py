@@ -191,7 +191,8 @@ def verified(graph: GuardedGraph, choices: Mapping[str, str]) -> VerifiedGraph:
     _keep(graph, facts, given_up, whole, best, is_calm=is_calm)
     return VerifiedGraph(
         compiled.code,
-        given_up,
+        # By name: other problems, of other sizes or chosen later, were not compared.
+        held(choices) if given_up.everything else given_up,
         is_compared=True,
         is_settled=is_calm and not part.failures,
         is_cut=is_short,

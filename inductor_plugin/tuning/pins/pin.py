@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from inductor_plugin.cache import Decision, Measured, Record
+from inductor_plugin.cache.graph import held_in
 from inductor_plugin.cache.layout import place_of
 from inductor_plugin.cache.merge import weight
-from inductor_plugin.cache.record import TEMPLATE_FIELD
+from inductor_plugin.cache.record import GRAPH, TEMPLATE_FIELD
 from inductor_plugin.problem.description import described
 
 _DIGITS = 4
@@ -141,12 +142,16 @@ def pin_of(
 
 
 def pin_of_record(record: Record) -> Pin | None:
-    """Return the pin of a record's decision; None if it has none that is valid."""
+    """Return the pin of a record's decision; None if it has none that is valid.
+
+    That of a graph names the problems that it gives up, also where these are all that it was compared with.
+    """
     decision: Decision | None = record.valid_decision
     if decision is None:
         return None
     pin = pin_of(record, decision.winner, decision.library, decision.reason)
-    return replace(pin, samples=weight(record))
+    winner = held_in(record).candidate if record.op == GRAPH else pin.winner
+    return replace(pin, winner=winner, samples=weight(record))
 
 
 def time_of(measured: Measured | None) -> float | None:

@@ -116,6 +116,21 @@ def a_store_with_a_record(tmp_path: Path) -> Store:
     return store
 
 
+@pytest.mark.parametrize(
+    ("choices", "holds"), [({A: "a rival"}, [True, False]), ({}, [True, True])]
+)
+def test_a_record_of_library_kernels_holds_the_problems_that_it_was_compared_with(
+    tmp_path: Path, choices: dict[str, str], holds: list[bool]
+) -> None:
+    """At other sizes a graph has other problems; a record that names none is of a version that does not say it."""
+    store = open_store(tmp_path / "cache")
+    rows = [row(name, (1.0,) * 5, {CHOICES: choices}, disturbed=False) for name in (TUNED, LIBRARY)]
+    decision = Decision(LIBRARY, LIBRARY, "it is slower", 1.02, 1.0, 1.0, len(rows))
+    store.put_record(record_of((ENVIRONMENT, DIGEST), {"nodes": 3}, rows, decision))
+    trial = Trial(DIGEST)
+    assert [trial.holds(digest, store, ENVIRONMENT, None) for digest in (A, B)] == holds
+
+
 def share(winner: str | None, rank: int = 1) -> Any:
     agreed = None if winner is None else SimpleNamespace(winner=winner)
     return SimpleNamespace(

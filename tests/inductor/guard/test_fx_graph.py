@@ -15,6 +15,8 @@ import torch
 from torch import fx, nn
 from torch._dynamo.utils import counters
 from torch._inductor import metrics
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from inductor_plugin.inductor.guard.fx_graph import (
     copied,
@@ -94,6 +96,22 @@ def test_graphs_of_other_operators_inputs_or_constants_are_others() -> None:
     ]
     assert problem not in others
     assert len({str(other) for other in others}) == len(others)
+
+
+def test_a_graph_of_dynamic_sizes_is_another_in_each_class_of_sizes() -> None:
+    problems: list[dict[str, Any]] = []
+    for size in (8, 9, 100, 120, 4096):
+        mode = FakeTensorMode(shape_env=ShapeEnv())
+        context = StatelessSymbolicContext([DimDynamic.DYNAMIC])
+        example = mode.from_tensor(torch.ones(size), symbolic_context=context)
+        problems.append(problem_of(sums_of(), [example.size(0), example]))
+    eight, nine, hundred, more, thousands = problems
+    assert eight["inputs"] == thousands["inputs"]  # which name no size
+    assert hundred == more
+    assert len({str(problem) for problem in problems}) == 4
+    assert [*hundred["classes"].values()] == [[65, 128]]
+    assert nine not in (eight, hundred, thousands)
+    assert "classes" not in problem_of(sums_of(), [torch.ones(8)])
 
 
 def test_all_that_inductor_counts_is_as_before() -> None:

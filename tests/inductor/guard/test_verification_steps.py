@@ -234,7 +234,7 @@ def test_what_was_fast_once_is_run_again(store: Store) -> None:
         ({"broken": [runs - 1]}, False),
     ):
         result = verified(guarded(store, KnowingReferee(A, **later)), CHOSEN)
-        assert result.given_up == HeldProblems(everything=True)
+        assert result.given_up == held(CHOSEN)
         assert result.is_settled is settled
         decided: Any = record_in(store).decision
         assert (decided.winner, decided.speedup) == (LIBRARY, 1.0)
@@ -244,7 +244,7 @@ def test_where_all_choices_cost_time_the_library_runs(store: Store) -> None:
     before = COUNTERS.snapshot()
     graph = verified(guarded(store, KnowingReferee(A, B, C)), CHOSEN)
     everything = HeldProblems(everything=True)
-    assert (graph.code, graph.given_up, graph.is_cut) == (everything, everything, False)
+    assert (graph.code, graph.given_up, graph.is_cut) == (everything, held(CHOSEN), False)
     decision: Any = record_in(store).decision
     assert (decision.winner, decision.speedup) == (LIBRARY, 1.0)
     assert COUNTERS.snapshot().since(before).graph_speedup == pytest.approx(1.0)
@@ -318,7 +318,7 @@ def test_halves_that_do_not_compile_leave_the_library_kernels(store: Store) -> N
         return graph.again(given_up)
 
     result = verified(replace(graph, again=again), CHOSEN)
-    assert result.given_up == HeldProblems(everything=True)
+    assert result.given_up == held(CHOSEN)
     decided: Any = record_in(store).decision
     assert decided.winner == LIBRARY
 
@@ -334,7 +334,7 @@ def test_a_search_of_the_most_runs_is_not_cut(
 
 def test_a_disturbed_search_blames_no_half_on_no_evidence(store: Store) -> None:
     graph = verified(guarded(store, KnowingReferee(A, disturbed=range(1, 9))), CHOSEN)
-    assert graph.given_up == HeldProblems(everything=True)
+    assert graph.given_up == held(CHOSEN)
     assert not graph.is_settled
     record = record_in(store)
     assert not is_firm(record)

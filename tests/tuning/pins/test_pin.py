@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.cache.record import TEMPLATE_FIELD
+from inductor_plugin.cache.graph import CHOICES, LIBRARY, TUNED, held
+from inductor_plugin.cache.record import GRAPH, TEMPLATE_FIELD
 from inductor_plugin.tuning.pins.pin import (
     brief,
     environment_name,
@@ -63,6 +64,31 @@ def test_a_record_without_a_valid_decision_has_no_pin() -> None:
     pin = pin_of_record(replace(KNOWN, decision=replace(decision("t.x-1"), library="mm-1")))
     assert pin is not None
     assert (pin.winner, pin.library, pin.samples) == ("t.x-1", "mm-1", 4)
+
+
+@pytest.mark.parametrize(
+    ("winner", "choices", "pinned"),
+    [
+        (LIBRARY, ["b" * 64, "a" * 64], held(["a" * 64, "b" * 64]).candidate),
+        (LIBRARY, [], LIBRARY),
+        (TUNED, ["a" * 64], TUNED),
+        (held(["a" * 64]).candidate, ["a" * 64, "b" * 64], held(["a" * 64]).candidate),
+    ],
+)
+def test_the_pin_of_a_graph_names_the_problems_that_it_gives_up(
+    winner: str, choices: list[str], pinned: str
+) -> None:
+    """A pin of all of them would take choices of other sizes with it."""
+    provenance = {CHOICES: dict.fromkeys(choices, "a rival")}
+    rows = [
+        measured(TUNED, 3.0, provenance=provenance),
+        *(measured(name, 2.0) for name in {winner, LIBRARY} - {TUNED}),
+    ]
+    graph = record(*rows, op=GRAPH, decision=replace(decision(winner), library=LIBRARY))
+    pin = pin_of_record(graph)
+    assert pin is not None
+    assert (pin.winner, pin.library) == (pinned, LIBRARY)
+    assert pin.winner_ms == (3.0 if winner == TUNED else 2.0)
 
 
 def test_an_environment_is_named_in_a_few_words() -> None:
