@@ -100,11 +100,13 @@ def decide(
     spreads: Mapping[str, float] | None = None,
     disturbed: Collection[str] = frozenset(),
     turns: Mapping[str, Sequence[float]] | None = None,
+    apart: Collection[str] = frozenset(),
 ) -> Verdict:
     """Return which candidate runs, and why.
 
-    Other work on the machine only prolongs samples. So a candidate whose shortest disturbed sample beats the library
-    kernel wins; a library kernel without an undisturbed sample stays.
+    Other work on the machine only prolongs samples. So a candidate whose shortest disturbed sample beats the calm ones that the
+    library kernel has in the same race wins: undisturbed it would be faster still. Of another race that concludes nothing,
+    since clocks change. A library kernel without an undisturbed sample stays.
 
     Args:
         medians_ms: Milliseconds of every offered candidate with valid measurements; the shortest sample of those that
@@ -118,9 +120,10 @@ def decide(
         turns: Samples of candidates that were measured in the same turns, one a turn, from the first turn on: where the
             library kernel is among them, they are compared turn by turn, and a gain may be smaller than the samples vary
             if it is there in enough of the turns.
+        apart: Disturbed candidates that were measured in another race than the library kernel: they do not replace it.
     """
     calm = {n: ms for n, ms in (turns or {}).items() if n not in disturbed}
-    verdict = _decided(medians_ms, libraries, margin, spreads or {}, disturbed, calm)
+    verdict = _decided(medians_ms, libraries, margin, spreads or {}, disturbed, calm, apart)
     if medians_ms.keys().isdisjoint(disturbed) or len(medians_ms) < 2:
         return verdict
     return _provisional(verdict, _PROLONGED)
@@ -159,6 +162,7 @@ def _decided(
     spreads: Mapping[str, float],
     disturbed: Collection[str],
     turns: Mapping[str, Sequence[float]],
+    apart: Collection[str],
 ) -> Verdict:
     measured_libraries = [name for name in libraries if name in medians_ms]
     calm = [name for name in measured_libraries if name not in disturbed]
@@ -174,12 +178,12 @@ def _decided(
             else "nothing was measured"
         )
         return Verdict(winner, None, reason)
-    contending = {n: ms for n, ms in medians_ms.items() if n not in libraries or n in calm}
-    if not calm:
-        if contending:
-            return Verdict(library, library, "the library kernel stays for now")
-        contending = {library: medians_ms[library]}
-    gains = _gains(library, [name for name in contending if name not in libraries], turns)
+    others = medians_ms.keys() - set(libraries)
+    rivals = others - set(apart)
+    if others and not (calm and rivals):
+        return Verdict(library, library, "the library kernel stays for now")
+    contending = {n: medians_ms[n] for n in medians_ms if n in rivals or n in (calm or [library])}
+    gains = _gains(library, rivals, turns)
     factors = {
         name: gains[name].factor if name in gains else medians_ms[library] / ms if ms > 0 else 1.0
         for name, ms in contending.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -195,6 +195,35 @@ def related_ms(row: Measured, rows: Mapping[str, Measured]) -> float | None:
         return None
     factor = library.median_ms / then
     return row.median_ms if abs(factor - 1) < _SAME else row.median_ms * factor
+
+
+def apart(
+    ticket: TuningTicket, times_ms: Mapping[str, float], libraries: Collection[str]
+) -> set[str]:
+    """Return the disturbed candidates that were not measured in a race with the library kernel that they would replace.
+
+    Args:
+        ticket: The problem.
+        times_ms: Milliseconds of the candidates that the winner is chosen from.
+        libraries: The library kernels among the offered candidates.
+    """
+    rows = {name: ticket.measured[name] for name in times_ms}
+    calm = [name for name in libraries if name in rows and not rows[name].disturbed]
+    if not calm:
+        return set()
+    race_of_library = _race_of(rows[min(calm, key=times_ms.__getitem__)])
+    others = rows.keys() - set(libraries)
+    return {n for n in others if rows[n].disturbed and _race_of(rows[n]) != race_of_library}
+
+
+def _race_of(row: Measured) -> tuple[object, object]:
+    """Return what tells a measurement's race from others: the library kernel that was its reference, and the median of that.
+
+    The reference itself has its own; so has a row without one, which is of an earlier version, or whose reference was disturbed.
+    """
+    own = row.candidate, float(f"{row.median_ms or 0.0:.6g}")
+    fields = row.provenance
+    return (fields[_REFERENCE], fields.get(_REFERENCE_MS)) if _REFERENCE in fields else own
 
 
 def raced_again(ticket: TuningTicket, unseen: Sequence[CandidateOffer]) -> list[CandidateOffer]:

@@ -20,6 +20,7 @@ from inductor_plugin.tuning.decision import Verdict, decide, explained, of_graph
 from inductor_plugin.tuning.isolation import Isolation
 from inductor_plugin.tuning.measurement import (
     NOT_FAILED,
+    apart,
     contending,
     is_usable,
     measured_now,
@@ -228,11 +229,12 @@ class Selection:
             times_ms, libraries = others, []
         disturbed = {n for n in times_ms if ticket.measured[n].disturbed}
         samples = {n: ticket.measured[n].samples_ms for n in times_ms} if disturbed else {}
+        out = apart(ticket, times_ms, libraries)
         times_ms |= upper_bounds(times_ms, samples, libraries, disturbed)
         margin, noise = self._config.never_slower_margin, spreads(ticket)
 
         def decided(of_ms: Mapping[str, float], turns: Mapping[str, tuple[float, ...]]) -> Verdict:
-            return decide(of_ms, libraries, margin, noise, disturbed, turns)
+            return decide(of_ms, libraries, margin, noise, disturbed, turns, out)
 
         turns = turns_of(ticket)
         verdict = decided(times_ms, turns)
@@ -246,9 +248,8 @@ class Selection:
 
     def record_of(self, ticket: TuningTicket) -> Record:
         """Return what is known of a problem, and what was decided, as a record."""
-        verdict = self.chosen(ticket)
         margin = self._config.never_slower_margin
-        return record_of(ticket, verdict, ticket.measured, self._environment, margin)
+        return record_of(ticket, self.chosen(ticket), ticket.measured, self._environment, margin)
 
     def keep(self, ticket: TuningTicket) -> None:
         """Keep measurements of another rank in this cache; those that it shares with that rank it has already."""
@@ -396,5 +397,4 @@ class Selection:
         return own is None or self._is_valid(ticket, offer, merged)
 
     def _is_valid(self, ticket: TuningTicket, offer: CandidateOffer, row: Measured) -> bool:
-        library = offer.library
-        return is_valid(row, self._config, library=library, reference=ticket.has_library)
+        return is_valid(row, self._config, library=offer.library, reference=ticket.has_library)

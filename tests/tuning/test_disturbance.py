@@ -66,6 +66,43 @@ def test_a_candidate_that_wins_in_spite_of_other_work_wins() -> None:
     assert not alone.provisional  # there is nothing to decide
 
 
+def test_a_disturbed_candidate_of_another_race_does_not_replace_the_library_kernel() -> None:
+    times = {"library": 2.0, "a": 1.0}
+    verdict = decide(times, ["library"], 1.02, {}, {"a"}, apart={"a"})
+    assert (verdict.winner, verdict.provisional) == ("library", True)
+    assert verdict.reason.startswith("the library kernel stays for now (provisional, ")
+    both = decide({**times, "b": 1.5}, ["library"], 1.02, {}, {"a"}, apart={"a"})
+    assert (both.winner, both.speedup, both.provisional) == ("b", pytest.approx(2.0 / 1.5), True)
+
+
+def test_today_s_disturbed_sample_is_not_compared_with_another_day_s_library_kernel(
+    tmp_path: Path,
+) -> None:
+    """Its calm row was kept, since today's is disturbed: clocks were others then."""
+    raced_with(rig(tmp_path).plan(offers("a")), {}, library=2.0, a=3.0)
+    today = rig(tmp_path).plan(offers("a", "b"))
+    raced_with(today, {"library": 9.0, "b": 1.0})
+    for ticket in (today, rig(tmp_path).plan(offers("a", "b"))):
+        verdict = ticket.selection.decide(ticket)
+        assert (verdict.winner, verdict.provisional) == ("library", True)
+        assert ticket.measured["library"].median_ms == 2.0
+
+
+def test_a_disturbed_candidate_wins_only_over_the_library_kernel_of_its_race(
+    tmp_path: Path,
+) -> None:
+    first = rig(tmp_path).plan(offers("a"))
+    raced_with(first, {"a": 1.0}, library=2.0)
+    for ticket in (first, rig(tmp_path).plan(offers("a"))):
+        verdict = ticket.selection.decide(ticket)
+        assert (verdict.winner, verdict.provisional) == ("a", True)
+    later = rig(tmp_path).plan(offers("a", "b"))  # a is not due yet
+    assert entries(later) == ["library", "b"]
+    raced_with(later, {}, library=1.9, b=3.0)
+    verdict = later.selection.decide(later)
+    assert (verdict.winner, verdict.provisional) == ("library", True)
+
+
 @pytest.mark.parametrize(
     ("tried", "waits_s"), [(1, 10.0), (2, 60.0), (3, 360.0), (6, 10.0 * 6**5), (99, 10.0 * 6**5)]
 )
