@@ -204,6 +204,18 @@ class Task:
         return frozenset(e.candidate_id for e in self.entries if e.disturbed)
 
     @property
+    def builds(self) -> tuple[int, int]:
+        """How many candidates were compiled, or found compiled, and how many could not be; what nobody tried is neither."""
+        candidates = [e for e in self.entries if e.build is not None]
+        built = sum(e.is_built for e in candidates)
+        tried = [
+            e.outcome is not None and e.outcome.status != "skipped"
+            for e in candidates
+            if not e.is_built
+        ]
+        return built, sum(tried)
+
+    @property
     def hopeless(self) -> bool:
         """True if the budget left only library kernels, so that there is nothing to decide."""
         rivals = [e for e in self.entries if not e.library]

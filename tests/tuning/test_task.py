@@ -15,7 +15,7 @@ from inductor_plugin.tuning import race
 from inductor_plugin.tuning.task import Agenda, TaskCandidate
 from inductor_plugin.worker.devices.cpu import CPU
 from inductor_plugin.worker.jobs import Outcome, Status
-from tests.support.fakes.tasks import bench_candidate, budget, entry, task
+from tests.support.fakes.tasks import bench_candidate, budget, cpp_build, entry, task
 from tests.support.fakes.waiting import FakeClock
 
 SAMPLING = race.screening(CPU)
@@ -31,6 +31,22 @@ def test_only_what_ran_and_is_right_is_alive() -> None:
     assert not fared(entry("a"), "skipped").alive
     assert not fared(entry("a"), "wrong").alive
     assert not entry("a").alive
+
+
+def test_builds_are_those_that_were_tried_and_not_those_that_need_none() -> None:
+    built, slow, large, failed, killed, late, pending = (
+        entry(name, build=cpp_build(name)) for name in "abcdefg"
+    )
+    for candidate in (built, fared(slow, "wrong")):
+        candidate.ready = True
+    fared(large, "pruned")  # for want of registers, once it was compiled
+    fared(failed, "raised")
+    fared(killed, "hung")
+    fared(late, "skipped")
+    library = entry("library", library=True)
+    library.ready = True
+    assert task([library, built, slow, large, failed, killed, late, pending]).builds == (3, 2)
+    assert task([library]).builds == (0, 0)
 
 
 def test_the_reference_is_the_first_library_kernel_that_may_still_run() -> None:

@@ -149,6 +149,23 @@ def count_autotuning() -> None:
     counters["inductor"]["select_algorithm_autotune"] += 1
 
 
+def count_precompiling(built: int, failed: int) -> None:
+    """Count the candidates of a call as stock Inductor counts those that it compiles before it measures; 2.11 to 2.15 do.
+
+    Args:
+        built: Those that were compiled, or found compiled in a cache.
+        failed: Those that could not be.
+    """
+    counts = {
+        "precompile": int(bool(built or failed)),
+        "num_precompiles": built,
+        "num_precompilation_exceptions": failed,
+    }
+    for name, count in counts.items():
+        if count:
+            counters["inductor"][f"select_algorithm_{name}"] += count
+
+
 @functools.cache
 def call_on_fresh_cache(function: Callable[[], None]) -> None:
     """Let Inductor call a function where it drops its own caches in memory (``fresh_cache``, ``clear_caches``)."""

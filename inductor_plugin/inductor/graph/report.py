@@ -16,6 +16,7 @@ from inductor_plugin.cache import Store
 from inductor_plugin.cache.graph import MOST_PROBLEMS, GraphEntry
 from inductor_plugin.cache.layout import place_of
 from inductor_plugin.config import Config
+from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.origin import function_of
 from inductor_plugin.inductor.graph import misses, torch_trace
 from inductor_plugin.problem import Problem
@@ -57,6 +58,9 @@ def report(
         misses.warn_of_cached(own, config, context.store, context.environment)
     if untuned and not tickets and _needs_freezing():
         misses.hint_of_freezing()
+    for ticket in tickets:
+        if ticket.task is not None and ticket.task.measured:
+            compat.count_precompiling(*ticket.task.builds)
     spent = spent_on(tickets)
     torch_trace.write(tickets, spent)
     if logger.isEnabledFor(logging.INFO):

@@ -14,12 +14,14 @@ import torch
 import torch._dynamo
 import torch._inductor.config as inductor_config
 from torch import nn
+from torch._dynamo.utils import counters
 
 import inductor_plugin
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph import report
 from inductor_plugin.inductor.graph.report import keep_graph
+from inductor_plugin.tuning.task import Task
 from tests.support.candidates.providers import offered
 from tests.support.lowering import Lab, library_first
 
@@ -50,6 +52,28 @@ def entries(
             result.backward(torch.randn(32, 32))
     torch._dynamo.reset()
     return open_store(cache_dir, create=False)
+
+
+@pytest.mark.compat
+@pytest.mark.usefixtures("inductor_cache")
+@pytest.mark.parametrize("builds", [(3, 2), (3, 0), (0, 0)])
+def test_what_was_compiled_is_counted_where_stock_inductor_counts_it(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, builds: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(Task, "builds", property(lambda _: builds))
+    counters.clear()
+    entries(cache_dir, gradients=False)
+    counted = {n: count for n, count in counters["inductor"].items() if "algorithm" in n}
+    built, failed = builds
+    expected = {
+        "select_algorithm_autotune": 1,
+        "select_algorithm_precompile": int(built > 0),
+        "select_algorithm_num_precompiles": built,
+        "select_algorithm_num_precompilation_exceptions": failed,
+    }
+    assert counted == {name: count for name, count in expected.items() if count}
+    entries(cache_dir, gradients=False)  # a hit compiles and measures nothing
+    assert counters["inductor"]["select_algorithm_precompile"] == int(built > 0)
 
 
 @pytest.mark.compat
