@@ -42,8 +42,8 @@ def tuning(load_name: str = "quiet", later: dict[str, Any] | None = None, **of: 
 KNOWN = costs(
     [
         {
-            "a": reference(library=[3.0] * 9, rival=[2.0] * 9),
-            "b": reference(library=[1.0] * 9, rival=[1.01] * 9),
+            "a": reference(library=[3.0] * 12, rival=[2.0] * 12),
+            "b": reference(library=[1.0] * 12, rival=[1.01] * 12),
         }
     ]
 )
@@ -58,7 +58,7 @@ def test_a_candidate_costs_what_it_takes_more_than_the_fastest() -> None:
 def test_a_rival_that_is_slow_is_not_the_fastest() -> None:
     """Of three candidates: whoever chooses the slow rival has not chosen as the fast one."""
     (problem,) = costs(
-        [{"a": reference(library=[2.0] * 8, fast=[1.0] * 8, slow=[4.0] * 8)}]
+        [{"a": reference(library=[2.0] * 12, fast=[1.0] * 12, slow=[4.0] * 12)}]
     ).values()
     assert {name: cost["ratio"] for name, cost in problem.items()} == {
         "library": 2.0,
@@ -70,7 +70,7 @@ def test_a_rival_that_is_slow_is_not_the_fastest() -> None:
 
 
 def test_problems_of_which_nothing_is_known_are_left_out_and_counted() -> None:
-    few, calm = [1.0] * 3, [1.0] * 9
+    few, calm = [1.0] * 3, [1.0] * 12
     known = costs(
         [
             {
@@ -89,7 +89,7 @@ def test_problems_of_which_nothing_is_known_are_left_out_and_counted() -> None:
 
 
 def test_turns_of_several_processes_count_alike_and_disturbed_ones_not_at_all() -> None:
-    slow, fast = [2.0] * 8, [1.0] * 8
+    slow, fast = [2.0] * 12, [1.0] * 12
     processes = [
         {"a": reference(library=slow, rival=fast)},
         {"a": reference(disturbed=True, library=fast, rival=slow)},
@@ -149,7 +149,7 @@ def test_a_provisional_choice_is_kept_if_the_later_process_does_not_measure_it()
 
 def test_the_claims_name_what_was_measured_and_whether_it_holds() -> None:
     assert [claim["holds"] for claim in claims({})] == [None, None, None]
-    covered = {"choices": 45, "unknown": 5, "firm": 25, "compared": 25}
+    covered = {"choices": 50, "unknown": 0, "firm": 25, "compared": 25}
     near, agreed = {**covered, "near": 0.98}, {**covered, "agreed": 0.94, "kept": 1}
     figures = {"ours, quiet": near, "ours, 2 busy": agreed}
     assert [claim["holds"] for claim in claims(figures)] == [True, False, False]
@@ -158,12 +158,21 @@ def test_the_claims_name_what_was_measured_and_whether_it_holds() -> None:
     assert [claim["holds"] for claim in claims(measured)] == [True, True, True]
 
 
+@pytest.mark.parametrize(("unknown", "holds"), [(0, True), (1, True), (2, False)])
+def test_choices_of_which_nothing_is_known_are_not_near_in_the_claim(
+    unknown: int, holds: bool
+) -> None:
+    known = {"choices": 50 - unknown, "unknown": unknown, "firm": 50, "near": 1.0}
+    claim = claims({"ours, quiet": known})[0]
+    assert (claim["value"], claim["holds"]) == (1.0 - unknown / 50, holds)
+
+
 @pytest.mark.parametrize(
     ("few", "holds"),
     [
         ({"choices": 44, "unknown": 6}, [None, None]),
         ({"firm": 24, "compared": 24}, [None, None]),
-        ({"compared": 20}, [True, None]),
+        ({"compared": 20}, [False, None]),
     ],
 )
 def test_claims_about_few_of_the_choices_are_neither_true_nor_false(
@@ -222,7 +231,7 @@ class Processes:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
         self.broken: tuple[str, ...] = ()
-        self.samples = {"library": [2.0] * 8, "rival": [1.0] * 8}
+        self.samples = {"library": [2.0] * 12, "rival": [1.0] * 12}
 
     def run(self, arm: str, load_name: str, folder: Path, turns: int, layers: int) -> Any:
         assert (folder.is_dir(), turns, layers) == (True, 40, 0)

@@ -21,7 +21,7 @@ from inductor_plugin.repro.script import script
 from inductor_plugin.tuning.pins.document import dump
 from inductor_plugin.tuning.pins.pin import pin_file, pin_of
 from inductor_plugin.tuning.report.page.groups import groups_of
-from inductor_plugin.tuning.report.regret import losses, regret, rivals, row, summary
+from inductor_plugin.tuning.report.regret import losses, regret, rivals, row, summary, sureness
 from inductor_plugin.tuning.report.regret import text as regret_text
 
 _START_S = 900.0
@@ -46,7 +46,7 @@ def _bench_arguments(parser: ArgumentParser) -> None:
         type=seconds,
         default=5.0,
         metavar="TIME",
-        help="how long to measure a record, at least ten rounds; 5s by default",
+        help="how long to measure a record, at least twelve rounds; 5s by default",
     )
     parser.add_argument(
         "--register",
@@ -69,12 +69,12 @@ def _bench(arguments: Namespace) -> int:
     _, record = find_record(store, arguments.key, "are of one call; see `ls`")
     fields = _timed(arguments, store, record)
     fields |= {"key": record.digest, "recorded": record.decision and record.decision.speedup}
-    slower = fields["high"] < 1.0
+    slower = fields["high"] is not None and fields["high"] < 1.0
     text = (
         f"{printable(record.describe)}\n"
         f"winner {fields['winner_ms']:.4g} ms, library kernel {fields['library_ms']:.4g} ms a call, with what "
         f"the compiled graph does around it\n"
-        f"{fields['speedup']:.3f}x, with 95 % between {fields['low']:.3f}x and {fields['high']:.3f}x "
+        f"{fields['speedup']:.3f}x, {sureness(fields)} "
         f"({fields['rounds']} rounds of {fields['calls']} calls in turns)"
     )
     if slower:

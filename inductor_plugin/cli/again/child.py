@@ -18,15 +18,15 @@ from typing import Any
 import inductor_plugin
 from inductor_plugin.device import BoundCall, Timer
 from inductor_plugin.tuning.race import final_sampling
-from inductor_plugin.tuning.report.regret import interval
+from inductor_plugin.tuning.report.regret import bound, interval, sureness
 from inductor_plugin.worker.devices.lookup import known
 from inductor_plugin.worker.jobs import Sampling
 from inductor_plugin.worker.timer import repeats_for, timer_for
 
-_ROUNDS = 10
+_ROUNDS = 12
 """Fewest turns of a comparison; where other work disturbs turns, as many as `_PATIENCE_S` allows."""
 _FEWEST = 4
-"""Calm turns that a comparison needs: every second finds the fastest, the others say by how much."""
+"""Calm turns that a comparison needs: every second finds the fastest, the others say by how much. Of so few there is no interval."""
 _MOST = 1000
 _TRIES = 3
 """Times that a sample is taken until it is calm; with more candidates a turn would seldom be."""
@@ -155,10 +155,8 @@ def _time(arguments: Namespace, winner: str, calls: Mapping[str, BoundCall], dev
     samples, count = in_turns(calls, arguments.bench, timer_for(device), sampling)
     times: dict[str, Any] = {**compared(samples[winner], samples.pop("")), "calls": count}
     times["winner"] = winner
-    print(
-        "winner {winner_ms:.4g} ms, library kernel {library_ms:.4g} ms a call: {speedup:.3f}x, with "
-        "95 % between {low:.3f}x and {high:.3f}x ({rounds} rounds)".format(**times)
-    )
+    said = "winner {winner_ms:.4g} ms, library kernel {library_ms:.4g} ms a call: {speedup:.3f}x"
+    print(f"{said}, {{sure}} ({{rounds}} rounds)".format(**times, sure=sureness(times)))
     if arguments.json:
         times |= {"samples_ms": samples} if arguments.rival else {}
         arguments.json.write_text(json.dumps(times), encoding="utf-8")
@@ -173,7 +171,7 @@ def in_turns(
 
     Args:
         calls: By name.
-        seconds: How long; ten calm turns at least, as far as a minute more suffices for them.
+        seconds: How long; twelve calm turns at least, as far as a minute more suffices for them.
         timer: That of their device.
         sampling: How samples are taken.
 
@@ -212,7 +210,7 @@ def _calm_ms(timer: Timer, call: BoundCall, count: int, sampling: Sampling) -> f
     return None
 
 
-def compared(winner: Sequence[float], library: Sequence[float]) -> dict[str, float]:
+def compared(winner: Sequence[float], library: Sequence[float]) -> dict[str, float | None]:
     """Return how much faster the winner is than the library kernel, by their samples in turns."""
     speedup, low, high = interval([b / a for a, b in zip(winner, library, strict=True)])
     return {
@@ -220,6 +218,6 @@ def compared(winner: Sequence[float], library: Sequence[float]) -> dict[str, flo
         "library_ms": interval(library)[0],
         "speedup": speedup,
         "low": low,
-        "high": high,
+        "high": bound(high),
         "rounds": len(winner),
     }

@@ -21,6 +21,8 @@ _FAR = 2.0
 """Candidates whose shortest recorded sample is longer than this multiple of the winner's median are not timed again: other
 work only prolongs samples. Those of which all samples are disturbed, by any factor, are."""
 _NORMAL_95 = 1.96
+_LEAST_VALUES = 6
+"""Values that a 95 % interval of their median needs: between the least and the largest of five it is with 94 %."""
 _MOST = 8
 """Most candidates that are timed for one record, the fastest by the record: each is compiled for itself."""
 
@@ -34,8 +36,8 @@ class Regret:
         fastest: The candidate that is the fastest now; the winner if none is faster.
         winner_ms: Milliseconds a call of the winner, the median, with what the compiled graph does around it.
         ratio: The winner's time over that of the fastest, the median of turns; 1 if the winner is the fastest.
-        low: Lower bound of the ratio's 95 % interval.
-        high: Upper bound.
+        low: Lower bound of the ratio's 95 % interval; 0 where there are too few turns for one.
+        high: Upper bound; infinite likewise.
         timed: Number of candidates that were timed, the winner included.
     """
 
@@ -54,12 +56,12 @@ class Regret:
 
     @property
     def near(self) -> bool:
-        """True if the winner takes at most 2 % longer than the fastest."""
-        return self.ratio <= NEAR
+        """True if the winner takes at most 2 % longer than the fastest; of few turns nobody knows."""
+        return self.ratio <= NEAR and math.isfinite(self.high)
 
     @property
     def unclear(self) -> bool:
-        """True if the winner seems to take longer than that, and its interval agrees with none at all, too."""
+        """True if the winner is not known to be near, and its interval agrees with no loss at all, too."""
         return not self.near and self.low <= 1.0
 
 
@@ -91,22 +93,38 @@ def regret(winner: str, samples_ms: Mapping[str, Sequence[float]]) -> Regret:
 
     Args:
         winner: The candidate that the record chose.
-        samples_ms: Milliseconds by candidate, in the turns in which they were taken; four or more.
+        samples_ms: Milliseconds by candidate, in the turns in which they were taken; four or more, and of fewer than twelve
+            there is no interval.
     """
     fastest = min(samples_ms, key=lambda name: (median(samples_ms[name][::2]), name != winner))
     pairs = zip(samples_ms[winner][1::2], samples_ms[fastest][1::2], strict=True)
     ratio, low, high = interval([own / best for own, best in pairs])
     if ratio < 1.0:  # the other turns do not confirm it
-        fastest, ratio, low, high = winner, 1.0, 1.0, 1.0
+        fastest, ratio = winner, 1.0
+        low, high = (1.0, 1.0) if math.isfinite(high) else (low, high)
     winner_ms = median(samples_ms[winner])
     return Regret(winner, fastest, winner_ms, ratio, low, high, len(samples_ms))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median and its 95 % interval, by the ranks of the binomial distribution."""
+    """Return the median and its 95 % interval, by the ranks of the binomial distribution: 0 to infinity of fewer than six values."""
+    if len(values) < _LEAST_VALUES:
+        return median(values), 0.0, math.inf
     ordered, half = sorted(values), 0.98 * len(values) ** 0.5
     low, high = int(len(values) / 2 - half), int(len(values) / 2 + half + 1)
     return median(ordered), ordered[max(low, 0)], ordered[min(high, len(ordered) - 1)]
+
+
+def bound(value: float) -> float | None:
+    """Return an end of an interval as JSON has it: None if there is none."""
+    return value if math.isfinite(value) else None
+
+
+def sureness(times: Mapping[str, Any]) -> str:
+    """Return the interval of a speedup in words; ``times`` has its ends as ``low`` and ``high``."""
+    if times["high"] is None:
+        return "in too few turns without other work for an interval"
+    return f"with 95 % between {times['low']:.3f}x and {times['high']:.3f}x"
 
 
 def share(marks: Sequence[tuple[str, bool]]) -> tuple[float, float, float] | None:
@@ -146,7 +164,7 @@ def row(record: Record, result: Regret, missing: Sequence[str] = ()) -> dict[str
         "winner_ms": result.winner_ms,
         "ratio": result.ratio,
         "low": result.low,
-        "high": result.high,
+        "high": bound(result.high),
         "lost_ms": result.lost_ms,
         "near": result.near,
         "unclear": result.unclear,
@@ -227,7 +245,7 @@ def text(
                 r["key"][:12],
                 report.number_text(r["winner_ms"]),
                 f"{r['ratio']:.3f}x",
-                f"{r['low']:.3f}-{r['high']:.3f}",
+                "-" if r["high"] is None else f"{r['low']:.3f}-{r['high']:.3f}",
                 r["winner"],
                 "-" if r["fastest"] == r["winner"] else r["fastest"],
                 f"{r['describe']}{' noisy' if r['noisy'] else ''}",

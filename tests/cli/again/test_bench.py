@@ -82,12 +82,12 @@ def test_regret_is_of_calls_of_this_machine(
     assert timed == [(here.environment, "bmm")]
 
 
-@pytest.mark.parametrize(("high", "status"), [(1.0, 0), (0.99, 1)])
+@pytest.mark.parametrize(("high", "status"), [(1.0, 0), (0.99, 1), (None, 0)])
 def test_a_winner_that_is_surely_slower_is_no_success(
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    high: float,
+    high: float | None,
     status: int,
 ) -> None:
     times = {"winner_ms": 1.0, "library_ms": 0.9, "speedup": 0.9, "low": 0.8, "high": high}
@@ -96,7 +96,9 @@ def test_a_winner_that_is_surely_slower_is_no_success(
     answer = answer_of(store, capsys, "bench", digest, status=status)
     assert (answer["key"], answer["recorded"]) == (digest, None)
     run(store, "bench", digest, status=status)
-    assert ("`inductor-plugin retune` measures it again" in capsys.readouterr().out) == bool(status)
+    said = capsys.readouterr().out
+    assert ("`inductor-plugin retune` measures it again" in said) == bool(status)
+    assert ("too few turns" in said) == (high is None)
 
 
 def test_another_kernel_than_the_recorded_winner_is_not_timed_in_its_place(

@@ -76,9 +76,12 @@ def test_calls_are_timed_in_turns_with_cold_caches() -> None:
     report = compared(samples["winner"], samples["library kernel"])
     assert calls_a_sample == 1
     assert all(timer.cold)
-    assert report["rounds"] == 10
+    assert report["rounds"] == 12
     # In turns, the ratio is not moved by what slows down all.
-    assert report["low"] <= 2.0 <= report["high"]
+    low, high = report["low"], report["high"]
+    assert low is not None
+    assert high is not None
+    assert low <= 2.0 <= high
     assert report["speedup"] == pytest.approx(2.0, rel=0.05)
     assert statistics.median(samples["rival"]) == pytest.approx(report["winner_ms"], rel=0.1)
     firsts = turns[-30::3]
@@ -89,7 +92,7 @@ def test_a_turn_that_other_work_disturbs_leaves_no_sample() -> None:
     calls = named_calls([])
     timer = BusyTimer(calls["library kernel"], lambda sample: sample % 20 >= 8)
     samples, _ = in_turns(calls, 0.0, timer, FINALS)
-    assert {len(each) for each in samples.values()} == {10}
+    assert {len(each) for each in samples.values()} == {12}
     assert timer.count > 60
     assert max(max(each) for each in samples.values()) < 10.0
 
@@ -98,8 +101,16 @@ def test_where_all_turns_are_disturbed_nothing_is_said(monkeypatch: pytest.Monke
     monkeypatch.setattr(child, "_PATIENCE_S", 0.0)
     calls = named_calls([])
     timer = BusyTimer(calls["library kernel"], lambda sample: sample > 12)
-    with pytest.raises(DisturbedError, match="all but 3 of 10 turns"):
+    with pytest.raises(DisturbedError, match="all but 3 of 12 turns"):
         in_turns(calls, 0.0, timer, FINALS)
+
+
+@pytest.mark.parametrize(("rounds", "high"), [(4, None), (5, None), (6, 3.0)])
+def test_of_few_turns_no_interval_is_claimed(rounds: int, high: float | None) -> None:
+    library = [2.0, *[3.0] * (rounds - 1)]
+    report = compared([1.0] * rounds, library)
+    assert (report["speedup"], report["high"]) == (3.0, high)
+    assert report["low"] == (2.0 if high else 0.0)
 
 
 @pytest.mark.parametrize("policy", ["cached", "tune"])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import math
 import random
 import statistics
 from dataclasses import replace
@@ -72,14 +74,14 @@ def test_a_faster_candidate_is_regretted_whatever_the_drift() -> None:
 
 
 def test_a_winner_that_is_the_fastest_has_no_regret() -> None:
-    comparison = regret("winner", {"rival": [1.5] * 10, "winner": [1.0] * 10})
+    comparison = regret("winner", {"rival": [1.5] * 12, "winner": [1.0] * 12})
     assert (comparison.fastest, comparison.ratio, comparison.lost_ms, comparison.near) == (
         "winner",
         1.0,
         0.0,
         True,
     )
-    same = regret("winner", {"rival": [1.0] * 10, "winner": [1.0] * 10})
+    same = regret("winner", {"rival": [1.0] * 12, "winner": [1.0] * 12})
     assert same.fastest == "winner"
 
 
@@ -96,7 +98,7 @@ def test_the_luck_of_the_luckiest_of_many_equal_candidates_is_no_regret() -> Non
     assert regretted <= 4  # 18 where the fastest is found by the turns that compare it
 
 
-@pytest.mark.parametrize("length", [1, 2, 10, 11, 100])
+@pytest.mark.parametrize("length", [6, 7, 10, 11, 100])
 def test_an_interval_holds_the_median(length: int) -> None:
     values = [float((7 * number) % 101) for number in range(length)]
     middle, low, high = interval(values)
@@ -106,7 +108,27 @@ def test_an_interval_holds_the_median(length: int) -> None:
 
 def test_an_interval_has_the_ranks_of_the_binomial_distribution() -> None:
     assert interval(range(1, 101)) == (50.5, 41, 61)
-    assert interval([3.0]) == (3.0, 3.0, 3.0)
+    assert interval([3.0, 1.0, 2.0, 4.0, 5.0, 6.0]) == (3.5, 1.0, 6.0)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_few_values_have_no_interval(length: int) -> None:
+    """Between the least and the largest of five lies the median with 94 %, of two with 50 %."""
+    assert interval([3.0] * length) == (3.0, 0.0, math.inf)
+
+
+@pytest.mark.parametrize("rival_ms", [0.5, 1.0, 1.005, 2.0])
+def test_of_few_turns_it_is_unclear_whether_a_winner_is_near_the_fastest(rival_ms: float) -> None:
+    for turns, is_known in ((4, False), (11, False), (12, True)):
+        few = regret("winner", {"winner": [1.0] * turns, "rival": [rival_ms] * turns})
+        assert few.unclear is not is_known
+        assert few.near is (is_known and rival_ms > 0.9)
+        line = row(record(measured("winner"), decision=decision("winner")), few)
+        assert (line["high"] is not None) is is_known
+        json.dumps(line, allow_nan=False)
+        shown = text([line], [], 0).splitlines()[1].split()[3]
+        assert (shown == "-") is not is_known
+    assert few.ratio == max(1.0, 1.0 / rival_ms)
 
 
 def test_a_difference_that_may_be_chance_is_unclear_and_not_near() -> None:
@@ -128,8 +150,8 @@ def test_a_difference_that_may_be_chance_is_unclear_and_not_near() -> None:
 def test_the_summary_adds_up_what_is_lost() -> None:
     decided = record(measured("winner", 1.0), decision=decision("winner"))
     noisy = record(measured("winner", 1.0, spread_ms=2.0), problem=2, decision=decision("winner"))
-    slow = regret("winner", {"winner": [3.0] * 10, "rival": [1.0] * 10})
-    fast = regret("winner", {"winner": [1.0] * 10, "rival": [2.0] * 10})
+    slow = regret("winner", {"winner": [3.0] * 12, "rival": [1.0] * 12})
+    fast = regret("winner", {"winner": [1.0] * 12, "rival": [2.0] * 12})
     rows = [row(decided, fast), row(noisy, slow, ["gone"])]
     assert summary(rows) == {
         "timed": 2,
@@ -162,8 +184,8 @@ def test_a_model_loses_what_its_problems_lose() -> None:
     decided = [
         record(measured("winner"), problem=n, decision=decision("winner")) for n in range(1, 4)
     ]
-    slow = regret("winner", {"winner": [3.0] * 10, "rival": [1.0] * 10})
-    fast = regret("winner", {"winner": [1.0] * 10, "rival": [2.0] * 10})
+    slow = regret("winner", {"winner": [3.0] * 12, "rival": [1.0] * 12})
+    fast = regret("winner", {"winner": [1.0] * 12, "rival": [2.0] * 12})
     rows = [row(decided[0], slow), row(decided[1], fast)]
     first, second, third = (each.place for each in decided)
     groups = {"none": [third], "fast": [second, third], "both": [first, second, first]}
@@ -186,6 +208,6 @@ def test_at_its_limit_a_choice_is_near_and_a_candidate_a_rival() -> None:
 
 def test_models_that_lose_the_same_are_listed_by_name() -> None:
     decided = record(measured("winner"), decision=decision("winner"))
-    slow = regret("winner", {"winner": [3.0] * 10, "rival": [1.0] * 10})
+    slow = regret("winner", {"winner": [3.0] * 12, "rival": [1.0] * 12})
     models = losses([row(decided, slow)], {name: [decided.place] for name in "bca"})
     assert [each["name"] for each in models] == ["a", "b", "c"]
