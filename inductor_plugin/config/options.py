@@ -269,7 +269,8 @@ class Config:
         default=0.1,
         metadata=how(
             "number",
-            "Share of compile time that `verify_graph=auto` may take. A graph that needs more is compared by a later compile: what "
+            "Share of compile time that `verify_graph=auto` may take, and with any value compiles that measure provisional decisions "
+            "again, from the second time on. A graph that needs more waits for a later compile: what "
             "compiles leave is saved up in the cache, five minutes of it at most.",
         ),
     )

@@ -33,7 +33,7 @@ class Stats:
         benchmark_s: Seconds spent measuring.
         check_s: Seconds of them in which numbers were compared.
         wall_s: Seconds that compilation waited for tuning.
-        compare_s: Seconds that compilation waited for the comparison of graphs.
+        compare_s: Seconds that compilation waited for the comparison of graphs, with compiles that were made only for it.
     """
 
     problems: int = 0

@@ -59,7 +59,7 @@ _METRICS: Mapping[str, tuple[str, str, str]] = {
 _ALLOWANCE = (
     "graph_allowance_seconds",
     "gauge",
-    "What compiles of an environment have saved up to compare graphs; below 0 where a comparison took longer than expected.",
+    "What compiles of an environment have saved up to compare graphs and to measure again; below 0 where that took longer than expected.",
 )
 """The same of the fields that are there for each environment, which is a label."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from inductor_plugin.cache import Decision, Measured, Record
 from inductor_plugin.cache.graph import TUNED, choices_in
 from inductor_plugin.cache.record import DISTURBED_FIELD, GRAPH
-from inductor_plugin.tuning.validity import due_at, is_provisional
+from inductor_plugin.tuning.validity import attempts, due_at, is_provisional
 from inductor_plugin.worker.graph_job import FEWEST_TURNS
 
 PLAIN = "no autotuning"
@@ -62,6 +62,12 @@ def again_at(record: Record | None) -> float:
     if is_provisional(tuned):
         times.append(due_at(tuned))
     return min(times, default=0.0)
+
+
+def tries_in(record: Record | None) -> int:
+    """Return how many comparisons in a row a graph's record says were in vain: disturbed, or with a search that failed."""
+    tuned = record.candidates.get(TUNED) if record is not None else None
+    return 0 if tuned is None else max(failures_in(record), attempts(tuned))
 
 
 def is_settled(record: Record | None, choices: Mapping[str, str]) -> bool:

@@ -18,7 +18,7 @@ from inductor_plugin.cache.layout import place_of
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.origin import function_of
-from inductor_plugin.inductor.graph import misses, torch_trace
+from inductor_plugin.inductor.graph import due, misses, torch_trace
 from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.report.terminal import show
@@ -48,6 +48,7 @@ def report(
         untuned: Whether it has calls with a single candidate.
     """
     for context, selection in contexts:
+        due.keep_place(context.store, context.environment)
         context.trace.write()
         # Several devices share a store, and each has an environment of its own.
         own = [ticket for _, ticket in with_contexts(tickets, [(context, selection)])]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+from dataclasses import replace
 from typing import Any
 
 from torch._inductor import codecache
@@ -47,6 +48,13 @@ def mark_due(due: Due | None) -> None:
 def add_due(due: Due | None) -> None:
     """Add a further reason of that graph, or of one of its branches and loops; None for none."""
     _GRAPH.due = first_of([getattr(_GRAPH, "due", None), due])
+
+
+def charge(account: str, compile_s: float) -> None:
+    """Say what compiling that graph takes, if it is due, and which allowance pays for it when it is due once more."""
+    due = getattr(_GRAPH, "due", None)
+    if due is not None and account:
+        _GRAPH.due = replace(due, account=account, compile_s=compile_s)
 
 
 def is_due_at_once() -> bool:

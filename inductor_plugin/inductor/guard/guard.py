@@ -27,11 +27,11 @@ from inductor_plugin.cache.graph import HeldProblems
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
-from inductor_plugin.inductor.allowance import Allowance, Cost
+from inductor_plugin.inductor.allowance import Allowance, Cost, account_of
 from inductor_plugin.inductor.artifacts.entries import add_record
 from inductor_plugin.inductor.facts.scope import active_config, without_plugin
 from inductor_plugin.inductor.graph import stored, unstored
-from inductor_plugin.inductor.graph.due import Due, taken_dropped
+from inductor_plugin.inductor.graph.due import Due, settle, taken_dropped
 from inductor_plugin.inductor.graph.ranks import given_back_on_failure
 from inductor_plugin.inductor.graph.trial import Trial, compiling
 from inductor_plugin.inductor.guard.bench import (
@@ -110,8 +110,14 @@ def compile_graph(
         keywords: Likewise.
     """
     config, dropped = active_config(), taken_dropped()
-    if config is None or not _concerns(config) or V.aot_compilation:
+    if config is None or V.aot_compilation:
         return stock(gm, example_inputs, *arguments, **keywords)
+    if not _concerns(config):
+        waited_s, started = _waited_s(), time.perf_counter()
+        compiled = stock(gm, example_inputs, *arguments, **keywords)
+        elapsed_s = time.perf_counter() - started
+        unstored.charge(settle(config, dropped, elapsed_s), elapsed_s - (_waited_s() - waited_s))
+        return compiled
 
     def once_more(graph: fx.GraphModule) -> Any:
         own = {name: _apart(value) for name, value in keywords.items()}
@@ -124,7 +130,7 @@ def compile_graph(
         compiled = stock(gm, example_inputs, *arguments, **keywords)
     elapsed_s, at_once = time.perf_counter() - started, unstored.is_due_at_once()
     own_s = max(0.0, elapsed_s - (_waited_s() - waited_s))
-    allowance = allowance_of(trial, config, elapsed_s, is_for_comparison=dropped.is_for_comparison)
+    allowance = allowance_of(trial, config, elapsed_s, dropped)
     if isinstance(compiled, CompiledFxGraph):
         tuned = _TunedGraph(
             CompiledGraph(compiled, gm), trial, source, problem, config, own_s, elapsed_s, reason
@@ -134,6 +140,7 @@ def compile_graph(
         if trial.place is not None:
             stored.add_graph(trial.place, trial.name, graph.given_up)
         mark(trial, graph, due, at_once=at_once, failures=dropped.failures)
+        unstored.charge(account_of(trial.environment) if trial.store is not None else "", own_s)
         compiled = graph.code
     _carry(trial, config)
     return compiled

@@ -15,12 +15,25 @@ from inductor_plugin.inductor.allowance import (
     account_of,
 )
 from inductor_plugin.inductor.graph import unstored
-from inductor_plugin.inductor.graph.due import Due, due_of_decisions, first_of
-from inductor_plugin.inductor.graph.record import again_at, failure_wait_s, is_cut, is_settled
+from inductor_plugin.inductor.graph.due import (
+    DroppedGraph,
+    Due,
+    balance,
+    due_of_decisions,
+    first_of,
+)
+from inductor_plugin.inductor.graph.record import (
+    again_at,
+    failure_wait_s,
+    is_cut,
+    is_settled,
+    tries_in,
+)
 from inductor_plugin.inductor.graph.trial import Trial
 from inductor_plugin.inductor.guard.bench import is_ready
 from inductor_plugin.inductor.guard.comparison import MOST_RUNS
 from inductor_plugin.inductor.guard.verification import VerifiedGraph
+from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.validity import wait_s
 
 MOST_RUN_S = 600.0
@@ -32,20 +45,19 @@ _ASKED_S = 5.0
 
 
 def allowance_of(
-    trial: Trial, config: Config, elapsed_s: float, *, is_for_comparison: bool
+    trial: Trial, config: Config, elapsed_s: float, dropped: DroppedGraph
 ) -> Allowance | None:
     """Return the seconds that comparisons of a graph's environment may take; None where nothing is compared.
 
-    With ``auto`` a compile earns its share. One that is made only because there is time now to compare its graph earns
-    nothing, but is a part of the comparison.
+    A compile earns its share. One that is made only because there is time now to compare its graph, or to measure once more,
+    earns nothing, but is paid; the former is a part of the comparison.
     """
     if trial.store is None or config.policy != "tune":
         return None
     allowance = Allowance(trial.store, account_of(trial.environment))
-    if config.verify_graph == "auto" and is_for_comparison:
-        allowance.spend(elapsed_s)
-    elif config.verify_graph == "auto":
-        allowance.earn(config.verify_graph_share * elapsed_s)
+    balance(allowance, config, dropped, elapsed_s)
+    if dropped.is_for_comparison:
+        COUNTERS.add(compare_s=elapsed_s)
     return allowance
 
 
@@ -158,11 +170,11 @@ def _again(trial: Trial, graph: VerifiedGraph, failures: int) -> tuple[Due | Non
     """Return when a graph is compared again whose comparison was in vain, None if it was not, and how many in a row were."""
     now = time.time()
     if graph.is_failed:
-        return Due(at=now + failure_wait_s(failures + 1)), failures + 1
+        return Due(at=now + failure_wait_s(failures + 1), tries=failures + 1), failures + 1
     if graph.is_settled:
         return None, failures
     at = again_at(trial.record)
     if at > now:  # the record counts these
-        return Due(at=at), failures
+        return Due(at=at, tries=tries_in(trial.record)), failures
     # A record of other choices, or of what the graph gives up, stays as it is.
-    return Due(at=now + wait_s(failures + 1)), failures + 1
+    return Due(at=now + wait_s(failures + 1), tries=failures + 1), failures + 1

@@ -14,7 +14,7 @@ from torch.compiler._cache import CacheArtifactManager
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
-from inductor_plugin.inductor.allowance import Allowance, account_of
+from inductor_plugin.inductor.allowance import MOST_S, Allowance, account_of
 from inductor_plugin.inductor.graph import due as due_module
 from inductor_plugin.inductor.graph.due import (
     DroppedGraph,
@@ -24,6 +24,8 @@ from inductor_plugin.inductor.graph.due import (
     due_of_decisions,
     first_of,
     is_dropped,
+    keep_place,
+    settle,
     taken_dropped,
 )
 from inductor_plugin.tuning import validity
@@ -56,8 +58,53 @@ def test_inductors_cache_keeps_what_becomes_due_later(due: Due, *, kept: bool) -
 
 def test_of_several_reasons_the_first_counts() -> None:
     assert first_of([None]) is None
-    dues = [Due(at=9.0, failures=2), None, Due(need_s=6.0, account=ACCOUNT), Due(at=5.0)]
-    assert first_of(dues) == Due(5.0, 6.0, ACCOUNT, 2)
+    dues = [
+        Due(at=9.0, failures=2, tries=4),
+        None,
+        Due(need_s=6.0, account=ACCOUNT),
+        Due(at=5.0, tries=2, compile_s=3.0),
+    ]
+    assert first_of(dues) == Due(5.0, 6.0, ACCOUNT, 2, 2, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("tries", "compile_s", "left_s", "is_late"),
+    [
+        (0, 60.0, 0.0, True),  # of an earlier version
+        (1, 60.0, 0.0, True),
+        (2, 60.0, 59.0, False),
+        (2, 60.0, 60.0, True),
+        (9, MOST_S + 60.0, MOST_S, True),  # more is never saved up
+        (9, 60.0, -1.0, False),
+    ],
+)
+def test_after_a_free_one_each_compile_has_to_be_saved_up(
+    tries: int, compile_s: float, left_s: float, *, is_late: bool
+) -> None:
+    due = Due(at=5.0, tries=tries, compile_s=compile_s)
+    assert due.is_late(6.0, lambda: left_s) is is_late
+    assert not due.is_late(4.0, lambda: 1e6)
+
+
+def test_a_busy_machine_spends_no_more_than_the_share_on_measuring_again(
+    cache_dir: Path, inductor_cache: Path
+) -> None:
+    """A graph that takes a minute, one provisional problem, a warm start a day and a cold compile of as long a week: a year."""
+    config, graph = Config.load({"cache_dir": str(cache_dir)}, environ={}), SimpleNamespace()
+    store, compiled_s, spent_s = open_store(cache_dir), 60.0, 0.0
+    for day in range(365):
+        if day % 7 == 0:
+            keep_place(store, "e" * 64)
+            assert settle(config, DroppedGraph(), 60.0) == ACCOUNT
+            compiled_s += 60.0
+        carry(graph, Due(at=time.time() - 1.0, account=ACCOUNT, tries=1 + day, compile_s=60.0))
+        if is_dropped(graph, KEY, config):
+            dropped = taken_dropped()
+            assert dropped.is_paid is (day > 0)
+            keep_place(store, "e" * 64)
+            settle(config, dropped, 60.0)
+            spent_s += 60.0
+    assert 120.0 <= spent_s <= 60.0 + config.verify_graph_share * (compiled_s + 60.0)
 
 
 def test_decisions_are_due_when_the_first_of_their_measurements_is(
@@ -75,7 +122,10 @@ def test_decisions_are_due_when_the_first_of_their_measurements_is(
         measured("a", provenance={"disturbed": True}, measured_at=8e9),
     )
     ticket.measured = {row.candidate: row for row in rows}
-    assert due_of_decisions([ticket]) == Due(at=8e9 + 10.0)
+    assert due_of_decisions([ticket]) == Due(at=8e9 + 10.0, tries=1)
+    for row in rows:
+        ticket.measured[row.candidate] = replace(row, provenance={"disturbed": True, "attempts": 3})
+    assert due_of_decisions([ticket]) == Due(at=8e9 + 360.0, tries=3)
 
 
 def test_a_graph_is_dropped_when_its_time_has_come(cache_dir: Path, inductor_cache: Path) -> None:

@@ -17,7 +17,7 @@ from inductor_plugin.cache.graph import CHOICES, LIBRARY, TUNED, HeldProblems, h
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.allowance import START_S, Cost, account_of
 from inductor_plugin.inductor.graph import unstored
-from inductor_plugin.inductor.graph.due import Due
+from inductor_plugin.inductor.graph.due import DroppedGraph, Due
 from inductor_plugin.inductor.graph.record import CUT, FAILED, record_of, row
 from inductor_plugin.inductor.graph.trial import Trial
 from inductor_plugin.inductor.guard import schedule
@@ -25,11 +25,13 @@ from inductor_plugin.inductor.guard.comparison import MOST_RUNS
 from inductor_plugin.inductor.guard.schedule import MOST_RUN_S
 from inductor_plugin.inductor.guard.verification import VerifiedGraph
 from inductor_plugin.tuning import validity
+from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.decision import Verdict
 
 ENVIRONMENT, DIGEST = "e" * 64, "d" * 64
 ACCOUNT = account_of(ENVIRONMENT)
 CHOSEN = {"a": "rival"}
+TO_COMPARE = DroppedGraph(is_for_comparison=True, is_paid=True)
 AUTO = Config.load({"verify_graph": "auto", "verify_graph_share": 0.5}, environ={})
 
 
@@ -165,23 +167,29 @@ def test_a_later_compile_needs_half_as_much_again(
 
 
 @pytest.mark.parametrize(
-    ("options", "is_again", "left_s"),
+    ("options", "dropped", "left_s", "compare_s"),
     [
-        ({}, False, 5.0),
-        ({}, True, -10.0),  # the compile is a part of the comparison
-        ({"verify_graph": "on"}, False, 0.0),
-        ({"verify_graph": "on"}, True, 0.0),
-        ({"policy": "cached"}, False, None),
+        ({}, DroppedGraph(), 5.0, 0.0),
+        ({}, TO_COMPARE, -10.0, 10.0),  # the compile is a part of the comparison
+        ({}, DroppedGraph(is_paid=True), -10.0, 0.0),  # to measure once more
+        ({"verify_graph": "on"}, DroppedGraph(), 5.0, 0.0),
+        ({"verify_graph": "on"}, DroppedGraph(is_paid=True), -10.0, 0.0),
+        ({"policy": "cached"}, DroppedGraph(), None, 0.0),
     ],
 )
-def test_a_compile_earns_its_share(
-    trial: Trial, options: dict[str, Any], left_s: float | None, *, is_again: bool
+def test_a_compile_earns_its_share_or_is_paid(
+    trial: Trial,
+    options: dict[str, Any],
+    dropped: DroppedGraph,
+    left_s: float | None,
+    compare_s: float,
 ) -> None:
-    config = replace(AUTO, **options)
-    allowance = schedule.allowance_of(trial, config, 10.0, is_for_comparison=is_again)
+    config, before = replace(AUTO, **options), COUNTERS.snapshot()
+    allowance = schedule.allowance_of(trial, config, 10.0, dropped)
     assert (None if allowance is None else allowance.left_s) == left_s
+    assert COUNTERS.snapshot().since(before).compare_s == pytest.approx(compare_s)
     without = replace(trial, store=None)
-    assert schedule.allowance_of(without, AUTO, 10.0, is_for_comparison=False) is None
+    assert schedule.allowance_of(without, AUTO, 10.0, DroppedGraph()) is None
 
 
 @pytest.mark.parametrize(
@@ -288,10 +296,11 @@ def test_a_disturbed_comparison_that_changes_no_record_is_repeated_later_and_lat
     dues = [marked(trial, is_settled=False, failures=failures) for failures in range(3)]
     assert [due.at - now for due in dues] == pytest.approx([10.0, 60.0, 360.0])
     assert [due.failures for due in dues] == [1, 2, 3]
+    assert [due.is_free for due in dues] == [True, False, False]
 
 
 def test_a_search_with_a_failure_is_repeated_when_its_record_says(trial: Trial) -> None:
     keep(trial.store, failures=2)
     due = marked(trial, is_compared=True, is_settled=False, failures=3)
     assert due.at - time.time() == pytest.approx(7 * 86400.0, abs=60.0)
-    assert due.failures == 0
+    assert (due.failures, due.tries) == (0, 2)
