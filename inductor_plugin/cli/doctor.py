@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import math
 import platform
 import re
 import shutil
@@ -45,7 +46,7 @@ from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.ops.native.source import key as launch_library
 from inductor_plugin.templates.cutlass.source import why_not_generated
 from inductor_plugin.version import installed_version
-from inductor_plugin.worker.affinity import own_cores
+from inductor_plugin.worker.affinity import own_cores, quotas
 
 _BIG_GPU_SMS, _REMOTE_S = 68, 10.0
 _PROBE = '#include <Python.h>\n#include <omp.h>\nextern "C" int probe() { return omp_get_max_threads(); }\n'
@@ -194,6 +195,10 @@ def cpu() -> Finding:
     if capability == "DEFAULT" and platform.machine() == "x86_64":
         remedy = "none on this CPU; library kernels are used"
         return Finding("CPU", "off", f"{detail}: no AVX2, so no C++ GEMM templates", remedy)
+    quota, threads = min(quotas().values(), default=math.inf), torch.get_num_threads()
+    if quota < threads:
+        detail += f", and by quota the time of {quota:g} for {threads} threads"
+        return Finding("CPU", "ok", detail, f"set OMP_NUM_THREADS={max(1, int(quota))}")
     return Finding("CPU", "ok", detail)
 
 

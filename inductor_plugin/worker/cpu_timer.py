@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from inductor_plugin.device import BoundCall
-from inductor_plugin.worker.affinity import own_cores
+from inductor_plugin.worker.affinity import own_cores, quotas, throttling
 from inductor_plugin.worker.disturbance import (
     Crowd,
     is_disturbed,
@@ -51,7 +51,7 @@ class CpuTimer:
     def __init__(self) -> None:
         self._buffer: torch.Tensor | None = None
         self.disturbed = False
-        self._crowd = Crowd()
+        self._crowd, self._groups = Crowd(), quotas()
 
     def conditions(self) -> dict[str, object]:
         """Return nothing: a record says what a CPU is."""
@@ -96,16 +96,20 @@ class CpuTimer:
             self._evict()
         threads, cores = torch.get_num_threads(), own_cores()
         alone = threads <= len(cores)
+        kept = throttling(self._groups)
         before, switched, cpu = waits_ns() if alone else {}, switches(), time.process_time_ns()
         started = time.perf_counter_ns()
         for _ in range(repeats):
             call()
         elapsed_ns = time.perf_counter_ns() - started
-        disturbed = was_idle(elapsed_ns, time.process_time_ns() - cpu)
+        cpu_ns, switched = time.process_time_ns() - cpu, switches() - switched
+        after = waits_ns() if before else {}
+        kept = throttling(self._groups).since(kept)
+        disturbed = was_idle(elapsed_ns, cpu_ns, kept.kept_ns)
         if before:
-            disturbed |= is_disturbed(elapsed_ns, before, waits_ns())
-        elif alone:
-            disturbed |= was_switched(elapsed_ns, switches() - switched)
+            disturbed |= is_disturbed(elapsed_ns, before, after, kept.kept_ns)
+        elif alone:  # each thread gives up its core when a quota is used up
+            disturbed |= was_switched(elapsed_ns, switched - threads * kept.periods)
         return elapsed_ns, self._crowd.is_there(cores, threads, with_others=not before) or disturbed
 
     def _evict(self) -> None:

@@ -50,19 +50,24 @@ def waits_ns() -> dict[str, int]:
     return waits
 
 
-def is_disturbed(elapsed_ns: float, before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+def is_disturbed(
+    elapsed_ns: float, before: Mapping[str, int], after: Mapping[str, int], kept_ns: float = 0.0
+) -> bool:
     """Return True if a thread waited for a core for more than a small share of a sample.
+
+    While a quota is used up (`affinity.Throttling`) its threads wait, too: that is how fast a call is here, and no other work.
 
     Args:
         elapsed_ns: Nanoseconds that the sample took.
         before: `waits_ns` at its beginning.
         after: The same at its end.
+        kept_ns: Nanoseconds of the sample in which a quota was used up.
     """
     waited = max((ns - before.get(name, 0) for name, ns in after.items()), default=0)
-    return waited > _WAITED * elapsed_ns + _WAKE_NS
+    return waited - kept_ns > _WAITED * elapsed_ns + _WAKE_NS
 
 
-def was_idle(elapsed_ns: float, cpu_ns: float) -> bool:
+def was_idle(elapsed_ns: float, cpu_ns: float, kept_ns: float = 0.0) -> bool:
     """Return True if nothing of this process ran for most of a sample, and for 50 ms: it waited for a page of memory, or was stopped.
 
     No thread waits for a core then. A library kernel whose only sample had such a gap was "5303 times slower".
@@ -70,8 +75,9 @@ def was_idle(elapsed_ns: float, cpu_ns: float) -> bool:
     Args:
         elapsed_ns: Nanoseconds that the sample took.
         cpu_ns: Nanoseconds of all cores that this process took meanwhile.
+        kept_ns: As of `is_disturbed`.
     """
-    return elapsed_ns - cpu_ns > max(_IDLE_NS, elapsed_ns / 2)
+    return elapsed_ns - cpu_ns - kept_ns > max(_IDLE_NS, elapsed_ns / 2)
 
 
 def switches() -> int:

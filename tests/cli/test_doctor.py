@@ -32,6 +32,30 @@ def _room_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[r
     monkeypatch.setattr("shutil.disk_usage", roomy)
 
 
+@pytest.mark.parametrize(
+    ("quotas", "said", "remedy"),
+    [
+        ({}, "", ""),
+        ({Path("pod"): 16.0}, "", ""),
+        (
+            {Path("pod"): 16.0, Path("container"): 2.5},
+            "the time of 2.5 for 16 threads",
+            "set OMP_NUM_THREADS=2",
+        ),
+        ({Path("pod"): 0.5}, "the time of 0.5 for 16 threads", "set OMP_NUM_THREADS=1"),
+    ],
+)
+def test_a_quota_below_the_number_of_threads_is_named(
+    monkeypatch: pytest.MonkeyPatch, quotas: dict[Path, float], said: str, remedy: str
+) -> None:
+    monkeypatch.setattr(doctor, "quotas", lambda: quotas)
+    monkeypatch.setattr(doctor.torch, "get_num_threads", lambda: 16)
+    finding = doctor.cpu()
+    assert ("by quota" in finding.detail) is bool(said)
+    assert said in finding.detail
+    assert finding.remedy == remedy or finding.state == "off"  # a CPU without AVX2 says that
+
+
 def test_every_finding_that_is_not_ok_says_what_to_do(cache_dir: Path):
     findings = doctor.examine(cache_dir)
     assert {finding.state for finding in findings} <= {"ok", "off", "broken"}

@@ -175,6 +175,47 @@ def test_a_thread_may_wait_for_a_small_share_of_a_sample() -> None:
     assert not is_disturbed(MS, before, {})
 
 
+def test_what_a_quota_keeps_threads_from_their_cores_is_no_other_work() -> None:
+    """A period of 100 ms, of which a thread runs for 20 ms."""
+    before, after = {"1": 0}, {"1": 80 * MS}
+    assert is_disturbed(100 * MS, before, after)
+    assert not is_disturbed(100 * MS, before, after, 80 * MS)
+    assert is_disturbed(100 * MS, before, after, 70 * MS)  # another 10 ms it waited for others
+    assert was_idle(100 * MS, 20 * MS)
+    assert not was_idle(100 * MS, 20 * MS, 80 * MS)
+
+
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize("throttled", [True, False])
+def test_a_sample_that_a_quota_has_prolonged_is_not_disturbed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, counts: bool, throttled: bool
+) -> None:
+    """Each thread waits for 80 ms, or has to give up its core, in a sample of 100 ms; for others where the quota is not used up."""
+    now, used = [0], [0]
+
+    def call() -> None:
+        now[0] += 100 * MS
+        used[0] += 20 * MS
+        periods = now[0] // (100 * MS)
+        usec = 80_000 * periods
+        if throttled:
+            (tmp_path / "cpu.stat").write_text(f"nr_throttled {periods}\nthrottled_usec {usec}\n")
+
+    monkeypatch.setattr(cpu_timer, "quotas", lambda: {tmp_path: 0.2})
+    monkeypatch.setattr(cpu_timer, "own_cores", lambda: frozenset(range(64)))
+    monkeypatch.setattr(cpu_timer, "switches", lambda: 64 * now[0] // (100 * MS))
+    waits = lambda: {"1": now[0] - used[0] + 1} if counts else {}  # noqa: E731
+    monkeypatch.setattr(cpu_timer, "waits_ns", waits)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(time, "process_time_ns", lambda: used[0])
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    monkeypatch.setattr(Crowd, "is_there", mock.Mock(return_value=False))
+    timer = cpu_timer.CpuTimer()
+    for _ in range(3):
+        assert timer.sample(call, 1, cold=False) == 100.0
+        assert timer.disturbed is not throttled
+
+
 def test_a_process_that_computes_for_half_of_a_sample_is_not_idle() -> None:
     assert was_idle(200 * MS, 99 * MS)
     assert not was_idle(200 * MS, 100 * MS)
