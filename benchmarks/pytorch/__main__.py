@@ -3,7 +3,8 @@
     make test-pytorch PYTORCH=/path/to/pytorch ARGS="--limit-s 1800"
 
 The tests are those of a checkout of PyTorch, best of the installed version; of files that need a GPU, copies that name the CPU
-run. A test that differs is run once more in both arms; what differs again is reported. Results are kept in ``--work``, in
+run. A test that differs is run once more in both arms; what differs again is reported as a difference, and what does not as
+unconfirmed: it is no failure, but the plugin may make it differ at times. Results are kept in ``--work``, in
 folders for these sources, this torch and these tests: a run that was ended goes on there, and shards count together.
 
 The status is 1 if a test differs without a known reason, if fewer than ``--least`` tests passed in both arms, if a file is
@@ -49,6 +50,7 @@ class Outcome:
     Attributes:
         files: The counts of each file, by its name.
         differences: The tests that differ.
+        unconfirmed: Tests that differed once, and not when they were run once more.
         left: Tests of the shard without a result in one of the arms.
         elsewhere: Such tests of other shards.
         refused: Files that cannot be collected, and why.
@@ -57,6 +59,7 @@ class Outcome:
 
     files: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     differences: list[Difference] = field(default_factory=list[Difference])
+    unconfirmed: list[Difference] = field(default_factory=list[Difference])
     left: int = 0
     elsewhere: int = 0
     refused: dict[str, str] = field(default_factory=dict[str, str])
@@ -142,7 +145,9 @@ def outcome_of(
             print(error)
             outcome.refused[suite.name] = str(error)[-600:]
             continue
-        outcome.differences += confirmed(suite, results, place, shard, until)
+        differing, unconfirmed = confirmed(suite, results, place, shard, until)
+        outcome.differences += differing
+        outcome.unconfirmed += unconfirmed
         outcome.files[suite.name] = counts(results[STOCK], results[PLUGIN])
         outcome.left += left
         outcome.elsewhere += elsewhere
@@ -182,8 +187,8 @@ def confirmed(
     place: Place,
     shard: tuple[int, int],
     until: float,
-) -> list[Difference]:
-    """Return the tests that differ, and differ again when both arms run them once more, or could not any more."""
+) -> tuple[list[Difference], list[Difference]]:
+    """Return the tests that differ, and differ again when both arms run them once more, or could not any more; and those that do not."""
     suspects = differences(results[STOCK], results[PLUGIN], KNOWN)
     names, variables = [suspect.test for suspect in suspects], _variables(suite, place)
     for start in range(0, len(names), _PART_AGAIN):
@@ -197,12 +202,11 @@ def confirmed(
                 journal = place.journal(arm, suite, shard, _AGAIN)
                 run(missing, place.folder(suite), variables[arm], journal)
     again = {arm: known(names, place.journals(arm, suite, _AGAIN)) for arm in ARMS}
-    open_ = [
-        replace(suspect, is_confirmed=False)
-        for suspect in suspects
-        if any(suspect.test not in again[arm] for arm in ARMS)
-    ]
-    return differences(again[STOCK], again[PLUGIN], KNOWN) + open_
+    once = [replace(suspect, is_confirmed=False) for suspect in suspects]
+    open_ = [each for each in once if any(each.test not in again[arm] for arm in ARMS)]
+    differing = differences(again[STOCK], again[PLUGIN], KNOWN) + open_
+    named = {difference.test for difference in differing}
+    return differing, [each for each in once if each.test not in named]
 
 
 def _variables(suite: Suite, place: Place) -> dict[str, dict[str, str]]:
@@ -240,6 +244,7 @@ def _write(out: Path, outcome: Outcome, complaints: Sequence[str]) -> None:
         "refused": outcome.refused,
         "missing": outcome.missing,
         "differences": [difference.to_fields() for difference in outcome.differences],
+        "unconfirmed": [difference.to_fields() for difference in outcome.unconfirmed],
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -258,6 +263,8 @@ def _print(outcome: Outcome, complaints: Sequence[str]) -> None:
         )
         sure = "" if difference.is_confirmed else " (not run once more yet)"
         console.print(f"{kind} {difference.test}: {outcomes} {difference.why}{sure}", markup=False)
+    for difference in outcome.unconfirmed:
+        console.print(f"differed once, and not again: {difference.test}", markup=False)
     if outcome.elsewhere:
         console.print(f"{outcome.elsewhere} tests are left to other shards.")
     for complaint in complaints:
