@@ -253,9 +253,9 @@ class Cluster:
         except Exception as error:  # noqa: BLE001  a lost cluster shows when a job is started
             logger.debug("the farm's nodes are not known: %s", error)
             return
-        all_ = [node["Resources"] for node in self._nodes]
-        self._cpus = max(1, int(sum(each.get("CPU", 0) for each in all_)))
-        self._largest_bytes = int(max((each.get("memory", 0) for each in all_), default=0))
+        compiling = [node["Resources"] for node in self._nodes if _has_cpu(node)]
+        self._cpus = max(1, int(sum(each["CPU"] for each in compiling)))
+        self._largest_bytes = int(max((each.get("memory", 0) for each in compiling), default=0))
 
     def hurry(self) -> None:
         """Let calls end within a few seconds; see `Connection.hurry`."""
@@ -276,13 +276,14 @@ def next_of(
         without: Nodes that will not do.
         placed: How many tasks each has that may run nowhere else: each gets as many as it has CPUs.
     """
-    will_do = [
-        node
-        for node in nodes
-        if node["NodeID"] not in without and node["Resources"].get("CPU", 0) >= 1
-    ]
+    will_do = [node for node in nodes if node["NodeID"] not in without and _has_cpu(node)]
     return min(
         will_do,
         key=lambda node: placed.get(node["NodeID"], 0) / node["Resources"]["CPU"],
         default=None,
     )
+
+
+def _has_cpu(node: Mapping[str, Any]) -> bool:
+    """Return whether a node may run a task at all: a head often has none, and much memory."""
+    return node["Resources"].get("CPU", 0) >= 1

@@ -352,6 +352,8 @@ def test_a_task_asks_for_what_its_nodes_have_and_its_end_is_answered_whatever_it
         {"NodeID": name, "Alive": True, "Resources": {"CPU": 2.0, "memory": float(size)}}
         for name, size in sizes.items()
     ]
+    # A task that asked for what this one has would wait for ever.
+    nodes.append({"NodeID": "head", "Alive": True, "Resources": {"CPU": 0.0, "memory": 2.0**35}})
     remote = ray.remote
 
     def noted(function: Any) -> Any:
