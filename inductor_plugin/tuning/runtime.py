@@ -51,7 +51,6 @@ _AHEAD = 8
 
 _CPP_JOB_BYTES = 1 << 30
 """Memory one C++ compile may take: g++ 12 needs 0.6 GB for a batch of eight GEMM kernels."""
-
 _NICE = 19
 """Of compile workers while kernels are measured on a GPU: on busy cores the benchmark worker waits up to milliseconds for one between
 an event and the launch behind it. At nice 19 they take idle time alone. Stopped, they would stay so if this process is killed."""
@@ -369,20 +368,21 @@ class Runtime:
 
         Args:
             config: The options.
-            device: What is compiled for; where a GPU is measured here meanwhile, compiling gives way to it.
+            device: What is compiled for; where a GPU is measured meanwhile, compiling gives way to it: here, or on nodes.
         """
-        nice = 0 if config.policy != "tune" or config.bench_farm or on_host(device) else _NICE
+        nice_there = 0 if on_host(device) else _NICE
+        nice = nice_there if config.policy == "tune" and not config.bench_farm else 0
         workers = config.compile_workers or os.cpu_count() or 1  # the pool limits it
-        key = (workers, config.worker_idle_s, config.worker_memory_bytes, nice, config.compile_farm)
+        farm, limit = config.compile_farm, config.worker_memory_bytes
+        key = (workers, config.worker_idle_s, limit, nice, farm and nice_there, farm)
         with self.lock:
             connecting = self._connecting.setdefault(key, threading.Lock())
         with connecting:
-            pool = self._pools.get(key)
-            if pool is None:
+            if (pool := self._pools.get(key)) is None:
                 here = replace(worker_settings(config, "compile", "cpu"), nice=nice)
                 pool = CompilePool(workers, here, memory_bytes_per_job=_CPP_JOB_BYTES)
-                if farm := config.compile_farm:  # this machine's memory and GPU are no matter there
-                    there = replace(here, nice=0, memory_bytes=config.worker_memory_bytes)
+                if farm:  # this machine's memory is no matter there
+                    there = replace(here, nice=nice_there, memory_bytes=limit)
                     pool = on_farm(farm, there, pool, _CPP_JOB_BYTES)
                 self._pools[key] = pool
                 self.at_close(pool.close)

@@ -46,6 +46,15 @@ def job(folder: Path, *words: str) -> CppCompileJob:
     return CppCompileJob((CppSource("key", TEXT, "kernel"),), command, str(folder), 60.0)
 
 
+def test_a_compiler_gives_way_as_the_sender_says(tmp_path: Path) -> None:
+    """Ray has given the node's processes a nice value of its own: 19 is the end."""
+    text = f"nice > {tmp_path}/nice; cp {{source}} {{output}}"
+    source = CppSource("key", TEXT, "kernel")
+    parcel = parcel_of(CppCompileJob((source,), ("sh", "-c", text), str(tmp_path), 60.0))
+    compile_parcel(parcel, replace(SETTINGS, nice=19), math.inf)
+    assert (tmp_path / "nice").read_text() == "19\n"
+
+
 def test_what_needs_a_file_of_the_sender_only_for_speed_is_compiled(tmp_path: Path) -> None:
     """As every kernel for a CPU: Inductor precompiles a header into a folder of its user."""
     header = tmp_path / "first.h"
