@@ -47,6 +47,9 @@ class _Objects:
         self.requests["write"] += 1
         self._objects[name] = data
 
+    def folders(self, folder: str, timeout_s: float) -> list[str]:
+        raise NotImplementedError("a compile lists nothing")
+
     def names(self, prefix: str, timeout_s: float) -> list[str]:
         raise NotImplementedError("a compile lists nothing")
 

@@ -1,8 +1,9 @@
-"""The editions of a record, read from the first to the last."""
+"""The editions of a record, read from the first to the last, and kept until the next one is written."""
 
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +18,10 @@ _MOST_CHAIN_BYTES = 4 * MAX_BYTES
 """Bytes of one record's editions that are read; each has all that those before it have, and most have a hundredth."""
 _MOST_BYTES = 256 << 20
 """Bytes of records that are asked for together, so that no store can fill this machine's memory."""
+_KNOWN_S = 3600.0
+"""Seconds after which what was read of a record's editions is read again before the next one is written: they may have expired."""
+_MOST_KNOWN = 256
+"""Records whose editions are kept; those that are asked for earlier are read again."""
 
 EXPIRED = 6
 """Number of the first edition that is not asked for where none of those before it is there."""
@@ -149,3 +154,28 @@ def _taken(read: ReadParts, place: Place, chain: Chain, name: str, content: byte
         text = "it answers for objects that are not there, as a proxy or a login page does"
         return replace(chain, error=OSError(errno.EIO, text))
     return replace(chain, damaged=(*chain.damaged, f"{name}: {reason}"))
+
+
+class KnownChains:
+    """The editions of a few records, as they were read lately; used with a lock of the caller's."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._rows: dict[Place, tuple[float, Chain]] = {}
+
+    @property
+    def places(self) -> list[Place]:
+        """The records, those that were read first at the front."""
+        return [*self._rows]
+
+    def add(self, place: Place, chain: Chain) -> None:
+        """Keep what was read of a record, instead of that of the first one if there are too many."""
+        self._rows[place] = time.monotonic(), chain
+        if len(self._rows) > _MOST_KNOWN:
+            del self._rows[next(iter(self._rows))]
+
+    def take(self, place: Place) -> Chain | None:
+        """Return what was read of a record lately, and forget it; None if nothing was, or not all."""
+        read_at, chain = self._rows.pop(place, (0.0, None))
+        is_usable = chain is not None and chain.error is None
+        return chain if is_usable and time.monotonic() - read_at < _KNOWN_S else None

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import errno
 import importlib
-import os
-import secrets
-import stat
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from inductor_plugin.cache.remote.disk import LocalFiles, bounded
 from inductor_plugin.cache.remote.loop import client_loop
 from inductor_plugin.errors import CacheError
 
@@ -24,12 +21,6 @@ EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "ab
 
 _PASSING = ("ExpiredToken", "InvalidToken", "NoSuchBucket", "RequestTimeTooSkewed")
 """Codes of S3 that s3fs takes for a missing object or a missing right, though they concern all requests and may pass."""
-
-_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""A named pipe would wait for a writer."""
 
 
 class Files(Protocol):
@@ -58,10 +49,27 @@ class Files(Protocol):
         """
         ...
 
-    def names(self, prefix: str, timeout_s: float) -> list[str]:
-        """Return the names that begin with a folder's, none if there is no such folder.
+    def folders(self, folder: str, timeout_s: float) -> list[str]:
+        """Return the own names of the folders that a folder has; none if there is no such folder.
+
+        Args:
+            folder: Its name, with a slash at its end.
+            timeout_s: As of the others.
 
         Raises:
+            OSError: They cannot be listed.
+        """
+        ...
+
+    def names(self, prefix: str, timeout_s: float) -> list[str]:
+        """Return the names that begin so, none if there is no such folder.
+
+        Args:
+            prefix: The name of a folder, with a slash at its end, and the first letters of names in it, or none.
+            timeout_s: As of the others.
+
+        Raises:
+            TimeoutError: It takes longer to list them; fewer may be listed in time.
             OSError: They cannot be listed.
         """
         ...
@@ -163,18 +171,35 @@ class FsspecFiles:
         """Write an object, whether it is there or not."""
         self._write(name, data, timeout_s, "overwrite")
 
+    def folders(self, folder: str, timeout_s: float) -> list[str]:
+        """Return the own names of the folders that a folder has."""
+        inside = self._listed("ls", timeout_s, folder, detail=True)
+        paths = [str(each["name"]).rstrip("/") for each in inside if each["type"] == "directory"]
+        return [path.rpartition("/")[2] for path in paths]
+
     def names(self, prefix: str, timeout_s: float) -> list[str]:
-        """Return the names that begin with a folder's."""
+        """Return the names that begin so."""
+        folder, _, letters = prefix.rpartition("/")
+        # Object stores narrow a listing; the others have no limit of time here.
+        narrowed = {"prefix": letters} if letters and self._loop is not None else {}
+        paths: list[str] = self._listed("find", timeout_s, folder, **narrowed)
+        start = self._path(prefix)
+        return [path[len(self._root) + 1 :] for path in paths if path.startswith(start)]
+
+    def _listed(self, method: str, timeout_s: float, folder: str, **named: Any) -> list[Any]:
+        """Return what a method lists of a folder; nothing if there is no such folder.
+
+        Raises:
+            OSError: It cannot be listed.
+        """
         try:
             self._system.invalidate_cache()
-            paths: list[str] = self._call("find", timeout_s, self._path(prefix.rstrip("/")))
+            return self._call(method, timeout_s, self._path(folder.rstrip("/")), **named)
         except Exception as error:  # see the module
             failure = _os_error(error)
             if isinstance(failure, FileNotFoundError):
                 return []
             raise failure from error
-        start = f"{self._root}/"
-        return [path[len(start) :] for path in paths if path.startswith(start)]
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -194,140 +219,6 @@ class FsspecFiles:
             return getattr(self._system, name)(*arguments, **named)
         method = getattr(self._system, f"_{name}")
         return self._loop(self._system.loop, method, *arguments, timeout=timeout_s, **named)
-
-
-class LocalFiles:
-    """Objects as files of a folder, a network disk for example.
-
-    fsspec looks whether a file exists before it opens it for writing, so that two processes may write into one; here a
-    file is written under a private name and linked to its own, which fails if that is taken.
-
-    Symbolic links below the root are not followed: any user who may write there could have this process write, as its user,
-    into any folder. So each folder of a name is opened in the one before.
-    """
-
-    def __init__(self, root: Path) -> None:
-        """Use the names below ``root``."""
-        self._root = root
-
-    def read(
-        self,
-        names: Sequence[str],
-        limits: Sequence[int],
-        timeout_s: float,  # noqa: ARG002  a disk's calls cannot be ended
-    ) -> list[bytes | OSError]:
-        """Return each file, or why it cannot be read."""
-        return [self._read(name, limit) for name, limit in zip(names, limits, strict=True)]
-
-    def create(self, name: str, data: bytes, timeout_s: float) -> None:  # noqa: ARG002
-        """Write a file that is not there yet."""
-        *folders, own = PurePosixPath(name).parts
-        with self._folder(folders, create=True) as folder, _draft(folder, data) as draft:
-            try:
-                os.link(draft, own, src_dir_fd=folder, dst_dir_fd=folder)
-            except OSError as error:
-                if error.errno not in _NO_LINKS:
-                    raise
-                _write_new(folder, own, data)  # a reader may see a part, which its checksum shows
-
-    def replace(self, name: str, data: bytes, timeout_s: float) -> None:  # noqa: ARG002
-        """Write a file, whether it is there or not."""
-        *folders, own = PurePosixPath(name).parts
-        with self._folder(folders, create=True) as folder, _draft(folder, data) as draft:
-            os.replace(draft, own, src_dir_fd=folder, dst_dir_fd=folder)
-
-    def names(self, prefix: str, timeout_s: float) -> list[str]:  # noqa: ARG002
-        """Return the names that begin with a folder's."""
-        listed: list[str] = []
-        with suppress(FileNotFoundError), self._folder(PurePosixPath(prefix).parts) as folder:
-            for path, _, files, inner in os.fwalk(".", dir_fd=folder):
-                plain = [each for each in files if _is_file(inner, each)]
-                listed += [str(PurePosixPath(prefix, path, each)) for each in plain]
-        return listed
-
-    @contextmanager
-    def _folder(self, parts: Sequence[str], *, create: bool = False) -> Generator[int]:
-        """Open a folder below the root for the block.
-
-        Raises:
-            OSError: It does not exist, or there is a link in its place.
-        """
-        if create:
-            self._root.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._root, _FOLDER)  # which its user has named, and may be a link
-        try:
-            for part in parts:
-                inner = _inner(descriptor, part, create=create)
-                os.close(descriptor)
-                descriptor = inner
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def _read(self, name: str, limit: int) -> bytes | OSError:
-        *folders, own = PurePosixPath(name).parts
-        try:
-            with (
-                self._folder(folders) as folder,
-                # With an opener the file owns its descriptor, and closes it if it is a folder's.
-                open(own, "rb", opener=lambda name, _: os.open(name, _FILE, dir_fd=folder)) as file,
-            ):
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    return b""  # a pipe or a device: damage, after which others write
-                return _content(file.read(limit + 1), limit)
-        except OSError as error:
-            return error
-
-
-def _inner(folder: int, name: str, *, create: bool) -> int:
-    """Open a folder in another one.
-
-    Raises:
-        OSError: It does not exist, or there is a link in its place.
-    """
-    if create:
-        with suppress(FileExistsError):
-            os.mkdir(name, dir_fd=folder)
-    try:
-        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-    except NotADirectoryError as error:
-        reason = "it is no folder, or a link, which is not followed in a remote"
-        raise OSError(errno.ENOTDIR, reason, name) from error
-
-
-@contextmanager
-def _draft(folder: int, data: bytes) -> Generator[str]:
-    """Write a file under a private name into a folder; it is gone after the block."""
-    draft = f".{secrets.token_hex(8)}.part"
-    try:
-        _write_new(folder, draft, data)
-        yield draft
-    finally:
-        with suppress(OSError):
-            os.unlink(draft, dir_fd=folder)
-
-
-def _write_new(folder: int, name: str, data: bytes) -> None:
-    """Write a file that is not there yet into a folder.
-
-    Raises:
-        FileExistsError: It is there.
-        OSError: It cannot be written; its name is free, though a full disk has cut it.
-    """
-    with os.fdopen(os.open(name, _NEW_FILE, 0o666, dir_fd=folder), "wb") as file:
-        try:
-            file.write(data)
-            file.flush()
-        except OSError:
-            with suppress(OSError):
-                os.unlink(name, dir_fd=folder)
-            raise
-
-
-def _is_file(folder: int, name: str) -> bool:
-    with suppress(OSError):  # it has just gone
-        return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    return False
 
 
 class WatchedFiles:
@@ -355,8 +246,13 @@ class WatchedFiles:
         self._begins(timeout_s)
         self._files.replace(name, data, timeout_s)
 
+    def folders(self, folder: str, timeout_s: float) -> list[str]:
+        """Return the own names of the folders that a folder has."""
+        self._begins(timeout_s)
+        return self._files.folders(folder, timeout_s)
+
     def names(self, prefix: str, timeout_s: float) -> list[str]:
-        """Return the names that begin with a folder's."""
+        """Return the names that begin so."""
         self._begins(timeout_s)
         return self._files.names(prefix, timeout_s)
 
@@ -370,12 +266,7 @@ def _content(content: Any, limit: int) -> bytes | OSError:
         # S3 answers so for a range of an object without any bytes.
         empty = isinstance(content, OSError) and "range is not satisfiable" in str(content)
         return b"" if empty else _os_error(content)
-    data = bytes(content)
-    if len(data) > limit:
-        return OSError(
-            errno.EFBIG, f"it has more than {limit} bytes, which no object of its kind has"
-        )
-    return data
+    return bounded(bytes(content), limit)
 
 
 def _os_error(error: BaseException) -> OSError:

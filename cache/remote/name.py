@@ -21,7 +21,6 @@ MOST_EDITIONS = 32
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PART = r"[0-9A-Za-z_][0-9A-Za-z_.+-]{0,127}"
-_ENVIRONMENT = re.compile(rf"v{SCHEMA}/({_PART})/environment\.json")
 _EDITION = re.compile(rf"v{SCHEMA}/({_PART})/records/({_PART})/({_PART})/\d{{4}}\.json")
 
 
@@ -40,7 +39,7 @@ def environment_name(digest: str) -> str:
 
 def edition_name(place: Place, number: int) -> str:
     """Return the name of an edition of a record, from 0."""
-    return f"{prefix(place.environment)}records/{part(place.op)}/{part(place.digest)}/{number:04d}.json"
+    return f"{records_prefix(place.environment, place.op)}{part(place.digest)}/{number:04d}.json"
 
 
 def file_name(environment: str, sha256: str) -> str:
@@ -59,15 +58,20 @@ def prefix(environment: str = "") -> str:
     return f"v{SCHEMA}/{part(environment)}/" if environment else f"v{SCHEMA}/"
 
 
+def records_prefix(environment: str, op: str = "") -> str:
+    """Return what the names of an environment's records begin with; with an operator, those of its records."""
+    folder = f"{prefix(environment)}records/"
+    return f"{folder}{part(op)}/" if op else folder
+
+
+def is_part(name: str) -> bool:
+    """Return whether a name that a remote has listed may be an environment's or an operator's."""
+    return re.fullmatch(_PART, name) is not None
+
+
 def unused_name() -> str:
     """Return a name that no object has, other ones each time: what answers for it is no store."""
     return f"{prefix()}none/{secrets.token_hex(8)}"
-
-
-def environment_of(name: str) -> str | None:
-    """Return the environment whose fields have this name; None if it is another one's."""
-    match = _ENVIRONMENT.fullmatch(name)
-    return match[1] if match else None
 
 
 def place_of(name: str) -> Place | None:

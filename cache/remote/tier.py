@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 
 from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.cache.remote.answer import Answer, reason_of, tell_of
+from inductor_plugin.cache.remote.chain import KnownChains
 from inductor_plugin.cache.remote.ending import before_exit
 from inductor_plugin.cache.remote.exchange import Exchange, is_worth_sending
 from inductor_plugin.cache.remote.files import Opener, WatchedFiles, open_files, shown
 from inductor_plugin.cache.remote.health import LOCAL_ONLY_S, PAUSES_S, Health, answered, failed
-from inductor_plugin.cache.remote.known import KnownChains
 from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.cache.remote.name import Place
 from inductor_plugin.cache.remote.options import RemoteOptions

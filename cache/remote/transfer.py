@@ -13,7 +13,7 @@ from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.cache.remote.answer import reason_of
 from inductor_plugin.cache.remote.exchange import Exchange, is_worth_sending
 from inductor_plugin.cache.remote.files import Files
-from inductor_plugin.cache.remote.name import Place, environment_of, place_of, prefix
+from inductor_plugin.cache.remote.name import Place, is_part, place_of, prefix, records_prefix
 from inductor_plugin.cache.store import Store
 from inductor_plugin.cache.trust.keys import Signer
 from inductor_plugin.errors import CacheError
@@ -30,7 +30,11 @@ _MOST_FAILURES = 2 * _BATCH
 _FAULTS = (OSError, CacheError, ValueError, RecursionError)
 """What goes wrong with one record: the store, or a damaged entry of the cache."""
 LIMIT_S = 60.0
-"""Limit of one request; no compile waits for it."""
+"""Limit of one request; no compile waits for it. S3 lists some 400,000 names within it, a thousand an answer."""
+_LETTERS = "0123456789abcdef"
+"""Of which the digests of problems are made."""
+_MOST_LETTERS = 2
+"""First letters of digests by which names are listed where there are many: 256 parts have 10^8. A store that dies meanwhile costs three limits."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ def pull(
         store: The cache; its trust says whose kernels are taken.
         files: The remote.
         part: Which records are taken.
-        limit_s: Limit of one request.
+        limit_s: Limit of one request, or of listing a part of the names.
         trusted: Take unsigned kernels, too.
         source: The remote's URL.
 
@@ -172,15 +176,14 @@ def pull(
     """
     exchange = Exchange(files, store, kernels=part.kernels, trusted=trusted, source=source)
     try:
-        names = files.names(prefix(), limit_s)
+        environments = _environments(files, part, limit_s)
+        places = [each for digest in environments for each in _places(files, digest, part, limit_s)]
     except OSError as error:
         raise CacheError(f"the remote cannot be listed: {reason_of(error)}") from error
-    for digest in sorted(filter(None, map(environment_of, names))):
-        if digest.startswith(part.environment):
-            _take_environment(exchange, digest, limit_s)
-    places = dict.fromkeys(filter(None, map(place_of, names)))
+    for digest in environments:
+        _take_environment(exchange, digest, limit_s)
     done, streak, unwritten = Transferred(), _Streak(), store.unwritten
-    for batch in _batches([place for place in places if part.has(place)]):
+    for batch in _batches(places):
         if streak.is_over:
             done = _with(done, [f"not tried, since {_MOST_FAILURES} failed before it"] * len(batch))
         else:
@@ -189,6 +192,43 @@ def pull(
     why = f"it cannot be written: {store.degraded or 'the warnings of this process say why'}"
     amounts, done = exchange.take_amounts(), _with(done, [why] * lost)
     return replace(done, changed=amounts.hits, amounts=amounts)
+
+
+def _environments(files: Files, part: TransferPart, limit_s: float) -> list[str]:
+    """Return the environments of a part.
+
+    Raises:
+        OSError: They cannot be listed.
+    """
+    listed = files.folders(prefix(), limit_s)
+    return sorted(each for each in listed if each.startswith(part.environment) and is_part(each))
+
+
+def _places(files: Files, environment: str, part: TransferPart, limit_s: float) -> list[Place]:
+    """Return the records of a part in one environment, listed operator by operator; files of kernels are not.
+
+    Raises:
+        OSError: They cannot be listed.
+    """
+    ops = [part.op] if part.op else files.folders(records_prefix(environment), limit_s)
+    starts = [records_prefix(environment, op) for op in ops if is_part(op) and op != GRAPH]
+    names = (name for start in starts for name in _names(files, start, limit_s))
+    return [*dict.fromkeys(place for place in map(place_of, names) if place and part.has(place))]
+
+
+def _names(files: Files, start: str, limit_s: float, letters: int = _MOST_LETTERS) -> list[str]:
+    """Return the names that begin so: a few at a time where the store needs longer than the limit for all of them.
+
+    Raises:
+        OSError: They cannot be listed.
+    """
+    try:
+        return files.names(start, limit_s)
+    except TimeoutError:
+        if letters == 0:
+            raise
+    parts = (_names(files, start + letter, limit_s, letters - 1) for letter in _LETTERS)
+    return [name for names in parts for name in names]
 
 
 def _with_batch(

@@ -1,15 +1,17 @@
-"""Chains of editions that have gaps, damage, and more writers than there are names."""
+"""Chains of editions that have gaps, damage, and more writers than there are names; those that are kept are used once, if whole and young."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from inductor_plugin.cache import open_store
-from inductor_plugin.cache.remote.chain import Chain, read_chains
+from inductor_plugin.cache.remote import chain as chain_module
+from inductor_plugin.cache.remote.chain import Chain, KnownChains, read_chains
 from inductor_plugin.cache.remote.edition import MAX_BYTES, REFINEMENTS
 from inductor_plugin.cache.remote.exchange import Exchange, saved_ms
 from inductor_plugin.cache.remote.name import Place, edition_name, file_name
@@ -219,3 +221,34 @@ def test_records_that_fill_the_memory_together_are_an_error_of_the_last(
     chains = read_chains(read, [PLACE, *others])
     assert chains[PLACE].edition is not None
     assert ["has more than 100 bytes" in str(chains[other].error) for other in others] == [True] * 2
+
+
+@pytest.mark.parametrize(
+    ("chain", "age_s", "usable"),
+    [
+        (Chain(next=2), 0.0, True),
+        (Chain(next=2), 3599.0, True),
+        (Chain(next=2), 3600.0, False),
+        (Chain(next=2, error=OSError(5, "500")), 0.0, False),
+    ],
+)
+def test_what_was_read_lately_and_whole_is_used_once(
+    chain: Chain, age_s: float, usable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(chain_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    chains = KnownChains()
+    chains.add(PLACE, chain)
+    clock.now += age_s
+    assert chains.take(Place("e", "mm", "other")) is None
+    assert chains.take(PLACE) == (chain if usable else None)
+    assert chains.take(PLACE) is None
+
+
+def test_of_too_many_the_first_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_module, "_MOST_KNOWN", 2)
+    chains, places = KnownChains(), [Place("e", "mm", name) for name in "abc"]
+    for number, place in enumerate(places):
+        assert chains.places == places[:number]
+        chains.add(place, Chain())
+    assert chains.places == places[1:]

@@ -8,10 +8,11 @@ from inductor_plugin.cache.remote.name import (
     Place,
     edition_name,
     environment_name,
-    environment_of,
     file_name,
+    is_part,
     place_of,
     prefix,
+    records_prefix,
 )
 
 
@@ -21,7 +22,8 @@ def test_all_of_one_format_and_environment_begins_alike_so_that_a_bucket_can_exp
     assert all(name.startswith(f"v1/{'e' * 64}/") for name in names)
     assert prefix("e" * 64) == f"v1/{'e' * 64}/"
     assert place_of(names[1]) == place
-    assert environment_of(names[0]) == "e" * 64
+    assert names[1].startswith(records_prefix("e" * 64, "mm"))
+    assert records_prefix("e" * 64, "mm") == f"{records_prefix('e' * 64)}mm/"
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,11 @@ def test_all_of_one_format_and_environment_begins_alike_so_that_a_bucket_can_exp
 )
 def test_other_names_in_a_bucket_are_no_records(name: str) -> None:
     assert place_of(name) is None
+
+
+def test_of_folders_in_a_bucket_only_safe_names_are_parts() -> None:
+    folders = ["e" * 64, "mm", "_0", "..", ".", "", "a/b", "a\n", " "]
+    assert [*filter(is_part, folders)] == ["e" * 64, "mm", "_0"]
 
 
 @pytest.mark.parametrize("sha256", ["", "../../x", "A" * 64, "0" * 63])

@@ -238,7 +238,7 @@ def test_a_client_that_goes_on_hanging_is_not_waited_for_again_and_asked_when_it
 def test_editions_that_have_expired_since_they_were_read_do_not_hide_the_next_one(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inductor_plugin.cache.remote.known._KNOWN_S", 0.0)
+    monkeypatch.setattr("inductor_plugin.cache.remote.chain._KNOWN_S", 0.0)
     files, nowhere = MemoryFiles(), open_store("/nowhere", memory_only=True)
     for number in range(7):
         Exchange(files, nowhere, kernels=False).publish(record(measured(f"c{number}")), 1.0)

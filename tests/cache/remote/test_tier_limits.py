@@ -72,7 +72,7 @@ def test_a_record_that_the_store_never_takes_is_left_while_others_are_written(
 def test_what_was_read_is_kept_for_a_few_records_only(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inductor_plugin.cache.remote.known._MOST_KNOWN", 2)
+    monkeypatch.setattr("inductor_plugin.cache.remote.chain._MOST_KNOWN", 2)
     files = MemoryFiles()
     places = filled(files, 5)
     tier, _ = opened(files, timeout_s=30.0)  # writing may stall for a second on a busy disk

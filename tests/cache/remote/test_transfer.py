@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,38 @@ from tests.support.cache.records import ENVIRONMENT, measured, record
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 
 PART = TransferPart()
+
+
+class PagedFiles(MemoryFiles):
+    """A store that lists a few names an answer, each after a while; no time passes in this process.
+
+    Attributes:
+        answer_s: Seconds of an answer.
+        dies_after: Answers after which there are no more.
+        spent_s: Seconds that were waited for.
+        listed: What was asked for.
+    """
+
+    def __init__(self, objects: dict[str, bytes], answer_s: float) -> None:
+        super().__init__(objects)
+        self.answer_s, self.dies_after, self.spent_s = answer_s, math.inf, 0.0
+        self.listed: list[str] = []
+
+    def folders(self, folder: str, timeout_s: float) -> list[str]:
+        return self._paged(folder, super().folders(folder, timeout_s), timeout_s)
+
+    def names(self, prefix: str, timeout_s: float) -> list[str]:
+        return self._paged(prefix, super().names(prefix, timeout_s), timeout_s)
+
+    def _paged(self, asked: str, inside: list[str], timeout_s: float) -> list[str]:
+        self.listed.append(asked)
+        answers = max(1, math.ceil(len(inside) / 4))
+        self.dies_after -= answers
+        took_s = answers * self.answer_s if self.dies_after >= 0 else math.inf
+        self.spent_s += min(took_s, timeout_s)
+        if took_s > timeout_s:
+            raise TimeoutError("no answer in time")
+        return inside
 
 
 def filled(path: Path, count: int) -> Store:
@@ -217,3 +250,44 @@ def test_what_another_machine_has_replaced_is_pushed_again(
     done = push(store, files, PART, 1.0)
     assert (asked, done.records, done.failed, done.amounts.sent) == ([1], 2, 0, 3)
     assert edition_name(place, 1) in files.objects
+
+
+def test_a_remote_that_is_listed_for_longer_than_the_limit_is_pulled(tmp_path: Path) -> None:
+    """A bucket of a fleet: each of its answers comes in time, and there are many."""
+    files = MemoryFiles()
+    push(filled(tmp_path / "here", 60), files, PART, 1.0)
+    paged = PagedFiles(files.objects, answer_s=0.3)
+    there = open_store(tmp_path / "there")
+    done = pull(there, paged, PART, 1.0)
+    assert (done.records, done.changed, done.failed) == (60, 60, 0)
+    assert len(list(there.iter_records())) == 60
+    assert paged.spent_s > 60 / 4 * paged.answer_s > 1.0
+
+
+@pytest.mark.parametrize(("answers", "limits"), [(0, 1), (1, 1), (2, 3)])
+def test_a_remote_that_does_not_answer_when_it_is_listed_is_given_up(
+    answers: int, limits: int, tmp_path: Path
+) -> None:
+    """One that dies within a folder may be a large one: fewer names are asked for, twice."""
+    files = MemoryFiles()
+    push(filled(tmp_path / "here", 3), files, PART, 1.0)
+    silent = PagedFiles(files.objects, answer_s=0.01)
+    silent.dies_after = answers
+    with pytest.raises(CacheError, match="cannot be listed: TimeoutError: no answer in time"):
+        pull(open_store(tmp_path / "there"), silent, PART, 1.0)
+    assert silent.spent_s <= limits + answers * silent.answer_s
+
+
+def test_only_the_part_that_is_pulled_is_listed(tmp_path: Path) -> None:
+    files, store = MemoryFiles(), filled(tmp_path / "here", 2)
+    store.put_record(record(measured("a"), problem=3, op="addmm"))
+    store.put_record(record(measured("a"), problem=4, environment="e" * 64))
+    push(store, files, PART, 1.0)
+    here = next(each.environment for each in store.iter_records() if each.environment != "e" * 64)
+    part = TransferPart(environment=here[:8], op="mm")
+    paged = PagedFiles(files.objects, answer_s=0.0)
+    assert pull(open_store(tmp_path / "there"), paged, part, 1.0).records == 2
+    assert paged.listed == ["v1/", f"v1/{here}/records/mm/"]
+    paged = PagedFiles(files.objects, answer_s=0.0)
+    assert pull(open_store(tmp_path / "whole"), paged, PART, 1.0).records == 4
+    assert not any("/files/" in each for each in paged.listed)

@@ -13,9 +13,9 @@ from inductor_plugin.cache import Store, document, open_store
 from inductor_plugin.cache.entry import parse_entry
 from inductor_plugin.cache.remote.chain import read_chains
 from inductor_plugin.cache.remote.descriptions import MOST, Description
+from inductor_plugin.cache.remote.disk import LocalFiles
 from inductor_plugin.cache.remote.edition import Edition, edition_of, parse_edition, united
 from inductor_plugin.cache.remote.exchange import Answer, Exchange
-from inductor_plugin.cache.remote.files import LocalFiles
 from inductor_plugin.cache.remote.name import Place, edition_name, file_name
 from inductor_plugin.cache.remote.options import RemoteOptions
 from inductor_plugin.cache.remote.tier import RemoteTier

@@ -13,7 +13,7 @@ import pytest
 
 from inductor_plugin.cache import Pack, Store, document, open_store
 from inductor_plugin.cache.entry import ENTRY, Taken
-from inductor_plugin.cache.remote.files import LocalFiles
+from inductor_plugin.cache.remote.disk import LocalFiles
 from inductor_plugin.cache.remote.transfer import TransferPart, pull, push
 from inductor_plugin.cache.transfer import parcel
 from inductor_plugin.cache.transfer.archive import (

@@ -20,6 +20,7 @@ import torch._inductor.config as inductor_config
 from torch import nn
 
 from inductor_plugin.cache import open_store
+from inductor_plugin.cache.remote.files import open_files
 from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.cache.remote.tier import RemoteTier
 from inductor_plugin.cli import main
@@ -128,6 +129,20 @@ def test_policy_cached_waits_for_the_remote_and_finds_what_it_has(
         machine(tmp_path, "here", url, torch.mm, a, b)
         _, spent, _ = machine(tmp_path, "there", url, torch.mm, a, b, policy="cached")
     assert (spent.record_hits, spent.benchmarked) == (1, 0)
+
+
+@pytest.mark.usefixtures("server")
+def test_a_server_lists_folders_and_those_names_alone_that_begin_so(url: str) -> None:
+    """So a large remote is listed in parts; who pulls from it, see tests/cache/remote/test_transfer.py."""
+    files = open_files(url)
+    names = [f"v1/e/records/mm/{digest}/0000.json" for digest in ("0a", "0b", "1a")]
+    for name in (*names, "v1/e/files/0a/x", "v1/e/environment.json"):
+        files.create(name, b"{}", 30.0)
+    assert files.folders("v1/", 30.0) == ["e"]
+    assert sorted(files.folders("v1/e/", 30.0)) == ["files", "records"]
+    assert sorted(files.names("v1/e/records/mm/0", 30.0)) == names[:2]
+    assert sorted(files.names("v1/e/records/mm/", 30.0)) == names
+    assert files.names("v1/e/records/mm/2", 30.0) == files.folders("v1/none/", 30.0) == []
 
 
 FAULTS: dict[str, dict[str, Any]] = {

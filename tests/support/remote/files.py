@@ -39,6 +39,12 @@ class MemoryFiles:
             self.requests["replace"] += 1
             self.objects[name] = data
 
+    def folders(self, folder: str, timeout_s: float) -> list[str]:
+        with self._guard:
+            self.requests["list"] += 1
+            inside = [name[len(folder) :] for name in self.objects if name.startswith(folder)]
+            return sorted({name.partition("/")[0] for name in inside if "/" in name})
+
     def names(self, prefix: str, timeout_s: float) -> list[str]:
         with self._guard:
             self.requests["list"] += 1
@@ -98,6 +104,10 @@ class FaultyFiles:
         if self.refuses:
             raise PermissionError("Access Denied")
         self.inner.replace(name, data, timeout_s)
+
+    def folders(self, folder: str, timeout_s: float) -> list[str]:
+        self._delay(timeout_s)
+        return self.inner.folders(folder, timeout_s)
 
     def names(self, prefix: str, timeout_s: float) -> list[str]:
         self._delay(timeout_s)
