@@ -126,7 +126,7 @@ def summary(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[s
 
 
 def late(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return the remotes that answered, and beside which a second machine lacked a record or measured candidates all the same."""
+    """Return the remotes that answered, and beside which a second machine lacked a record, or compiled or measured candidates all the same."""
     answering = [
         each.name
         for each in REMOTES
@@ -135,7 +135,10 @@ def late(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     return [
         name
         for name in answering
-        if any(each["record_hits"] < each["problems"] or each["benchmarked"] for each in runs[name])
+        if any(
+            each["record_hits"] < each["problems"] or each["compiled"] or each["benchmarked"]
+            for each in runs[name]
+        )
     ]
 
 

@@ -18,11 +18,11 @@ from benchmarks.startup.second_machine import ALONE, COPY, FILLS, REMOTES
 class Processes:
     """Stands in for processes: keeps what the server does meanwhile, and the variables of each."""
 
-    def __init__(self, measured: str = "") -> None:
+    def __init__(self, late: str = "", spent: str = "benchmarked") -> None:
         self.server = mock.Mock(environment={"AWS_ENDPOINT_URL": "http://server"})
         self.server.requests.return_value = {"GET": 3}
         self.seen: dict[str, tuple[str, Any]] = {}
-        self._measured = measured
+        self._late, self._spent = late, spent
 
     def run(self, variant: str, _device: str, folder: str, variables: Mapping[str, str]) -> Any:
         """Report a compile; each takes a second longer than that before."""
@@ -36,8 +36,8 @@ class Processes:
             fault.kwargs if fault else {},
         )
         counts = {"problems": 4, "record_hits": 4, "compiled": 0, "benchmarked": 0}
-        if name == self._measured.replace(" ", "-"):
-            counts["benchmarked"] = 2
+        if name == self._late.replace(" ", "-"):
+            counts[self._spent] = 2
         seconds = float(len(self.seen))
         return {"compile_s": seconds, "process_s": seconds + 1, "error": 0.0, "stats": counts}
 
@@ -67,15 +67,17 @@ def test_each_second_machine_has_the_remote_of_the_first_and_its_own_fault(
     assert written["summary"][REMOTES[0].name]["process_s"] == 5.0
 
 
+@pytest.mark.parametrize("spent", ["benchmarked", "compiled", "record_hits"])
 @pytest.mark.parametrize(
     ("name", "code"), [(REMOTES[0].name, 1), ("remote answers 500", 0), ("first", 0)]
 )
-def test_figures_of_a_second_machine_that_measured_are_named(
+def test_figures_of_a_second_machine_that_compiled_or_measured_are_named(
     name: str,
     code: int,
+    spent: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert started(Processes(name), monkeypatch, tmp_path / "out.json") == code
+    assert started(Processes(name, spent), monkeypatch, tmp_path / "out.json") == code
     assert (f"{name}: a second machine compiled" in capsys.readouterr().out) is bool(code)
