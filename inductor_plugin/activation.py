@@ -158,7 +158,7 @@ def record(file: str | os.PathLike[str]) -> Generator[Any]:
     from inductor_plugin.tuning.ranks.job import joined, rank_here  # noqa: PLC0415  loads torch, as `_hooks`
     from inductor_plugin.tuning.ranks.recorded import write_recorded  # noqa: PLC0415
 
-    write_recorded(path, recording.file(), joined(Config.load()), rank_here())
+    write_recorded(path, recording.file(), joined(), rank_here())
 
 
 def disable() -> None:

@@ -318,8 +318,9 @@ class Config:
         default=60.0,
         metadata=how(
             "number",
-            "Time without a sign of life after which a rank is given up; its problems get library kernels.",
+            "Time without a sign of life, 5 s or more, after which a rank is given up; its problems get library kernels.",
             unit="s",
+            minimum=5,
         ),
     )
 

@@ -133,6 +133,14 @@ def test_a_bad_value_names_the_option_the_value_and_what_to_use(name: str, value
     assert "use " in message or "name a folder" in message
 
 
+@pytest.mark.parametrize("value", [0, "0.5", 4.9, -1])
+def test_no_time_out_of_ranks_is_so_short_that_every_rank_is_silent(value: object):
+    """Signs of life are a second apart, and a busy rank gives them late."""
+    with pytest.raises(OptionError, match=f"ranks_timeout_s is {value!r}; use 5 or more"):
+        Config.load({"ranks_timeout_s": value}, {})
+    assert Config.load({"ranks_timeout_s": 5}, {}).ranks_timeout_s == 5.0
+
+
 def test_a_bad_variable_is_named():
     with pytest.raises(OptionError, match="variable INDUCTOR_PLUGIN_PROGRESS is 'maybe'"):
         Config.load({}, {"INDUCTOR_PLUGIN_PROGRESS": "maybe"})

@@ -197,7 +197,7 @@ def _noting(stock: Any) -> Any:
         if decisions and lowered is not self:
             # Out of Inductor's cache; what was decided while it was lowered was written then.
             torch_trace.write_stored([(d.problem, d.winner, d.library) for d in decisions])
-        if config is not None and joined(config) is not None:
+        if config is not None and joined() is not None:
             kernels = [each for each in decisions if not each.is_of_graph]
             LEDGER.add_winners({f"{each.group}/{each.problem}": each.winner for each in kernels})
             LEDGER.add_code([each.problem for each in kernels], getattr(self, "source_code", ""))

@@ -7,7 +7,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -19,7 +19,8 @@ from inductor_plugin.tuning.ranks.store import C10dStore, JobStore
 _PREFIX = "inductor_plugin/2"
 """Of all keys, with the number of the protocol: ranks with another one do not read each other. The number of ranks follows."""
 _ANSWER_S = 30.0
-"""Seconds in which a store answers, at most; a server in Python's process needs none of its threads."""
+"""Seconds in which a store answers, at most; a server in Python's process needs none of its threads. One that is busy may take
+longer than a rank that is given up is silent: without it a rank decides nothing more."""
 _SHARING = ("tune", "cached")
 """Policies that decide by what a rank has measured or remembers; the others decide the same on all ranks by themselves."""
 
@@ -47,21 +48,20 @@ class _Joined(NamedTuple):
     """A job of this process group; nothing here keeps the group or its store alive (see `C10dStore`)."""
 
     group: weakref.ref[Any]
-    limit_s: float
     job: Job
     close: Callable[[str], None]
 
 
 class _Membership:
-    """The process group of this process, and its jobs."""
+    """The process group of this process, and its job."""
 
     def __init__(self) -> None:
         """Begin with no job."""
         self._guard = threading.Lock()
-        self._rows: list[_Joined] = []
+        self._joined: _Joined | None = None
         self._inherited: weakref.ref[Any] | None = None
 
-    def job(self, limit_s: float) -> Job | None:
+    def job(self) -> Job | None:
         """Return the job of the process group that there is now; None if there is none with two ranks and a store."""
         untyped: Any = dist
         try:
@@ -77,49 +77,36 @@ class _Membership:
         with self._guard:
             if self._inherited is not None and self._inherited() is group:
                 return None
-            self._leave_others(group)
-            for row in self._rows:
-                if row.limit_s == limit_s:
-                    return row.job
-            own = C10dStore(store, f"{_PREFIX}/{world}/", limit_s)
-            job = Job(rank, world, own)
-            if self._rows:  # another time-out, the same rank
-                job = replace(self._rows[0].job, store=own)
-            self._rows.append(_Joined(weakref.ref(group), limit_s, job, own.close))
-            return job
+            here = self._joined
+            if here is not None and here.group() is not group:
+                here.close("the process group was destroyed")
+                here = None
+            if here is None:
+                own = C10dStore(store, f"{_PREFIX}/{world}/", _ANSWER_S)
+                here = _Joined(weakref.ref(group), Job(rank, world, own), own.close)
+            self._joined = here
+            return here.job
 
     def after_fork(self) -> None:
         """Be no rank in a forked child: the connections, and the name of the rank, are the parent's."""
         untyped: Any = dist
         self._guard = threading.Lock()
-        self._rows = []
+        self._joined = None
         try:
             self._inherited = weakref.ref(untyped.distributed_c10d._get_default_group())
         except (AttributeError, ValueError, RuntimeError):
             self._inherited = None
 
-    def _leave_others(self, group: Any) -> None:
-        """Forget process groups that were destroyed; called with the lock held."""
-        for row in self._rows:
-            if row.group() is not group:
-                row.close("the process group was destroyed")
-        self._rows = [row for row in self._rows if row.group() is group]
-
 
 def current(config: Config) -> Job | None:
     """Return the job with whose ranks a compile agrees; None where it decides alone."""
-    return None if config.ranks == "off" or config.policy not in _SHARING else joined(config)
+    return None if config.ranks == "off" or config.policy not in _SHARING else joined()
 
 
-def joined(config: Config) -> Job | None:
-    """Return the job of this process; None where it has none, or one without a store.
-
-    Args:
-        config: The options, for the time-out.
-    """
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
-    return _MEMBERSHIP.job(min(_ANSWER_S, config.ranks_timeout_s))
+def joined() -> Job | None:
+    """Return the job of this process; None where it has none, or one without a store."""
+    is_member = dist.is_available() and dist.is_initialized()
+    return _MEMBERSHIP.job() if is_member else None
 
 
 def rank_here() -> int | None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
-from inductor_plugin.config import Config
 from inductor_plugin.errors import RankError
 from inductor_plugin.tuning.ranks.code import first_difference
 from inductor_plugin.tuning.ranks.job import Job, joined
@@ -65,7 +64,7 @@ def verify_ranks(timeout_s: float = 60.0) -> RankReport:
     Raises:
         RankError: ``torch.distributed`` is not initialized with two ranks or more, or its store is lost.
     """
-    job = joined(Config.load())
+    job = joined()
     if job is None:
         raise RankError(
             "verify_ranks needs a job: call torch.distributed.init_process_group with two ranks or more"

@@ -61,7 +61,7 @@ def test_without_inductors_cache_they_are_not_the_next_ones_either(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stored, "active_config", lambda: Config.load({}, environ={}))
-    monkeypatch.setattr(stored, "joined", lambda _config: None)
+    monkeypatch.setattr(stored, "joined", lambda: None)
     remember()
     untyped._noting(lambda _self: None)(SimpleNamespace())
     assert stored.carry_decisions(SimpleNamespace()) == ()
@@ -73,7 +73,7 @@ def test_a_graph_that_is_served_is_in_the_trace_once_and_one_that_was_lowered_is
     written: list[Any] = []
     monkeypatch.setattr(stored.torch_trace, "write_stored", written.append)
     monkeypatch.setattr(stored, "active_config", lambda: Config.load({}, environ={}))
-    monkeypatch.setattr(stored, "joined", lambda _config: None)
+    monkeypatch.setattr(stored, "joined", lambda: None)
     post_compile = untyped._noting(lambda _self: None)
     remember()
     lowered = SimpleNamespace()

@@ -22,13 +22,9 @@ def joining(monkeypatch: pytest.MonkeyPatch) -> Join:
     def current(config: Config) -> Job | None:
         return jobs[-1] if jobs and config.ranks != "off" else None
 
-    for module, name in (
-        (runtime, "current"),
-        (pinning, "current"),
-        (stored, "current"),
-        (stored, "joined"),
-    ):
-        monkeypatch.setattr(module, name, current)
+    for module in (runtime, pinning, stored):
+        monkeypatch.setattr(module, "current", current)
+    monkeypatch.setattr(stored, "joined", lambda: jobs[-1] if jobs else None)
     LEDGER.forget()
 
     def join(rank: int, store: JobStore) -> None:

@@ -120,14 +120,22 @@ def test_a_process_group_on_the_same_store_is_another_job(dist: Distributed) -> 
         former.store.get("decision/problem")
 
 
-def test_a_rank_with_two_time_outs_is_one_process(dist: Distributed) -> None:
-    jobs = [current(ranks_timeout_s=limit_s) for limit_s in (5, 7, 5)]
+def test_a_store_has_its_own_limit_whatever_time_out_ranks_have(
+    dist: Distributed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that answers late must not be lost for good because silent ranks are given up early."""
+    limits, connect = list[float](), job.C10dStore
+
+    def connected(store: Any, prefix: str, limit_s: float) -> Any:
+        limits.append(limit_s)
+        return connect(store, prefix, limit_s)
+
+    monkeypatch.setattr(job, "C10dStore", connected)
+    jobs = [current(ranks_timeout_s=limit_s) for limit_s in (5, 600)]
     assert dist.initialized
     assert jobs[0] is not None
-    assert jobs[2] is jobs[0]
-    assert jobs[1] is not None
-    assert jobs[1] is not jobs[0]
-    assert (jobs[1].token, jobs[1].roll) == (jobs[0].token, jobs[0].roll)
+    assert jobs[1] is jobs[0]  # one process, one connection
+    assert limits == [30.0]
 
 
 def test_a_group_that_is_destroyed_meanwhile_is_no_error(dist: Distributed) -> None:

@@ -288,7 +288,7 @@ def test_what_this_process_has_compiled_is_compared_in_its_job(
         ledger.add_winners({"group/mm/problem": ("fast", "slow")[rank]})
 
     store, ledgers = MemoryStore(), [compiled(rank, 2, change) for rank in range(2)]
-    monkeypatch.setattr(verify_module, "joined", lambda _config: Job(0, 2, store))
+    monkeypatch.setattr(verify_module, "joined", lambda: Job(0, 2, store))
     monkeypatch.setattr(verify_module, "LEDGER", ledgers[0])
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(compare, Job(1, 2, store), ledgers[1], 10.0)
@@ -300,7 +300,7 @@ def test_what_this_process_has_compiled_is_compared_in_its_job(
 
 def test_a_lost_store_is_an_error_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(0, 2, MemoryStore(lost="no answer"))
-    monkeypatch.setattr(verify_module, "joined", lambda _config: job)
+    monkeypatch.setattr(verify_module, "joined", lambda: job)
     with pytest.raises(RankError, match=r"the job's store is lost \(no answer\)"):
         verify_ranks()
 
