@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import Store, digest_of, open_store, report
+from inductor_plugin.cache.record import FAULTS
 from inductor_plugin.cli.verb import check_source, is_cache
 from inductor_plugin.errors import CacheError, expanded
 from inductor_plugin.tuning.pins.document import read_file
 from inductor_plugin.tuning.pins.merge import Disagreement
-from inductor_plugin.tuning.pins.pin import Pin, PinFile, pin_file, pin_of_record
+from inductor_plugin.tuning.pins.pin import Pin, PinFile, pin_file, pin_of_record, tried
 
 
 def is_source(path: Path) -> bool:
@@ -54,21 +55,39 @@ def read_pin_file(path: Path) -> PinFile:
 
 
 def decisions(store: Store) -> PinFile:
-    """Return the decisions of a cache."""
-    pins = [pin for record in store.iter_records() if (pin := pin_of_record(record)) is not None]
+    """Return the decisions of a cache, and what it has seen fail."""
+    pins: list[Pin] = []
+    # As in a compile: what is not tried again, whatever a record says, and what a record says.
+    failed = {
+        (entry.environment, entry.candidate): entry.status
+        for entry in store.iter_quarantine()
+        if entry.condemned
+    }
+    for record in store.iter_records():
+        for name, row in record.candidates.items():
+            if row.status in FAULTS:
+                failed[tried(record.environment, name, record.digest)] = row.status
+        pin = pin_of_record(record)
+        if pin is not None:
+            pins.append(pin)
     environments = {pin.environment: store.environment(pin.environment) for pin in pins}
-    return pin_file(pins, environments)
+    return pin_file(pins, environments, failed=failed)
 
 
 def row_of(disagreement: Disagreement) -> dict[str, Any]:
     """Return what sources say of a problem as plain values."""
-    kept = disagreement.pin
+    first, kept = disagreement.decided[0], disagreement.pin
     return {
-        "problem": kept.describe,
-        "op": kept.op,
-        "digest": kept.digest,
-        "environment": kept.environment,
-        "kept": kept.winner,
+        "problem": first.describe,
+        "op": first.op,
+        "digest": first.digest,
+        "environment": first.environment,
+        "kept": None if kept is None else kept.winner,
+        "failed": [
+            {"winner": winner, "source": source, "status": status}
+            for winner, by_source in disagreement.failed.items()
+            for source, status in by_source.items()
+        ],
         "sources": {name: _said(pin) for name, pin in disagreement.pins.items()},
     }
 
@@ -86,6 +105,7 @@ def rows_text(rows: list[dict[str, Any]]) -> str:
     lines: list[tuple[str, ...]] = []
     for row in report.shown(rows):
         said: Mapping[str, Any] = row["sources"]
+        faults: list[Mapping[str, str]] = row["failed"]
         for index, (name, pin) in enumerate(said.items()):
             problem = row["problem"] if not index else ""
             times = ("-", "-", "-", "not decided there")
@@ -94,10 +114,17 @@ def rows_text(rows: list[dict[str, Any]]) -> str:
                     report.number_text(pin["winner_ms"]),
                     report.number_text(pin["library_ms"]),
                     str(pin["samples"] or "-"),
-                    pin["winner"],
+                    "; ".join([pin["winner"], *_faults_text(pin["winner"], faults)]),
                 )
             lines.append((problem, name, *times))
     return report.columns(heads, lines)
+
+
+def _faults_text(winner: str, faults: Iterable[Mapping[str, str]]) -> Iterator[str]:
+    """Yield which sources have seen a winner fail."""
+    for fault in faults:
+        if fault["winner"] == winner:
+            yield f"{fault['status']} in {fault['source']}"
 
 
 def environments_here() -> dict[str, Mapping[str, Any]]:

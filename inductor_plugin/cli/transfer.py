@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -45,6 +45,7 @@ from inductor_plugin.config import default_trusted_keys
 from inductor_plugin.errors import CacheError, expanded, printable
 from inductor_plugin.tuning.pins.document import dump
 from inductor_plugin.tuning.pins.merge import compare, merge
+from inductor_plugin.tuning.pins.pin import PinFile
 
 
 def _file_argument(parser: ArgumentParser) -> None:
@@ -181,13 +182,14 @@ def _merge(arguments: Namespace) -> int:
     everyone = sources if is_new else [target, *sources]
     if len({path.resolve() for path in everyone}) < len(everyone):
         raise CacheError(f"{target} and {sources[0]} are the same cache; name two")
-    conflicts = _conflicts(everyone)
+    conflicts = _conflicts(_read(everyone))
     store = open_store(target, trust=trust_or_nobody(default_trusted_keys()))
     taken = [merge_stores(store, open_store(source, read_only=True)) for source in sources]
     for conflict in conflicts:
         record = store.record(conflict["environment"], conflict["op"], conflict["digest"])
-        if record is not None and record.valid_decision is not None:
-            conflict["kept"] = record.valid_decision.winner
+        decision = record.valid_decision if record is not None else None
+        void = {fault["winner"] for fault in conflict["failed"]}  # by the quarantine, too
+        conflict["kept"] = decision.winner if decision and decision.winner not in void else None
     _say_imported(arguments, total(taken), store, is_new=is_new, conflicts=conflicts)
     return 0
 
@@ -197,8 +199,8 @@ def _merge_pins(arguments: Namespace, target: Path, sources: Sequence[Path]) -> 
     file = output_file(target, force=True)
     with exclusive(file):
         everyone = [file, *sources] if file.exists() else [*sources]
-        conflicts = _conflicts(everyone)
-        merged = merge([read_source(path) for path in everyone])
+        read = _read(everyone)
+        conflicts, merged = _conflicts(read), merge([*read.values()])
         with draft_of(file) as draft:
             draft.write_text(dump(merged), encoding="utf-8")
     pins = len(merged.pins)
@@ -207,10 +209,13 @@ def _merge_pins(arguments: Namespace, target: Path, sources: Sequence[Path]) -> 
     return 0
 
 
-def _conflicts(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return the problems that sources decide differently."""
-    compared = compare({str(path): read_source(path) for path in paths})
-    return [row_of(each) for each in compared if each.is_conflict]
+def _read(paths: Sequence[Path]) -> dict[str, PinFile]:
+    return {str(path): read_source(path) for path in paths}
+
+
+def _conflicts(sources: Mapping[str, PinFile]) -> list[dict[str, Any]]:
+    """Return the problems that sources decide differently, or whose winner one has seen fail."""
+    return [row_of(each) for each in compare(sources) if each.is_conflict]
 
 
 def _conflict_lines(conflicts: list[dict[str, Any]]) -> list[str]:
@@ -219,6 +224,12 @@ def _conflict_lines(conflicts: list[dict[str, Any]]) -> list[str]:
     heading = (
         f"{len(conflicts)} problems are decided differently; the timing with more samples is kept"
     )
+    void = sum(bool(conflict["failed"]) for conflict in conflicts)
+    if void:
+        heading += f", in {void} of them not that of a winner which a source has seen to fail"
+    lost = sum(conflict["kept"] is None for conflict in conflicts)
+    if lost:
+        heading += f"; {lost} are not decided any more"
     return [heading, rows_text(conflicts)]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Pack, Store, open_store
+from inductor_plugin.cache.quarantine import quarantine_name
 from inductor_plugin.cache.transfer.archive import export_archive
 from inductor_plugin.cache.transfer.draft import exclusive
 from inductor_plugin.cli import main
@@ -181,6 +182,58 @@ def test_merge_writes_a_pin_file_of_caches_and_pin_files(
     assert main(["merge", str(tmp_path / "cache"), str(first)]) == 2
     assert "a pin file does not have" in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("condemned", [False, True], ids=["in its record", "in quarantine"])
+def test_a_merge_keeps_no_pin_whose_winner_a_named_cache_has_seen_fail(
+    condemned: bool, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The pin has more samples than the cache's decision; of the second problem the cache has no other."""
+    run(store, "pin", tmp_path / "pins.json")
+    new = another(tmp_path / "new", "lib", 1, 0.25)
+    for problem in (1, 2):
+        found = record(problem=problem)
+        if condemned:
+            name = quarantine_name("fast", found.digest)
+            new.quarantine(found.environment, name, {"status": "wrong", "candidate": "fast"})
+        else:
+            wrong = measured("fast", None, status="wrong")
+            new.put_record(record(wrong, problem=problem))
+    words = [str(tmp_path / "pins.json"), str(new.root)]
+    assert main(["diff", *words]) == 0
+    assert capsys.readouterr().out.count(f"fast; wrong in {new.root}") == 2
+    assert main(["merge", *words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    hold("merge_pins", said)
+    kept = {row["digest"]: row["kept"] for row in said["conflicts"]}
+    assert kept == {record().digest: "lib", record(problem=2).digest: None}
+    fault = {"winner": "fast", "source": str(new.root), "status": "wrong"}
+    assert [row["failed"] for row in said["conflicts"]] == [[fault], [fault]]
+    winners = {pin.place: pin.winner for pin in read_file(tmp_path / "pins.json").pins.values()}
+    here = {
+        place: name for place, name in winners.items() if place.startswith(record().environment)
+    }
+    assert here == {record().place: "lib"}
+    assert len(winners) == 2  # one of another environment, of which the cache has seen nothing
+
+
+def test_a_merge_of_caches_says_that_a_problem_is_not_decided_any_more(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = another(tmp_path / "new", "lib", 1, 0.25)
+    new.put_record(record(measured("fast", None, status="wrong")))
+    words = ["merge", str(tmp_path / "all"), str(store.root), str(new.root)]
+    assert main([*words, "--json"]) == 0
+    (conflict,) = json.loads(capsys.readouterr().out)["conflicts"]
+    kept = open_store(tmp_path / "all").record(record().environment, "mm", record().digest)
+    assert kept is not None
+    assert kept.valid_decision is None
+    assert conflict["kept"] is None
+    assert main(words) == 0
+    assert (
+        "1 problems are decided differently; the timing with more samples is kept, in 1 of them not that of a winner "
+        "which a source has seen to fail; 1 are not decided any more\n"
+    ) in capsys.readouterr().out
 
 
 def test_merges_into_a_pin_file_wait_for_each_other(store: Store, tmp_path: Path):

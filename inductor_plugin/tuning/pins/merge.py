@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
 
-from inductor_plugin.tuning.pins.pin import Pin, PinFile
+from inductor_plugin.tuning.pins.pin import Pin, PinFile, Tried
 
 
 @dataclass(frozen=True)
@@ -16,42 +17,69 @@ class Disagreement:
 
     Attributes:
         pins: What each source says, by the source's name; None if it says nothing.
+        failed: By winner, which sources have seen it fail, and how.
     """
 
     pins: Mapping[str, Pin | None]
+    failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+
+    @property
+    def decided(self) -> Sequence[Pin]:
+        """What the sources say that decide the problem: at least one does."""
+        return [pin for pin in self.pins.values() if pin is not None]
 
     @property
     def is_conflict(self) -> bool:
-        """Whether sources that decide the problem decide it differently."""
-        return len({pin.winner for pin in self.pins.values() if pin is not None}) > 1
+        """Whether sources decide the problem differently, or one has seen a winner fail."""
+        return bool(self.failed) or len({pin.winner for pin in self.decided}) > 1
 
     @property
-    def pin(self) -> Pin:
-        """The pin that a merge keeps."""
-        return functools.reduce(better, filter(None, self.pins.values()))
+    def pin(self) -> Pin | None:
+        """The pin that a merge keeps; None if each winner was seen to fail."""
+        sound = [pin for pin in self.decided if pin.winner not in self.failed]
+        return functools.reduce(better, sound) if sound else None
 
 
 def merge(files: Sequence[PinFile]) -> PinFile:
     """Return one pin file with the problems of all; of two pins of a problem `better` is kept.
 
-    The order of files does not matter, nor how often one is merged.
+    A pin whose winner one of the sources has seen fail is no decision, whatever its samples. The order of files does not
+    matter, nor how often one is merged.
     """
-    pins: dict[str, Pin] = {}
+    pins: dict[str, dict[str, Pin]] = {}
     environments: dict[str, str] = {}
     templates: dict[str, set[str]] = {}
+    failed: dict[Tried, str] = {}
     for file in files:
-        for place, pin in file.pins.items():
-            pins[place] = better(pins[place], pin) if place in pins else pin
+        for pin in chain(file.pins.values(), *file.spare.values()):
+            winners = pins.setdefault(pin.place, {})
+            before = winners.get(pin.winner)
+            winners[pin.winner] = pin if before is None else better(before, pin)
         for digest, fields in file.environments.items():
             text = json.dumps(fields, sort_keys=True)
             environments[digest] = max(text, environments.get(digest, ""))
         for name, identities in file.templates.items():
             templates.setdefault(name, set()).update(identities)
+        for tried, status in file.failed.items():
+            failed[tried] = max(status, failed.get(tried, ""))
+    kept = {place: _kept(winners.values(), failed) for place, winners in pins.items()}
     return PinFile(
-        pins,
+        {place: pin for place, pin in kept.items() if pin is not None},
         {digest: json.loads(text) for digest, text in environments.items()},
         {name: tuple(sorted(identities)) for name, identities in templates.items()},
+        failed,
+        {place: spare for place in pins if (spare := _spare(pins[place], kept[place]))},
     )
+
+
+def _kept(pins: Iterable[Pin], failed: Mapping[Tried, str]) -> Pin | None:
+    """Return the best pin of a problem; None if each winner was seen to fail."""
+    sound = [pin for pin in pins if pin.tried not in failed]
+    return functools.reduce(better, sound) if sound else None
+
+
+def _spare(winners: Mapping[str, Pin], kept: Pin | None) -> tuple[Pin, ...]:
+    return tuple(winners[name] for name in sorted(winners) if winners[name] is not kept)
 
 
 def better(left: Pin, right: Pin) -> Pin:
@@ -60,7 +88,7 @@ def better(left: Pin, right: Pin) -> Pin:
 
 
 def compare(sources: Mapping[str, PinFile]) -> list[Disagreement]:
-    """Return the problems that sources decide differently, or that some lack, by operator and problem.
+    """Return the problems that sources decide differently, or that some lack or have seen fail, by operator and problem.
 
     Args:
         sources: Pin files, or caches as such, by name.
@@ -69,6 +97,19 @@ def compare(sources: Mapping[str, PinFile]) -> list[Disagreement]:
     rows: list[Disagreement] = []
     for place in sorted(places, key=lambda place: (places[place].op, place)):
         pins = {name: file.pins.get(place) for name, file in sources.items()}
-        if len({None if pin is None else pin.winner for pin in pins.values()}) > 1:
-            rows.append(Disagreement(pins))
+        failed = _failures(pins.values(), sources)
+        if failed or len({None if pin is None else pin.winner for pin in pins.values()}) > 1:
+            rows.append(Disagreement(pins, failed))
     return rows
+
+
+def _failures(
+    pins: Iterable[Pin | None], sources: Mapping[str, PinFile]
+) -> dict[str, dict[str, str]]:
+    """Return `Disagreement.failed` of the pins of one problem."""
+    runs = {pin.winner: pin.tried for pin in pins if pin is not None}
+    seen = {
+        winner: {name: file.failed[run] for name, file in sources.items() if run in file.failed}
+        for winner, run in runs.items()
+    }
+    return {winner: by_source for winner, by_source in seen.items() if by_source}

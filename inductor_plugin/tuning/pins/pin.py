@@ -11,6 +11,7 @@ from inductor_plugin.cache import Decision, Measured, Record
 from inductor_plugin.cache.graph import held_in
 from inductor_plugin.cache.layout import place_of
 from inductor_plugin.cache.merge import weight
+from inductor_plugin.cache.quarantine import quarantine_name
 from inductor_plugin.cache.record import GRAPH, TEMPLATE_FIELD
 from inductor_plugin.problem.description import described
 
@@ -22,6 +23,7 @@ _KEY = 12
 """Digits of a digest that are shown."""
 
 Fields = Mapping[str, Any]
+Tried = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -62,26 +64,42 @@ class Pin:
         """What is decided: ``environment/op/digest``, as of a record."""
         return place_of(self.environment, self.op, self.digest)
 
+    @property
+    def tried(self) -> Tried:
+        """The winner on its problem."""
+        return tried(self.environment, self.winner, self.digest)
+
 
 @dataclass(frozen=True)
 class PinFile:
-    """The content of a pin file.
+    """The content of a pin file, or the decisions of a cache.
 
     Attributes:
         pins: The decisions by `Pin.place`.
         environments: Fields of the environments by digest; those that are not known are missing.
         templates: Class and version of each template that pins name. Files that were merged may know several.
+        failed: The failure of each candidate that was seen to fail on a problem. Only caches know it: a file says nothing of it.
+        spare: What some of several that were merged decide, and is not in ``pins``: of each other winner the best pin, by
+            place. A further one may have seen the kept winner fail. It is not written to a file.
     """
 
     pins: Mapping[str, Pin]
     environments: Mapping[str, Fields] = field(default_factory=dict[str, Fields])
     templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    failed: Mapping[Tried, str] = field(default_factory=dict[Tried, str])
+    spare: Mapping[str, tuple[Pin, ...]] = field(default_factory=dict[str, tuple[Pin, ...]])
+
+
+def tried(environment: str, candidate: str, digest: str) -> Tried:
+    """Return the key of a candidate on a problem, as the quarantine has it: the environment, and its name there."""
+    return environment, quarantine_name(candidate, digest)
 
 
 def pin_file(
     pins: Iterable[Pin],
     environments: Mapping[str, Fields | None],
     identities: Iterable[tuple[str, str, str]] = (),
+    failed: Mapping[Tried, str] | None = None,
 ) -> PinFile:
     """Return a pin file with the environments and templates that its pins name.
 
@@ -89,6 +107,7 @@ def pin_file(
         pins: The decisions; of several with the same `Pin.place` the last stays.
         environments: Fields of environments by digest, None where they are not known.
         identities: Name, class and version of templates, as of `Registry.identity`.
+        failed: What was seen to fail (`PinFile.failed`).
     """
     by_place = {pin.place: pin for pin in pins}
     digests = {pin.environment for pin in by_place.values()}
@@ -97,6 +116,7 @@ def pin_file(
         by_place,
         {digest: brief(fields) for digest in digests if (fields := environments.get(digest))},
         {name: (identity(kind, version),) for name, kind, version in identities if name in named},
+        failed or {},
     )
 
 

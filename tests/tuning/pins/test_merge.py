@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings, strategies
 
 from inductor_plugin.tuning.pins.document import dump, parse
 from inductor_plugin.tuning.pins.merge import compare, merge
-from inductor_plugin.tuning.pins.pin import Pin, PinFile
+from inductor_plugin.tuning.pins.pin import Pin, PinFile, Tried, tried
 
 CPU = {"device": {"type": "cpu", "name": "Z80"}, "software": {"torch": "2.14.1"}}
 
@@ -21,10 +22,18 @@ def pin(digest: str, winner: str, samples: int = 1, winner_ms: float | None = 1.
     )
 
 
-def file(*pins: Pin, known: bool = True) -> PinFile:
+def file(*pins: Pin, known: bool = True, failed: Mapping[Tried, str] | None = None) -> PinFile:
     return PinFile(
-        {entry.place: entry for entry in pins}, {"e": CPU} if known else {}, {"t": ("module.T",)}
+        {entry.place: entry for entry in pins},
+        {"e": CPU} if known else {},
+        {"t": ("module.T",)},
+        failed or {},
     )
+
+
+def seen(winner: str, digest: str = "a", status: str = "wrong") -> dict[Tried, str]:
+    """Return what a cache knows that has seen a candidate fail on a problem."""
+    return {tried("e", winner, digest): status}
 
 
 pins = strategies.builds(
@@ -36,11 +45,23 @@ pins = strategies.builds(
 )
 
 
-def listed(some: list[Pin], known: bool) -> PinFile:
-    return file(*some, known=known)
+def listed(some: list[Pin], known: bool, failed: dict[Tried, str]) -> PinFile:
+    return file(*some, known=known, failed=failed)
 
 
-files = strategies.builds(listed, strategies.lists(pins, max_size=4), strategies.booleans())
+failures = strategies.dictionaries(
+    strategies.builds(
+        tried,
+        strategies.just("e"),
+        strategies.sampled_from(["x-1", "x-2"]),
+        strategies.sampled_from("ab"),
+    ),
+    strategies.sampled_from(["wrong", "raised"]),
+    max_size=2,
+)
+files = strategies.builds(
+    listed, strategies.lists(pins, max_size=4), strategies.booleans(), failures
+)
 
 
 def check(a: PinFile, b: PinFile, c: PinFile) -> None:
@@ -52,10 +73,15 @@ def check(a: PinFile, b: PinFile, c: PinFile) -> None:
         assert dump(merge(order)) == dump(expected)
     assert merge([expected, a]) == merge([expected, expected]) == merge([expected]) == expected
     assert parse(dump(expected)).pins == expected.pins
+    failed = {**a.failed, **b.failed, **c.failed}
+    assert not any(entry.tried in failed for entry in expected.pins.values())
     conflicts = [row for row in compare({"a": a, "b": b, "c": c}) if row.is_conflict]
     for row in conflicts:
-        assert expected.pins[row.pin.place] == row.pin
-        assert len({entry.winner for entry in row.pins.values() if entry is not None}) > 1
+        assert expected.pins.get(row.decided[0].place) == row.pin
+        winners = {entry.winner for entry in row.decided}
+        assert len(winners) > 1 or row.failed.keys() == winners
+    gone = {*a.pins, *b.pins, *c.pins} - expected.pins.keys()
+    assert gone == {row.decided[0].place for row in conflicts if row.pin is None}
 
 
 @settings(max_examples=300, deadline=None, database=None)
@@ -86,7 +112,35 @@ def test_what_only_some_decide_is_a_difference_and_no_conflict():
     same = pin("a", "x-1")
     (row,) = compare({"one": file(same, pin("b", "x-1")), "two": file(pin("a", "x-1", samples=7))})
     assert not row.is_conflict
+    assert row.pin is not None
     assert row.pin.digest == "b"
+
+
+def test_a_winner_that_a_cache_has_seen_fail_is_no_decision_however_many_samples_it_has() -> None:
+    pinned, found = pin("a", "fast", samples=50), pin("a", "lib", samples=5)
+    sources = {"pins": file(pinned), "cache": file(found, failed=seen("fast"))}
+    assert merge([*sources.values()]).pins == {found.place: found}
+    (row,) = compare(sources)
+    assert row.is_conflict
+    assert row.failed == {"fast": {"cache": "wrong"}}
+    assert row.pin == found
+
+
+def test_what_nobody_else_decides_has_no_pin_once_its_winner_was_seen_to_fail() -> None:
+    pinned, elsewhere = pin("a", "fast", samples=50), pin("b", "fast", samples=50)
+    sources = {"pins": file(pinned, elsewhere), "cache": file(failed=seen("fast"))}
+    assert merge([*sources.values()]).pins == {elsewhere.place: elsewhere}
+    first, second = compare(sources)
+    assert first.is_conflict
+    assert first.pin is None
+    assert not second.is_conflict
+
+
+def test_a_failure_that_comes_later_lets_an_earlier_decision_count_again() -> None:
+    pinned, found = pin("a", "fast", samples=50), pin("a", "lib", samples=5)
+    once = merge([file(pinned), file(found)])
+    assert once.pins == {pinned.place: pinned}
+    assert merge([once, file(failed=seen("fast"))]).pins == {found.place: found}
 
 
 def test_templates_and_environments_of_all_files_are_kept() -> None:
