@@ -132,7 +132,8 @@ def record(file: str | os.PathLike[str]) -> Generator[Any]:
     the file has both, whether or not the block computes it. All threads of the process count. In a recorded compile
     nothing is left to measurements of Inductor's own, which no pin could repeat. The file is written when the block
     ends without an exception, and replaces one that is there. Ranks of a ``torch.distributed`` job that name the same
-    file write it together: it has what any of them has compiled.
+    file write it together: it has what any of them has compiled. A rank that cannot add to it, since the job's store does
+    not answer, or others were writing for too long, writes a file of its own beside it (``pins.rank3.json``), with a warning.
 
     Args:
         file: The file, in an existing folder.
@@ -140,7 +141,6 @@ def record(file: str | os.PathLike[str]) -> Generator[Any]:
     Raises:
         OptionError: There is no such folder, or the path is no plain file.
         PinError: No graph was compiled in the block, or nothing can be recorded here.
-        CacheError: Another rank has not ended writing the file in time.
     """
     path = expanded(os.fspath(file), "the file to record to", OptionError)
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):

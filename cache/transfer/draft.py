@@ -19,7 +19,7 @@ _TABLE = LockTable()
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 """Errors of file systems that have no locks."""
 _LIMIT_S = 60.0
-"""Seconds in which a thousand processes read a file and replace it, one after the other."""
+"""Seconds in which some 300 processes add 500 pins each to a file, one after the other; who knows of more waits longer."""
 
 
 @contextmanager

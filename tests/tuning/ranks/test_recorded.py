@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -13,6 +13,7 @@ import pytest
 
 import inductor_plugin
 from inductor_plugin import activation
+from inductor_plugin.cache.transfer.draft import exclusive
 from inductor_plugin.tuning.pins.document import dump, read_file
 from inductor_plugin.tuning.pins.pin import Pin, PinFile
 from inductor_plugin.tuning.ranks import job as job_module
@@ -101,15 +102,58 @@ def test_ranks_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["its store is lost", "no process group"])
-def test_a_rank_that_cannot_add_to_the_file_says_so(
+def test_a_rank_that_cannot_ask_the_store_writes_beside_the_file_of_the_job(
     lost: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file, store = tmp_path / "pins.json", MemoryStore(lost="it is gone")
-    write_recorded(file, pins("own"), Job(0, 2, store) if lost else None, 0)
-    assert digests(file) == {"own"}
-    assert "inductor-plugin: " in caplog.text
-    assert "has the decisions of this rank alone" in caplog.text
-    assert ("it is gone" in caplog.text) == lost
+    """A later rank finds what the others have written, and adds to it."""
+    file, store = tmp_path / "pins.json", MemoryStore()
+    ranks = [Job(rank, 3, store) for rank in range(3)]
+    write(file, ranks[0], "stage 0")
+    gone = Job(1, 3, MemoryStore(lost="it is gone")) if lost else None
+    write_recorded(file, pins("stage 1"), gone, 1)
+    assert digests(file) == {"stage 0"}
+    write(file, ranks[2], "stage 2")
+    assert digests(file) == {"stage 0", "stage 2"}
+    assert digests(tmp_path / "pins.rank1.json") == {"stage 1"}
+    (warning,) = caplog.messages
+    assert warning.startswith(f"inductor-plugin: {tmp_path / 'pins.rank1.json'} has the decisions")
+    assert ("it is gone" in warning) == lost
+
+
+def test_a_rank_whose_turn_does_not_come_writes_beside_the_file_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, ranks = tmp_path / "pins.json", jobs()
+    write(file, ranks[0], "first 0")
+    with monkeypatch.context() as patch, exclusive(file):  # which this thread may enter again
+        patch.setattr(recorded_module, "_LEAST_S", 0.0)
+        patch.setattr(recorded_module, "_EACH_S", 0.0)
+        thread = threading.Thread(target=write, args=(file, ranks[1], "first 1"))
+        thread.start()
+        thread.join(10.0)
+    assert digests(file) == {"first 0"}
+    assert digests(tmp_path / "pins.rank1.json") == {"first 1"}
+    assert "others were writing that for 0 s" in caplog.text
+    # It has recorded once nevertheless: what it writes next is of the second recording.
+    for job in reversed(ranks):
+        write(file, job, f"second {job.rank}")
+    assert digests(file) == {"second 0", "second 1"}
+
+
+def test_ranks_of_a_large_job_wait_longer_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+
+    def waits(file: Path, limit_s: float) -> AbstractContextManager[None]:
+        limits.append(limit_s)
+        return exclusive(file, limit_s)
+
+    monkeypatch.setattr(recorded_module, "exclusive", waits)
+    for world in (2, 1000):
+        write(tmp_path / "pins.json", Job(0, world, MemoryStore()), "own")
+    assert limits[0] == 60.0
+    assert limits[1] >= 1000 * 0.174  # the seconds that a rank with 500 pins takes
 
 
 def test_a_process_without_ranks_replaces_the_file(
