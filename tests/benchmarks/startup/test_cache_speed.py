@@ -25,6 +25,10 @@ def test_all_verbs_are_timed_on_records_that_are_whole_and_kernels_that_are_evic
         gc.unfreeze()
     assert all(value > 0 for value in figures.values())
     assert {"prune_kernels_s", "ls_all_s", "verify_s"} <= figures.keys()
+    assert (figures["records"], figures["candidates"]) == (12, 2)
+    for name in ("lookup_cold", "lookup_warm"):
+        median_us, most_us = figures[f"{name}_us"], figures[f"{name}_p95_us"]
+        assert median_us <= most_us <= figures[f"{name}_max_us"]
     store = open_store(tmp_path / "cache")
     assert store.verify() == []
     assert 0 < len(list(store.iter_kernels())) < 4
