@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tests.emulator.arithmetic.arrays import F16, F32, F64, I64, U32, U64, Array, flat
-from tests.emulator.arithmetic.formats import f32_to_bf16, f32_to_f16
+from tests.emulator.arithmetic.formats import QUIET_NAN_32, f32_to_bf16, f32_to_f16
 
 
 def _sum_to_odd(a: Array, b: Array) -> Array:
@@ -105,22 +105,34 @@ def finite(values: Any, kind: str) -> Array:
     return np.clip(values, -largest, largest)
 
 
-def minimum(a: Any, b: Any) -> Array:
-    """Return the smaller of two floats, the other one where one is NaN; -0 is smaller than +0."""
-    return _extreme(a, b, np.fmin(a, b), smaller=True)
+def minimum(a: Any, b: Any, *, nan: bool = False) -> Array:
+    """Return the smaller of two floats; -0 is smaller than +0.
+
+    Args:
+        a: Floats.
+        b: Floats.
+        nan: Whether the result is NaN where one is (``.NaN``); else it is the other one, and NaN where both are.
+    """
+    return _extreme(a, b, np.fmin(a, b), smaller=True, nan=nan)
 
 
-def maximum(a: Any, b: Any) -> Array:
-    """Return the larger of two floats, the other one where one is NaN; +0 is larger than -0."""
-    return _extreme(a, b, np.fmax(a, b), smaller=False)
+def maximum(a: Any, b: Any, *, nan: bool = False) -> Array:
+    """Return the larger of two floats, as `minimum`; +0 is larger than -0."""
+    return _extreme(a, b, np.fmax(a, b), smaller=False, nan=nan)
 
 
-def _extreme(a: Any, b: Any, result: Array, *, smaller: bool) -> Array:
+_NAN = np.array(QUIET_NAN_32, U32).view(F32)[()]
+"""The NaN that instructions make of float32, whatever NaN they read."""
+
+
+def _extreme(a: Any, b: Any, result: Array, *, smaller: bool, nan: bool) -> Array:
     zeros = (result == 0) & (np.signbit(a) != np.signbit(b)) & (np.asarray(a) == b)
-    if not zeros.any():
+    if zeros.any():
+        result = np.where(zeros, result.dtype.type(-0.0 if smaller else 0.0), result)
+    absent = np.isnan(a) | np.isnan(b) if nan else np.isnan(result)
+    if not absent.any():
         return result
-    zero = result.dtype.type(-0.0 if smaller else 0.0)
-    return np.where(zeros, zero, result)
+    return np.where(absent, _NAN if result.dtype == F32 else F64(np.nan), result)
 
 
 _ROUND = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}

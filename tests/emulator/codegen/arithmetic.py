@@ -255,17 +255,17 @@ def _remainder(writer: Writer, instruction: Instruction) -> None:
 
 def _extreme(writer: Writer, instruction: Instruction) -> None:
     kind, name = instruction.type, f"{instruction.name}imum"
-    whole = kind[0] in "us"
-    function = f"np.{name}" if whole or instruction.has("NaN") else f"floats.{name}"
+    function = f"np.{name}" if kind[0] in "us" else f"floats.{name}"
+    nan = ", nan=True" if instruction.has("NaN") else ""
     limit = chosen_limit(instruction)
     if kind in HALVES:
-        half(writer, instruction, f"{limit}({function}({{0}}, {{1}}))")
+        half(writer, instruction, f"{limit}({function}({{0}}, {{1}}{nan}))")
     elif kind in ("u16x2", "s16x2"):
         _shorts(writer, instruction, f"{limit}({function}({{0}}, {{1}}))")
     else:
         text = writer.value(instruction.operands[1], kind, array=True)
         for other in instruction.operands[2:]:
-            text = f"{function}({text}, {writer.value(other, kind)})"
+            text = f"{function}({text}, {writer.value(other, kind)}{nan})"
         writer.put(instruction, instruction.operands[0], f"{limit}({text})", kind)
 
 

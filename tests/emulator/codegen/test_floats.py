@@ -218,8 +218,38 @@ def test_the_smaller_and_the_larger_of_two_floats() -> None:
             ordered = sorted((float(x), float(y)), key=lambda v: (v, math.copysign(1, v)))
             assert same(low, ordered[0])
             assert same(high, ordered[1])
-    nan = binary("max.NaN.f32 %d, %a, %b;", a, b)
-    assert np.array_equal(np.isnan(nan), np.isnan(a) | np.isnan(b))
+
+
+_BITS = {"f32": (0x80000000, 0x7F800000, 0x7FFFFFFF), "f16": (0x8000, 0x7C00, 0x7FFF)}
+_BITS["bf16"] = (0x8000, 0x7F80, 0x7FFF)
+"""The bits of -0, infinity, and the NaN that instructions make."""
+
+
+@pytest.mark.parametrize("kind", _BITS)
+@pytest.mark.parametrize("name", ["min", "max"])
+def test_nan_wins_with_its_word_and_zeros_have_an_order(name: str, kind: str) -> None:
+    negative, infinite, made = _BITS[kind]
+    nans = [infinite + 1, infinite + 5, negative + infinite + 5, made]
+    numbers = [0, negative, infinite, negative + infinite, 1, negative + 1]
+    width = "b32" if kind == "f32" else "b16"
+    grid = np.meshgrid(*[np.array([*numbers, *nans], f"uint{width[1:]}")] * 2)
+    a, b = (each.reshape(-1) for each in grid)
+    text = f"{name}.{kind} %d, %a, %b; {name}.NaN.{kind} %e, %a, %b;"
+    operands = {"%a": (width, a), "%b": (width, b)}
+    plain, strict = evaluate(text, operands, {"%d": width, "%e": width})
+
+    def rank(bits: int) -> int:
+        return ~(bits & ~negative) if bits & negative else bits
+
+    for x, y, got, with_nan in zip(a.tolist(), b.tolist(), plain, strict, strict=True):
+        left = [each for each in (x, y) if each not in nans]
+        wanted = (min if name == "min" else max)(left, key=rank) if left else made
+        assert got == wanted, (hex(x), hex(y))
+        assert with_nan == (wanted if len(left) == 2 else made), (hex(x), hex(y))
+    if kind != "f32":
+        operands = {register: ("b32", x.view(np.uint32)) for register, x in (("%a", a), ("%b", b))}
+        (both,) = evaluate(f"{name}.NaN.{kind}x2 %d, %a, %b;", operands, {"%d": "b32"})
+        assert both.view(np.uint16).tolist() == strict.tolist()
 
 
 def same(a: float, b: float) -> bool:

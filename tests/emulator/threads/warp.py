@@ -11,7 +11,6 @@ import numpy as np
 
 from tests.emulator.arithmetic import floats
 from tests.emulator.arithmetic.arrays import F32, I64, U32, U64, Array, flat
-from tests.emulator.arithmetic.formats import QUIET_NAN_32
 from tests.emulator.fault import FaultError, UnmodelledError
 from tests.emulator.threads.group import Group
 
@@ -173,8 +172,7 @@ def _float_extreme(operation: str, values: Array) -> Array:
     """Return the least or largest number of each row of float32; where there is none, the NaN of PTX. +0 is larger than -0."""
     function = floats.minimum if operation == "min" else floats.maximum
     lanes: list[Array] = [values[:, lane] for lane in range(32)]
-    extreme = functools.reduce(function, lanes)
-    return np.where(np.isnan(extreme), np.array(QUIET_NAN_32, U32).view(F32), extreme)
+    return functools.reduce(function, lanes)
 
 
 def elect(group: Group, guard: Array | None = None) -> tuple[Array, Array]:
