@@ -124,7 +124,7 @@ def _tensor(writer: Writer, instruction: Instruction) -> None:
     writer.emit(
         f"tma.load_tensor(w, g, {writer.address(target, 'u32')}, {writer.address(where)}, "
         f"{_position(writer, where)}, {writer.address(mbarrier, 'u32')}, "
-        f"{_mask(writer, instruction, rest)}, {guard})"
+        f"{_mask(writer, instruction, rest)}, {guard}, pair={instruction.has('cta_group::2')})"
     )
 
 

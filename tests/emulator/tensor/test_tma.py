@@ -212,6 +212,69 @@ def test_a_load_reaches_several_blocks_of_a_cluster() -> None:
         assert np.array_equal(result, np.stack([source.reshape(-1)] * 2))
 
 
+PAIRED = f"""{BEGIN} .reg .b16 %mask; .reg .pred %first, %told; .reg .b32 %home, %who;
+  and.b32 %home, %rank, 1; setp.eq.and.u32 %told, %home, PARITY, %p;
+  setp.eq.and.u32 %first, %rank, ISSUER, %p; mov.u16 %mask, MASK; and.b32 %home, %rank, -2;
+  or.b32 %home, %home, PARITY; mapa.shared::cluster.u32 %bar, %bar, %home;
+  @%told mbarrier.arrive.expect_tx.shared::cta.b64 _, [mbar], EXPECTED;
+  barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+  @%first cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytesCAST
+    [%s], [%map, {{0, 0}}], [%bar]TO;
+  @!%told bra JOIN; L: mbarrier.try_wait.parity.shared::cta.b64 %done, [mbar], 0; @!%done bra L;
+  JOIN: barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+  mad.lo.u32 %who, %rank, 32, %tid; mad.wide.u32 %at, %who, 4, %out; mad.lo.u32 %s, %tid, 4, %s;
+  ld.shared.b32 %x, [%s]; st.global.b32 [%at], %x;
+"""
+
+
+@pytest.mark.parametrize("parity", [0, 1])
+@pytest.mark.parametrize(("blocks", "issuer"), [(2, 0), (2, 1), (4, 3)])
+@pytest.mark.parametrize("schedule", ALL[:2], ids=str)
+def test_a_load_for_a_pair_tells_one_of_its_blocks(
+    schedule: Schedule, blocks: int, issuer: int, parity: int
+) -> None:
+    """Of each pair one block's mbarrier counts what comes to both: 128 bytes each, of the multicast of one block."""
+    source = np.arange(32, dtype=np.uint32).reshape(1, 32)
+    result = np.zeros((blocks, 32), np.uint32)
+    body = PAIRED.replace("CAST", ".multicast::cluster").replace("]TO", "], %mask")
+    for name, value in (("ISSUER", issuer), ("PARITY", parity), ("MASK", 2**blocks - 1)):
+        body = body.replace(name, str(value))
+    arrays = [encoded(map_of(source, (32, 1))), result, source]
+    run(
+        body.replace("EXPECTED", "256"),
+        arrays,
+        grid=blocks,
+        cluster=blocks,
+        schedule=schedule,
+        target="sm_100a",
+    )
+    assert np.array_equal(result, np.repeat(source, blocks, 0))
+
+
+def test_each_block_of_a_pair_tells_the_same_one() -> None:
+    """Without multicast, as CUTLASS loads for two blocks: each loads its own half, and the first one's mbarrier counts both."""
+    source = np.arange(32, dtype=np.uint32).reshape(1, 32)
+    result = np.zeros((2, 32), np.uint32)
+    body = PAIRED.replace("CAST", "").replace("]TO", "]").replace("PARITY", "0")
+    body = body.replace("%rank, ISSUER, %p", "%tid, 0, %p").replace("MASK", "0")
+    arrays = [encoded(map_of(source, (32, 1))), result, source]
+    for schedule in ALL[:2]:
+        result[:] = 0
+        run(
+            body.replace("EXPECTED", "256"),
+            arrays,
+            grid=2,
+            cluster=2,
+            schedule=schedule,
+            target="sm_100a",
+        )
+        assert np.array_equal(result, np.repeat(source, 2, 0))
+    for word in ("cta_group::1.", ""):
+        alone = body.replace("EXPECTED", "256").replace("cta_group::2.", word)
+        with pytest.raises(FaultError, match="which is not in the block that it loads to"):
+            run(alone, arrays, grid=2, cluster=2, target="sm_100a")
+
+
 CHANGE = f"""{BEGIN} .reg .b64 %new, %g; .reg .b32 %m, %w; .shared .align 128 .b8 copy[128];
   ld.param.u64 %new, [p2]; mov.u32 %m, copy; setp.lt.u32 %done, %tid, 32;
   mad.wide.u32 %g, %tid, 4, %map; mad.lo.u32 %w, %tid, 4, %m;

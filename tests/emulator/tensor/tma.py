@@ -67,8 +67,25 @@ class _Copies:
         return new
 
 
+def _signalled(block: int, mbarrier: int, *, pair: bool) -> int:
+    """Return the mbarrier that is told what a multicast load brings to a block: in it, or, with ``pair``, in the block of its pair
+    with the parity of the block that the mbarrier is named in.
+    """
+    if pair:
+        block = block & ~1 | mbarrier >> SHARED_SHIFT & 1
+    return block << SHARED_SHIFT | mbarrier & SHARED_MASK
+
+
 def _targets(
-    wave: Wave, group: Group, place: int, address: Any, mbarrier: Any, mask: Any, size: int
+    wave: Wave,
+    group: Group,
+    place: int,
+    address: Any,
+    mbarrier: Any,
+    mask: Any,
+    size: int,
+    *,
+    pair: bool,
 ) -> Iterator[tuple[int, int]]:
     """Yield address and mbarrier in each block that a load of ``size`` bytes reaches.
 
@@ -79,8 +96,11 @@ def _targets(
     lane = int(group.lanes[place])
     targets = [(to, barrier)]
     if mask is not None:
-        bases = [block << SHARED_SHIFT for block in wave.lanes.peers(lane, group.at(mask, place))]
-        targets = [(base | to & SHARED_MASK, base | barrier & SHARED_MASK) for base in bases]
+        blocks = wave.lanes.peers(lane, group.at(mask, place))
+        targets = [
+            (block << SHARED_SHIFT | to & SHARED_MASK, _signalled(block, barrier, pair=pair))
+            for block in blocks
+        ]
     block = int(wave.lanes.block[lane])
     for target in targets:
         wave.memory.check_shared(target[0], size, "a bulk load", block)
@@ -98,19 +118,51 @@ def load_tensor(
     mbarrier: Any,
     mask: Any,
     guard: Array | None,
+    *,
+    pair: bool,
 ) -> None:
-    """Load the box at a position of a tensor for each lane; elements outside of the tensor are 0."""
+    """Load the box at a position of a tensor for each lane; elements outside of the tensor are 0.
+
+    Args:
+        wave: The wave.
+        group: The lanes.
+        address: Where to, in shared memory.
+        map_address: Of the tensor's map.
+        position: Of the box in the tensor.
+        mbarrier: The mbarrier that counts the bytes.
+        mask: The blocks of a multicast; None for one load.
+        guard: Which lanes take part.
+        pair: Whether the mbarrier may be in the other block of a pair (``.cta_group::2``).
+
+    Raises:
+        FaultError: The mbarrier is elsewhere than where the box goes, or one of them is out of reach.
+    """
     for place in group.active(guard):
         tensor = tensor_map.at(group.at(map_address, place))
         corner = _corner(tensor, position, group, place)
         _count(wave, tensor, corner, "read")
         size = tensor.box_bytes
-        for target in _targets(wave, group, place, address, mbarrier, mask, size):
+        for target in _targets(wave, group, place, address, mbarrier, mask, size, pair=pair):
+            _check_signal(*target, pair=pair)
             if wave.memory.races is not None:
                 words = tensor.pieces(target[0]) << 4
                 wave.memory.races.loaded(words, 16, int(group.lanes[place]), target[1])
             work = functools.partial(_load_box, wave, tensor, corner, *target)
             wave.loads.issue(target[1], work)
+
+
+def _check_signal(address: int, mbarrier: int, *, pair: bool) -> None:
+    """Check that an mbarrier is where the PTX ISA wants it for a tensor that is loaded (``.cta_group``).
+
+    Raises:
+        FaultError: It is in another block than what is loaded, or than the pair of that one.
+    """
+    to, told = address >> SHARED_SHIFT, mbarrier >> SHARED_SHIFT
+    if to != told and not (pair and to == told ^ 1):
+        which = "the pair of the block" if pair else "the block"
+        raise FaultError(
+            f"TMA to shared address {address:#x} with the mbarrier at {mbarrier:#x}, which is not in {which} that it loads to"
+        )
 
 
 def _corner(
@@ -227,7 +279,7 @@ def load_bytes(
         if wave.memory.traffic is not None:
             wave.memory.traffic.moved("global", "read", count)
             wave.memory.traffic.moved("shared", "written", count)
-        for target in _targets(wave, group, place, address, mbarrier, mask, count):
+        for target in _targets(wave, group, place, address, mbarrier, mask, count, pair=False):
             if wave.memory.races is not None:
                 words = np.arange(target[0], target[0] + count, 16)
                 wave.memory.races.loaded(words, 16, int(group.lanes[place]), target[1])
