@@ -223,14 +223,14 @@ static int refuse(char const *why) {
 static int encode(void *to, int type, uint32_t rank, void *address, uint64_t const *size, uint64_t const *stride,
                   uint32_t const *box, uint32_t const *step, int interleave, int swizzle, int promotion, int fill) {
   static int const bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
-  static int const width[] = {0, 32, 64, 128};
+  static int const width[] = {0, 32, 64, 128, 128};
   Map map = {0};
   if ((uintptr_t)to % 64) return refuse("the map is not aligned to 64 bytes");
   if (type < 0 || type > 12) return refuse("the type is not known");
   if (rank < 1 || rank > 5) return refuse("the rank is not 1 to 5");
   if ((uintptr_t)address % 16 || !address) return refuse("the address is no multiple of 16");
   if (interleave) return refuse("interleaving is not known here");
-  if (swizzle < 0 || swizzle > 3) return refuse("the swizzle is not known here");
+  if (swizzle < 0 || swizzle > 4) return refuse("the swizzle is not known here");
   int const item = bytes[type];
   map.address = (uint64_t)address, map.type = type, map.rank = rank, map.swizzle = swizzle, map.fill = fill;
   for (uint32_t i = 0; i < rank; ++i) {

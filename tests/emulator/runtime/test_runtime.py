@@ -6,7 +6,7 @@ import ctypes
 import struct
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -327,6 +327,9 @@ def test_a_tensor_map_holds_its_arguments(runtime: Runtime) -> None:
     assert error == CudaError.SUCCESS
     tensor = tensor_map.TensorMap(1 << 20, (40, 5), (2, 80), (32, 4), "bfloat16", 2, False)
     assert tensor_map.encoded(tensor) == raw
+    error, raw = encoded(runtime, swizzle=4, box=(64, 4))  # pieces of 32 bytes within 128
+    assert error == CudaError.SUCCESS
+    assert tensor_map.encoded(replace(tensor, box=(64, 4), swizzle=4)) == raw
 
 
 @pytest.mark.parametrize(
@@ -341,6 +344,7 @@ def test_a_tensor_map_holds_its_arguments(runtime: Runtime) -> None:
         ({"sizes": (40, 0)}, "a size is not"),
         ({"steps": (1, 9)}, "an element stride"),
         ({"type": 13}, "the type is not known"),
+        ({"swizzle": 5}, "the swizzle is not known here"),
     ],
 )
 def test_what_the_driver_refuses_is_refused(

@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 
 from tests.emulator.arithmetic.arrays import U8, Array
-from tests.emulator.fault import UnmodelledError
+from tests.emulator.fault import FaultError, UnmodelledError
 from tests.emulator.memory.memory import Memory
 from tests.emulator.tensor.fragments import BYTES, numbers
 from tests.emulator.threads.lanes import SHARED_SHIFT
 
-_SWIZZLE_BYTES = {0: 16, 1: 128, 2: 64, 3: 32}
-_SWIZZLE_MASK = {0: 0, 1: 7, 2: 3, 3: 1}
-_BLACKWELL_SWIZZLE = {0: 0, 2: 1, 4: 2, 6: 3}
+WIDE_PIECES = 4
+"""The swizzle of 128 bytes that exchanges pieces of 32 bytes, where others exchange pieces of 16."""
+_SWIZZLE_BYTES = {0: 16, 1: 128, 2: 64, 3: 32, WIDE_PIECES: 128}
+_SWIZZLE_MASK = {0: 0, 1: 7, 2: 3, 3: 1, WIDE_PIECES: 3}
+_BLACKWELL_SWIZZLE = {0: 0, 1: WIDE_PIECES, 2: 1, 4: 2, 6: 3}
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Descriptor:
         start: Address of its first byte in the block's shared memory.
         lead: Bytes from one column of core matrices to the next.
         stride: Bytes from one row of core matrices to the next.
-        swizzle: 0 none, 1 of 128 bytes, 2 of 64, 3 of 32.
+        swizzle: 0 none, 1 of 128 bytes, 2 of 64, 3 of 32, or `WIDE_PIECES`.
     """
 
     start: int
@@ -49,14 +51,33 @@ def hopper(bits: int) -> Descriptor:
     return Descriptor(_field(bits, 0), _field(bits, 16), _field(bits, 32), bits >> 62 & 3)
 
 
-def blackwell(bits: int) -> Descriptor:
-    """Return the descriptor of a ``tcgen05.mma`` operand."""
+def blackwell(bits: int, kind: str, major_k: bool) -> Descriptor:
+    """Return the descriptor of a ``tcgen05.mma`` operand.
+
+    Args:
+        bits: The descriptor.
+        kind: Type of its elements.
+        major_k: Whether neighbours along K are neighbours in memory.
+
+    Raises:
+        FaultError: No GPU reads such elements in this layout (PTX ISA, "Valid Combinations of Type-Size, Major-ness and Swizzling").
+        UnmodelledError: The layout is not known.
+    """
     layout = bits >> 61 & 7
     if bits >> 49 & 7 or layout not in _BLACKWELL_SWIZZLE:
         raise UnmodelledError(
             f"the matrix descriptor {bits:#x}: layout {layout}, base offset {bits >> 49 & 7}"
         )
     swizzle = _BLACKWELL_SWIZZLE[layout]
+    if major_k and swizzle == WIDE_PIECES:
+        raise UnmodelledError(
+            f"the matrix descriptor {bits:#x}: pieces of 32 bytes along K, of which CUTLASS knows no layout"
+        )
+    if not major_k and (BYTES[kind] == 4) != (swizzle == WIDE_PIECES):
+        raise FaultError(
+            f"the matrix descriptor {bits:#x}: layout {layout} of {kind} along M or N; elements of 32 bits, and "
+            "they alone, are exchanged in pieces of 32 bytes (layout 1) there"
+        )
     return Descriptor(_field(bits, 0), _field(bits, 16), _field(bits, 32), swizzle)
 
 
@@ -89,12 +110,14 @@ def offsets(
     inside = mn % per_row * item
     if swizzle == 0:
         return mn // per_row * stride + inside + k % 8 * 16 + k // 8 * lead
-    return mn // per_row * lead + inside + k % 8 * width + k // 8 * stride
+    rows = 4 if swizzle == WIDE_PIECES else 8  # of K, until what is exchanged repeats
+    return mn // per_row * lead + inside + k % rows * width + k // rows * stride
 
 
 def swizzled(address: Any, swizzle: int) -> Any:
-    """Return addresses whose 16-byte pieces are exchanged within 128, 64 or 32 bytes, by bits 7 and up."""
-    return address ^ ((address >> 7 & _SWIZZLE_MASK[swizzle]) << 4)
+    """Return addresses whose pieces of 16 (or 32) bytes are exchanged within 128, 64 or 32 bytes, by bits 7 and up."""
+    piece_bits = 5 if swizzle == WIDE_PIECES else 4
+    return address ^ ((address >> 7 & _SWIZZLE_MASK[swizzle]) << piece_bits)
 
 
 def _words(

@@ -17,6 +17,7 @@ from tests.emulator.fault import CudaError, FaultError, UnmodelledError
 from tests.emulator.machine.wave import TENSOR_COLUMNS, Wave
 from tests.emulator.tensor import shared_operand, tensor_memory
 from tests.emulator.tensor.fragments import BYTES, accumulated, numbers
+from tests.emulator.tensor.shared_operand import Descriptor
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import SHARED_MASK, SHARED_SHIFT
 
@@ -177,7 +178,7 @@ def _check_operands(wave: Wave, product: _Product, lane: int) -> None:
             tensor_memory.check_allocated(wave, block, first, first + _DEPTH_BYTES // 4)
         if wave.tensor_races is not None:
             wave.tensor_races.multiplied(block, np.unique(columns), left_columns, lane >> 5)
-        right = shared_operand.blackwell(product.right)
+        right = _descriptor_of_right(product)
         extents = (shape.columns // count, shape.depth)
         places = shared_operand.check_written(
             wave.memory, block, right, extents, shape.b, not shape.turned_b
@@ -186,7 +187,7 @@ def _check_operands(wave: Wave, product: _Product, lane: int) -> None:
             item = shared_operand.BYTES[shape.b]
             races.multiplied_alone(places.reshape(-1), item, lane)
         if product.left[0] == "shared":
-            left = shared_operand.blackwell(product.left[1])
+            left = _descriptor_of_left(product.left[1], shape)
             extents = (shape.rows // count, shape.depth)
             places = shared_operand.check_written(
                 wave.memory, block, left, extents, shape.a, not shape.turned_a
@@ -196,11 +197,20 @@ def _check_operands(wave: Wave, product: _Product, lane: int) -> None:
                 races.multiplied_alone(places.reshape(-1), item, lane)
 
 
+def _descriptor_of_left(bits: int, shape: Shape) -> Descriptor:
+    return shared_operand.blackwell(bits, shape.a, not shape.turned_a)
+
+
+def _descriptor_of_right(product: _Product) -> Descriptor:
+    shape = product.shape
+    return shared_operand.blackwell(product.right, shape.b, not shape.turned_b)
+
+
 def _compute(wave: Wave, product: _Product) -> None:
     shape, blocks = product.shape, product.blocks
     pair = len(blocks) > 1
     rows, half = shape.rows // len(blocks), shape.columns // len(blocks)
-    descriptor = shared_operand.blackwell(product.right)
+    descriptor = _descriptor_of_right(product)
     extents = (half, shape.depth)
     columns = np.concatenate(
         [
@@ -212,25 +222,35 @@ def _compute(wave: Wave, product: _Product) -> None:
     )
     where = _accumulator(product.target, rows, shape.columns, pair)
     for block in blocks:
-        a = _left(wave, block, *product.left, shape, rows)
-        result = a @ columns.T
+        result = _multiplied(wave, product, block, columns)
         signed = -result if shape.negated else result
         _accumulate(wave, block, where, signed, shape, product.added)
 
 
-def _left(wave: Wave, block: int, space: str, address: int, shape: Shape, rows: int) -> Array:
+def _multiplied(wave: Wave, product: _Product, block: int, columns: Array) -> Array:
+    """Return the product of a block's rows of A with all columns of B."""
+    shape, (space, address) = product.shape, product.left
+    rows, pair = shape.rows // len(product.blocks), len(product.blocks) > 1
     if space == "shared":
-        descriptor = shared_operand.blackwell(address)
+        descriptor, major_k = _descriptor_of_left(address, shape), not shape.turned_a
         extents = (rows, shape.depth)
-        return shared_operand.read(
-            wave.memory, block, descriptor, extents, shape.a, not shape.turned_a
-        )
+        a = shared_operand.read(wave.memory, block, descriptor, extents, shape.a, major_k)
+        return a @ columns.T
+    read = functools.partial(_left, wave, block, address, shape)
     lanes = np.arange(rows)
+    if rows == 64 and pair:  # as of D, lanes 64 and up are those of the second half of the columns
+        halves = zip((lanes, lanes + 64), np.split(columns, 2), strict=True)
+        return np.concatenate([read(mine) @ half.T for mine, half in halves], 1)
     if rows == 64:  # 16 lanes of each warp's 32, as D
         lanes = lanes % 16 + 32 * (lanes // 16)
+    return read(lanes) @ columns.T
+
+
+def _left(wave: Wave, block: int, address: int, shape: Shape, lanes: Array) -> Array:
+    """Return rows of A that lie in some lanes of tensor memory."""
     column = address & 0xFFFF
     raw = wave.tensor_memory[block, (address >> 16) + lanes, column : column + _DEPTH_BYTES // 4]
-    return numbers(flat(raw).view(U8), shape.a).reshape(rows, shape.depth)
+    return numbers(flat(raw).view(U8), shape.a).reshape(len(lanes), shape.depth)
 
 
 def _accumulator(address: int, rows: int, columns: int, pair: bool) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ import numpy as np
 from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import CudaError, FaultError, UnmodelledError
 from tests.emulator.memory.memory import Memory, view_at
-from tests.emulator.tensor.shared_operand import swizzled
+from tests.emulator.tensor.shared_operand import WIDE_PIECES, swizzled
 
 SIZE = 128
 MAGIC = 0x7E4507A9
@@ -46,9 +46,11 @@ ELEMENTS: list[str] = [
 ]
 """Element of each ``CUtensorMapDataType``; the last three are float32 flushed to zero, tf32 and both."""
 
-_OPERAND_SWIZZLE = {0: 0, 1: 3, 2: 2, 3: 1}
-"""``CUtensorMapSwizzle`` as the swizzle of a matrix descriptor."""
-_WIDTH = {0: 0, 1: 32, 2: 64, 3: 128}
+_OPERAND_SWIZZLE = {0: 0, 1: 3, 2: 2, 3: 1, 4: WIDE_PIECES}
+"""``CUtensorMapSwizzle`` as the swizzle of a matrix descriptor; 4 is ``CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B``."""
+_WIDTH = {0: 0, 1: 32, 2: 64, 3: 128, 4: 128}
+_MOST_SWIZZLE = 6
+"""Those that CUDA has; 5 and 6 are not known here."""
 _MAP_ALIGNMENT, _BOX_ALIGNMENT = 64, 128
 _MOST_BOX = 256
 
@@ -63,7 +65,7 @@ class TensorMap:
         strides: Bytes between neighbours along each dimension.
         box: Elements of a box along each dimension.
         element: Name of the type, ``bfloat16`` or one of numpy's.
-        swizzle: ``CUtensorMapSwizzle``: 0 none, 1 of 32 bytes, 2 of 64, 3 of 128.
+        swizzle: ``CUtensorMapSwizzle``: 0 none, 1 of 32 bytes, 2 of 64, 3 of 128, 4 of 128 in pieces of 32.
         nan: Whether elements outside of the tensor are read as NaN, not as 0.
     """
 
@@ -166,6 +168,8 @@ def at(address: int) -> TensorMap:
     _check_fields(raw, rank)
     if raw["interleave"] or (raw["step"][:rank] != 1).any():
         raise UnmodelledError("a tensor map with interleaving, or with element strides")
+    if raw["swizzle"] not in _WIDTH:
+        raise UnmodelledError(f"a tensor map with swizzle {raw['swizzle']}")
     element = ELEMENTS[int(raw["type"])]
     item = 2 if element == "bfloat16" else np.dtype(element).itemsize
     return TensorMap(
@@ -192,7 +196,7 @@ def _check_fields(raw: Any, rank: int) -> None:
         "stride": ((strides % 16 != 0) | (strides >= 1 << 40)).any(),
         "size": (sizes == 0).any(),
         "box": ((box < 1) | (box > _MOST_BOX)).any(),
-        "swizzle": raw["swizzle"] not in _WIDTH,
+        "swizzle": raw["swizzle"] > _MOST_SWIZZLE,
         "type": raw["type"] >= len(ELEMENTS),
     }
     for field, is_wrong in wrong.items():
@@ -230,13 +234,23 @@ _PTX_TYPES = {8: 10, 9: 8, 10: 9}
 """``tensormap.replace`` numbers bfloat16 and both float32 otherwise than the driver."""
 
 
+_MOST_PTX_SWIZZLE = 3
+"""``tensormap.replace`` has the size of the pieces that are exchanged in another field than the width; its 4 is 96 bytes."""
+
+
 def replace(raw: Array, field: str, place: int, value: int) -> None:
     """Replace one field of a map's bytes (``tensormap.replace``).
 
     Raises:
-        UnmodelledError: The field is not known.
+        UnmodelledError: The field, or its value, is not known.
     """
     view = raw.view(LAYOUT)
+    if field == "swizzle_mode" and (
+        value > _MOST_PTX_SWIZZLE or view["swizzle"][0] > _MOST_PTX_SWIZZLE
+    ):
+        raise UnmodelledError(
+            f"tensormap.replace.swizzle_mode of {int(view['swizzle'][0])} by {value}"
+        )
     if field == "rank":
         view["rank"] = value + 1
     elif field == "elemtype":

@@ -7,123 +7,15 @@ Where elements lie in shared memory is written in `test_wgmma`, as the PTX ISA d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
 import pytest
-import torch
 
-from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import FaultError, UnmodelledError
 from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.ptx.syntax import PtxError
-from tests.emulator.runtime.launch import Launch
-from tests.emulator.snippet import run
-from tests.support.emulator.matrices import values
-from tests.support.emulator.shared_memory import COPY, LAYOUTS, descriptor, image, names, store
+from tests.support.emulator.shared_memory import names
+from tests.support.emulator.tensor_products import COMMIT, Product
 
-BEGIN = """
-  .reg .b32 %d<32>; .reg .b32 %tmem, %a_tmem, %bar, %warp, %lanes; .reg .pred %one, %done, %first;
-  .shared .align 8 .b64 mbar; .shared .align 4 .b32 where;
-  mov.u32 %bar, mbar; mov.u32 %tid, %tid.x; setp.eq.u32 %one, %tid, 0; shr.u32 %warp, %tid, 5;
-  setp.eq.u32 %first, %warp, 0;
-  @%one mbarrier.init.shared::cta.b64 [%bar], 1;
-  @%first tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [where], 64;
-  bar.sync 0;
-  ld.shared.b32 %tmem, [where]; add.u32 %a_tmem, %tmem, 32;
-  setp.ne.u32 %keep, 0, 0;
-"""
-INTO_TENSOR_MEMORY = """
-  .reg .b32 %a<8>; ld.param.u64 %from, [p0]; mad.wide.u32 %from, %tid, 32, %from;
-  ld.global.v4.b32 {%a0, %a1, %a2, %a3}, [%from]; ld.global.v4.b32 {%a4, %a5, %a6, %a7}, [%from+16];
-  shl.b32 %lanes, %warp, 21; add.u32 %lanes, %lanes, %a_tmem;
-  tcgen05.st.sync.aligned.32x32b.x8.b32 [%lanes], {%a0, %a1, %a2, %a3, %a4, %a5, %a6, %a7};
-  tcgen05.wait::st.sync.aligned; bar.sync 0;
-"""
-COMMIT = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%bar];"
-CODES = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1, "u8": 0, "s8": 1}
-RESULTS = {"f16": (0, np.float16), "f32": (1, np.float32), "s32": (2, np.int32)}
-
-
-@dataclass(frozen=True)
-class Product:
-    """What is multiplied: [rows, k] by [32, k]; A is in tensor memory if it has no layout."""
-
-    kind: str
-    a: str
-    b: str
-    k: int
-    rows: int = 128
-    d: str = "f32"
-    layout_a: str = "128 bytes"
-    layout_b: str = "128 bytes"
-
-    @property
-    def operands(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """A and B."""
-        return values((self.rows, self.k), self.a, 1), values((32, self.k), self.b, 2)
-
-    @property
-    def arrays(self) -> list[Array]:
-        """The kernel's arguments: what is copied to shared memory, and the result."""
-        left, right = self.operands
-        if self.layout_a:
-            first = image(left, LAYOUTS[self.layout_a])
-        else:
-            first = np.zeros(16384, np.uint8)
-            raw = left.contiguous().view(torch.uint8).numpy().reshape(-1)
-            first[: raw.size] = raw
-        return [first, image(right, LAYOUTS[self.layout_b]), np.zeros((128, 32), np.uint32)]
-
-    @property
-    def body(self) -> str:
-        """The kernel: it multiplies and gives each thread's lane of tensor memory."""
-        turned_a = bool(self.layout_a) and LAYOUTS[self.layout_a].turned
-        turned_b = LAYOUTS[self.layout_b].turned
-        instruction = RESULTS[self.d][0] << 4 | CODES[self.a] << 7 | CODES[self.b] << 10
-        instruction |= turned_a << 15 | turned_b << 16 | 32 // 8 << 17 | self.rows // 16 << 24
-        top = 1 << 46 | 2 << 61  # version of sm_100, swizzle of 128 bytes
-        left = "%da" if self.layout_a else "[%a_tmem]"
-        layout = LAYOUTS[self.layout_a or "128 bytes"]
-        return "\n".join(
-            [
-                COPY.replace("mov.u32 %tid, %tid.x;", BEGIN),
-                descriptor("%da", "%left", layout, top) if self.layout_a else INTO_TENSOR_MEMORY,
-                descriptor("%db", "%right", LAYOUTS[self.layout_b], top),
-                f"@%one tcgen05.mma.cta_group::1.kind::{self.kind} [%tmem], {left}, %db, {instruction:#x}, %keep;",
-                f"@%one {COMMIT}",
-                "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0; @!%done bra WAIT;",
-                "shl.b32 %lanes, %warp, 21; add.u32 %lanes, %lanes, %tmem;",
-                f"tcgen05.ld.sync.aligned.32x32b.x32.b32 {names(32)}, [%lanes];",
-                "tcgen05.wait::ld.sync.aligned;",
-                "bar.sync 0; @%first tcgen05.dealloc.cta_group::1.sync.aligned.b32 %tmem, 64;",
-                store(32),
-            ]
-        )
-
-    def of(self, result: Array) -> torch.Tensor:
-        """Return D [rows, 32] from the lanes of tensor memory; f16 lies in the lower half of each column."""
-        dtype = RESULTS[self.d][1]
-        words = result.astype(np.uint16) if self.d == "f16" else result
-        got = torch.from_numpy(words.view(dtype)).double()
-        if self.rows == 64:  # the first 16 lanes of each warp's 32
-            return got.reshape(4, 32, 32)[:, :16].reshape(64, 32)
-        return got
-
-    def run(self, body: str, schedule: Schedule = EAGER) -> tuple[torch.Tensor, Launch]:
-        """Run a kernel, and return D and the launch."""
-        arrays = self.arrays
-        done = run(body, arrays, block=128, target="sm_100a", schedule=schedule)
-        return self.of(arrays[2]), done
-
-    def is_right(self, got: torch.Tensor) -> bool:
-        """Return whether D is the product of A and B."""
-        left, right = self.operands
-        tolerance = 5e-3 if self.d == "f16" else 1e-5
-        wanted = left.double() @ right.double().T
-        return torch.allclose(got, wanted, rtol=tolerance, atol=tolerance * 10)
-
-
+TURNED_TF32 = "turned, pieces of 32 bytes"
 PLAIN = Product("f16", "bf16", "bf16", 16)
 PRODUCTS = {
     "bf16": PLAIN,
@@ -142,6 +34,54 @@ PRODUCTS = {
     "A in tensor memory, 8 bits": Product("f8f6f4", "e4m3", "e4m3", 32, layout_a=""),
     "A in tensor memory, B turned": Product(
         "f16", "f16", "f16", 16, layout_a="", layout_b="turned"
+    ),
+    "64 columns": Product("f16", "f16", "bf16", 16, columns=64, layout_a="64 bytes"),
+    "192 columns": Product("f8f6f4", "e5m2", "e4m3", 32, columns=192, layout_b="64 bytes"),
+    "256 columns": Product("f16", "bf16", "bf16", 16, columns=256, layout_b="turned"),
+    "256 columns, 64 rows": Product(
+        "i8", "u8", "s8", 32, rows=64, columns=256, d="s32", layout_b="32 bytes"
+    ),
+    "A in tensor memory, 256 columns": Product(
+        "f16", "f16", "f16", 16, columns=256, d="f16", layout_a="", layout_b="core matrices"
+    ),
+    "no swizzle": Product("tf32", "tf32", "tf32", 8, layout_a="core matrices"),
+    "turned, 64 and 32 bytes": Product(
+        "f16", "bf16", "f16", 16, layout_a="turned, 64 bytes", layout_b="turned, 32 bytes"
+    ),
+    "turned without swizzle": Product(
+        "f16",
+        "f16",
+        "f16",
+        16,
+        columns=64,
+        layout_a="turned core matrices",
+        layout_b="turned core matrices",
+    ),
+    "8 bits, turned": Product(
+        "f8f6f4", "e4m3", "e4m3", 32, layout_a="turned", layout_b="turned, 32 bytes"
+    ),
+    "tf32, A turned": Product("tf32", "tf32", "tf32", 8, layout_a=TURNED_TF32),
+    "tf32, B turned": Product("tf32", "tf32", "tf32", 8, columns=64, layout_b=TURNED_TF32),
+    "tf32, both turned": Product(
+        "tf32", "tf32", "tf32", 8, rows=64, layout_a=TURNED_TF32, layout_b=TURNED_TF32
+    ),
+    "a pair, 256 rows": Product("f16", "bf16", "bf16", 16, rows=256, columns=64, pair=True),
+    "a pair, 128 rows": Product("f16", "f16", "f16", 16, rows=128, columns=128, pair=True),
+    "a pair, 256 columns": Product(
+        "f8f6f4", "e4m3", "e5m2", 32, rows=256, columns=256, layout_a="64 bytes", pair=True
+    ),
+    "a pair, 192 columns, 128 rows": Product(
+        "i8", "s8", "u8", 32, rows=128, columns=192, d="s32", layout_b="32 bytes", pair=True
+    ),
+    "a pair, both turned": Product(
+        "f16", "bf16", "bf16", 16, 256, 128, layout_a="turned", layout_b="turned", pair=True
+    ),
+    "a pair, tf32, both turned": Product(
+        "tf32", "tf32", "tf32", 8, 256, 64, layout_a=TURNED_TF32, layout_b=TURNED_TF32, pair=True
+    ),
+    "a pair, A in tensor memory": Product("f16", "f16", "f16", 16, 256, 64, layout_a="", pair=True),
+    "a pair, 128 rows, A in tensor memory": Product(
+        "f16", "bf16", "bf16", 16, 128, 64, layout_a="", pair=True
     ),
 }
 
@@ -252,6 +192,35 @@ def test_loads_stores_and_products_have_an_order(
         return
     with pytest.raises(FaultError, match="PTX line") as caught:
         product.run(body, WATCHED)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a pair, 256 rows", "a pair, 128 rows, A in tensor memory"])
+def test_a_pair_of_blocks_is_in_order(name: str) -> None:
+    product = PRODUCTS[name]
+    got, done = product.run(product.body, WATCHED)
+    assert product.is_right(got)
+    assert done.unfinished == ()
+
+
+@pytest.mark.parametrize(
+    ("product", "layout", "error", "reason"),
+    [
+        (PRODUCTS["tf32, A turned"], 2, FaultError, "layout 2 of tf32 along M or N"),
+        (PRODUCTS["A turned"], 1, FaultError, "layout 1 of bf16 along M or N"),
+        (PRODUCTS["tf32"], 1, UnmodelledError, "pieces of 32 bytes along K"),
+        (PLAIN, 3, UnmodelledError, "layout 3, base offset 0"),
+    ],
+)
+def test_a_layout_fits_its_elements(
+    product: Product, layout: int, error: type[FaultError], reason: str
+) -> None:
+    multiply = "@%one tcgen05.mma"
+    changed = (
+        f"and.b64 %da, %da, 0x1FFFFFFFFFFFFFFF; or.b64 %da, %da, {layout << 61:#x}; {multiply}"
+    )
+    with pytest.raises(error, match="PTX line") as caught:
+        product.run(product.body.replace(multiply, changed))
     assert reason in str(caught.value)
 
 

@@ -87,6 +87,15 @@ def test_pieces_of_16_bytes_are_exchanged_by_the_address(swizzle: int, width: in
             assert result[place // 4] == source[row, column]
 
 
+def test_pieces_of_32_bytes_are_exchanged_by_the_address() -> None:
+    source, result = np.arange(256, dtype=np.uint32).reshape(8, 32), np.zeros((8, 32), np.uint32)
+    body = LOAD.replace("X", "0").replace("Y", "0")
+    run(body, [encoded(map_of(source, (32, 8), 4)), result, source], block=256, target="sm_100a")
+    for row in range(8):
+        pieces = source[row].reshape(4, 8)
+        assert np.array_equal(result[row].reshape(4, 8), pieces[np.arange(4) ^ row % 4])
+
+
 STORE = f"""{BEGIN}
   mad.lo.u32 %y, %tid, 4, %s; add.u32 %x, %tid, 1; VALUE st.shared.b32 [%y], %x;
   fence.proxy.async.shared::cta; bar.sync 0;
@@ -330,6 +339,9 @@ def test_wrong_use_is_a_fault() -> None:
     narrow = encoded(map_of(source, (16, 8), 3))
     with pytest.raises(UnmodelledError, match="swizzled within 128"):
         run(body, [narrow, result, source], block=256)
+    for swizzle, error in ((6, UnmodelledError), (7, FaultError)):
+        with pytest.raises(error, match=r"a tensor map with .*swizzle"):
+            run(body, [encoded(map_of(source, (32, 8), swizzle)), result, source], block=256)
     good[:] = 0
     with pytest.raises(FaultError, match="no tensor map at"):
         run(body, [good, result, source], block=256)

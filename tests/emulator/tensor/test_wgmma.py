@@ -61,11 +61,10 @@ def of_threads(result: Array, dtype: torch.dtype, columns: int) -> torch.Tensor:
     """Return D [64, columns] from [threads, registers], by the PTX ISA's "Accumulator register fragment"."""
     flat = torch.from_numpy(result.view(np.uint8)).view(dtype).reshape(128, -1)
     tensor = torch.empty(64, columns, dtype=dtype)
-    for thread in range(128):
-        warp, lane = thread // 32, thread % 32
-        for i in range(flat.shape[1]):
-            row = 16 * warp + lane // 4 + 8 * (i // 2 % 2)
-            tensor[row, 8 * (i // 4) + lane % 4 * 2 + i % 2] = flat[thread, i]
+    thread, i = np.ogrid[:128, : flat.shape[1]]
+    warp, lane = thread // 32, thread % 32
+    row = 16 * warp + lane // 4 + 8 * (i // 2 % 2)
+    tensor[row, 8 * (i // 4) + lane % 4 * 2 + i % 2] = flat
     return tensor
 
 
@@ -79,6 +78,14 @@ CASES = [
     ("tf32", "tf32", "f32", 16, 8, "128 bytes", "128 bytes"),
     ("e4m3", "e5m2", "f32", 16, 32, "128 bytes", "128 bytes"),
     ("s8", "s8", "s32", 16, 32, "128 bytes", "64 bytes"),
+    ("f16", "f16", "f32", 192, 16, "turned, 64 bytes", "32 bytes"),
+    ("bf16", "bf16", "f32", 256, 16, "64 bytes", "turned"),
+    ("f16", "f16", "f16", 256, 16, "turned core matrices", "turned, 32 bytes"),
+    ("bf16", "bf16", "f32", 256, 16, "turned, 32 bytes", "turned, 64 bytes"),
+    ("f16", "f16", "f32", 64, 16, "core matrices", "turned core matrices"),
+    ("tf32", "tf32", "f32", 256, 8, "core matrices", "64 bytes"),
+    ("e5m2", "e4m3", "f32", 256, 32, "32 bytes", "core matrices"),
+    ("u8", "s8", "s32", 256, 32, "64 bytes", "32 bytes"),
 ]
 
 
@@ -122,6 +129,8 @@ def fragment(matrix: torch.Tensor) -> Array:
         ("tf32", "tf32", "f32", 16, 8, "128 bytes"),
         ("e4m3", "e4m3", "f32", 16, 32, "128 bytes"),
         ("s8", "s8", "s32", 16, 32, "64 bytes"),
+        ("bf16", "bf16", "f32", 256, 16, "turned, 32 bytes"),
+        ("tf32", "tf32", "f32", 192, 8, "32 bytes"),
     ],
 )
 def test_a_product_with_a_in_registers(

@@ -18,7 +18,10 @@ Place = Callable[[int, int, int], int]
 
 @dataclass(frozen=True)
 class Layout:
-    """How an operand lies in shared memory, and what its descriptor says: bytes, and the number of the swizzle."""
+    """How an operand lies in shared memory, and what its descriptor says: bytes, and the number of the swizzle.
+
+    Numbers are those of ``wgmma``; 4 is that of 128 bytes in pieces of 32, which sm_100 has.
+    """
 
     place: Place
     lead: int
@@ -43,10 +46,25 @@ def swizzle(width: int) -> Place:
     return place
 
 
-def along_rows(outer: int, k: int, item: int) -> int:
-    """Of a turned operand: 64 elements of two bytes along the rows, 8 steps of K below, exchanged as above."""
-    byte = k % 8 * 128 + outer % 64 * item
-    return (byte ^ (k % 8 * 16)) + k // 8 * 1024 + outer // 64 * 4096
+def turned(width: int, lead: int, stride: int, piece: int = 16) -> Place:
+    """Of a turned operand: ``width`` bytes along the rows, some steps of K below, whose pieces are exchanged as above.
+
+    8 steps of K, or 4 with pieces of 32 bytes; the next ones are ``stride`` bytes further, the next rows ``lead`` bytes.
+    """
+    steps = 8 if piece == 16 else 4
+
+    def place(outer: int, k: int, item: int) -> int:
+        rows = width // item
+        byte = k % steps * width + outer % rows * item + k // steps * stride + outer // rows * lead
+        return byte ^ ((byte >> 7) % (width // piece) * piece)
+
+    return place
+
+
+def turned_core_matrices(outer: int, k: int, item: int) -> int:
+    """16 bytes along the rows, 8 steps of K below; 128 bytes further along K, 512 further along the rows."""
+    rows = 16 // item
+    return k % 8 * 16 + outer % rows * item + k // 8 * 128 + outer // rows * 512
 
 
 LAYOUTS = {
@@ -54,7 +72,11 @@ LAYOUTS = {
     "128 bytes": Layout(swizzle(128), 16, 1024, 1),
     "64 bytes": Layout(swizzle(64), 16, 512, 2),
     "32 bytes": Layout(swizzle(32), 16, 256, 3),
-    "turned": Layout(along_rows, 4096, 1024, 1, turned=True),
+    "turned": Layout(turned(128, 4096, 1024), 4096, 1024, 1, turned=True),
+    "turned, 64 bytes": Layout(turned(64, 2048, 512), 2048, 512, 2, turned=True),
+    "turned, 32 bytes": Layout(turned(32, 1024, 256), 1024, 256, 3, turned=True),
+    "turned core matrices": Layout(turned_core_matrices, 128, 512, 0, turned=True),
+    "turned, pieces of 32 bytes": Layout(turned(128, 1024, 512, 32), 1024, 512, 4, turned=True),
 }
 IMAGE = 16384
 
@@ -104,5 +126,5 @@ def store(count: int) -> str:
     return "\n".join([*lines, *(f"st.global.b32 [%from+{4 * i}], %d{i};" for i in range(count))])
 
 
-def names(count: int) -> str:
-    return "{" + ", ".join(f"%d{i}" for i in range(count)) + "}"
+def names(count: int, first: int = 0) -> str:
+    return "{" + ", ".join(f"%d{i}" for i in range(first, first + count)) + "}"
