@@ -21,7 +21,7 @@ from tests.emulator.codegen import (
     movement,
     warps,
 )
-from tests.emulator.codegen.opcode import Opcode
+from tests.emulator.codegen.opcode import Opcode, space_of
 from tests.emulator.codegen.tracking import Tracker, tracked
 from tests.emulator.codegen.writer import UnknownError, Writer
 from tests.emulator.machine.program import BlockFunction, Program
@@ -79,12 +79,27 @@ def _write(writer: Writer, instruction: Instruction) -> None:
     known.write(writer, instruction)
 
 
+_ISSUERS = (
+    *("ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix", "cp"),
+    *("wgmma", "tcgen05", "clusterlaunchcontrol"),
+)
+"""First words of what may issue something or touch shared or tensor memory."""
+
+
+def _is_issuer(instruction: Instruction) -> bool:
+    """Return whether reports may name an instruction when it is over."""
+    if instruction.name in ("ld", "ldu", "st", "atom", "red"):
+        return space_of(instruction) in ("shared", "generic")
+    return instruction.name in _ISSUERS
+
+
 class _Text:
-    """The text of all blocks, with the instruction of each line."""
+    """The text of all blocks, with the instruction of each line, and those that `Issuer` knows."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.instructions: dict[int, Instruction] = {}
+        self.issuers: list[Instruction] = []
 
     def add(self, line: str, instruction: Instruction | None = None) -> None:
         self.lines.append(line)
@@ -108,6 +123,9 @@ def _block(
     text.add("    s = g.s; n = g.n")
     written = 0
     for instruction in block.code:
+        if _is_issuer(instruction):
+            writer.emit(f"w.issuer.begin({len(text.issuers)}, g)")
+            text.issuers.append(instruction)
         try:
             tracker.before(writer, instruction)
             _write(writer, instruction)
@@ -164,6 +182,7 @@ def compiled(function: Function, symbols: Mapping[str, tuple[str, int]]) -> Prog
         ),
         registers.all,
         text.instructions,
+        tuple(text.issuers),
         joined,
         filename,
     )

@@ -16,6 +16,7 @@ from tests.emulator.fault import CudaError, DeadlockError, FaultError
 from tests.emulator.machine.barriers import ClusterBarriers, NamedBarriers
 from tests.emulator.machine.groups import Groups
 from tests.emulator.machine.wave import Wave
+from tests.emulator.memory.origin import Origin, short_name
 from tests.emulator.ptx.syntax import Block, Instruction
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.warp import check_members
@@ -68,7 +69,9 @@ class Machine:
         try:
             return self.wave.finish()
         except FaultError as fault:
-            raise fault.at(self.wave.program.function.name[:80]) from fault
+            if fault.place:
+                raise
+            raise fault.at(short_name(self.wave.program.function.name)) from fault
 
     def _step(self, group: Group) -> None:
         """Run the block of a group, and send its lanes on."""
@@ -127,10 +130,8 @@ class Machine:
         return program.instructions.get(line)
 
     def _place(self, instruction: Instruction, group: Group) -> str:
-        name = self.wave.program.function.name
-        short = name if len(name) <= 80 else f"{name[:77]}..."
-        who = self.wave.lanes.describe(group.lanes)
-        return f"{short}, {instruction.place}: {instruction.text} [{who}]"
+        short = short_name(self.wave.program.function.name)
+        return str(Origin(short, instruction, group.lanes, self.wave.lanes))
 
     def _barrier(self, group: Group, block: Block) -> None:
         instruction = block.code[0]
@@ -195,9 +196,9 @@ class Machine:
         self._clusters.release_all()
 
     def _deadlock(self, why: str) -> DeadlockError:
-        name = self.wave.program.function.name
+        name = short_name(self.wave.program.function.name)
         lines = "\n".join(f"  {line}" for line in self._waits())
-        return DeadlockError(f"{why}\n{lines}", CudaError.LAUNCH_TIMEOUT, name[:80])
+        return DeadlockError(f"{why}\n{lines}", CudaError.LAUNCH_TIMEOUT, name)
 
     def _waits(self) -> Iterator[str]:
         """Yield a line for each barrier that somebody waits for, and for each group that runs."""

@@ -25,6 +25,7 @@ class Program:
         warp_groups: Whether all lanes of four warps do.
         tracked: Numbers of the registers that ``wgmma`` instructions use.
         instructions: The instruction of each line of ``text``.
+        issuers: The instructions that may issue something or touch shared memory, by the number that ``text`` has for each.
         text: The Python text.
         filename: The name under which it was compiled, as tracebacks have it.
     """
@@ -36,5 +37,6 @@ class Program:
     warp_groups: tuple[bool, ...]
     tracked: tuple[int, ...]
     instructions: dict[int, Instruction]
+    issuers: tuple[Instruction, ...]
     text: str
     filename: str

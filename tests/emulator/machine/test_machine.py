@@ -214,7 +214,11 @@ def test_loads_come_late_in_a_late_schedule() -> None:
         assert result.tolist() == [3] * 32
     done = run(body.replace("WAIT", ""), [result, source], schedule=LATE)
     assert result.tolist() == [0xFFFFFFFF] * 32
-    assert done.unfinished == ("1 cp.async operations of 1 threads were never waited for",)
+    (left,) = done.unfinished
+    assert left.startswith("k, PTX line ")
+    assert left.endswith(
+        ": @%p cp.async.cg.shared.global [%s], [%from], 16: 1 cp.async operations of 1 threads were never waited for"
+    )
 
 
 def test_a_late_copy_goes_where_it_was_sent() -> None:
@@ -231,6 +235,21 @@ def test_a_late_copy_goes_where_it_was_sent() -> None:
     for schedule in (EAGER, LATE):
         run(body, [result, source], block=1, schedule=schedule)
         assert result.tolist() == [3]
+
+
+def test_a_late_copy_outside_of_its_operand_is_named() -> None:
+    source = np.arange(4, dtype=np.uint32)
+    body = f"""{OWN}
+      .shared .align 16 .b8 tile[16]; .reg .b64 %from; .reg .b32 %s; mov.u32 %s, tile; ld.param.u64 %from, [p1];
+      .file 1 "copy.cu"
+      .loc 1 9 1
+      cp.async.cg.shared.global [%s], [%from+4096], 16;
+      .loc 1 10 1
+      cp.async.wait_all;
+    """
+    for schedule in (EAGER, LATE):
+        with pytest.raises(FaultError, match=r"\(copy.cu:9\): cp.async.cg.* touches 16 bytes"):
+            run(body, [numbers(32), source], block=1, schedule=schedule)
 
 
 def test_cp_async_fills_up_with_zeros() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tests.emulator.memory.allowed import Allowed
 from tests.emulator.memory.atomics import atomic
 from tests.emulator.memory.mbarriers import MBarriers
 from tests.emulator.memory.memory import Memory
+from tests.emulator.memory.origin import Issuer, Origin
 from tests.emulator.memory.pending import PendingGroups, PendingLoads, PendingSequences, Progress
 from tests.emulator.memory.products import PendingProducts
 from tests.emulator.memory.tensor_races import TensorRaces
@@ -27,6 +29,14 @@ TENSOR_LANES, TENSOR_COLUMNS = 128, 512
 """Tensor memory of a block: lanes of columns of 32 bits."""
 
 
+@dataclass(frozen=True)
+class Allocation:
+    """Columns of tensor memory, and the instruction that has allocated them."""
+
+    columns: int
+    origin: Origin
+
+
 class Wave:
     """Some blocks of a launch and all they work on.
 
@@ -36,6 +46,7 @@ class Wave:
         schedule: The order of asynchronous operations and warps.
         registers: Values of each register that outlives a block, by number.
         memory: What can be addressed.
+        issuer: The instruction that runs.
         copies: ``cp.async`` operations.
         stores: Bulk stores.
         loads: TMA and bulk loads.
@@ -46,7 +57,7 @@ class Wave:
         special: Special registers.
         progress: Whether anything happens.
         product_count: Instructions ``wgmma.mma_async`` and ``tcgen05.mma`` so far.
-        columns: Allocated tensor memory: for each block the first column and the number of columns.
+        columns: Allocated tensor memory: for each block what begins at a column.
         waiting_clusters: First blocks of clusters of the grid that wait for a place to run.
     """
 
@@ -70,8 +81,10 @@ class Wave:
         self.registers: dict[int, Array] = {
             number: np.zeros(count, register_type(kind)) for number, kind in program.registers
         }
+        self.issuer = Issuer(program.function.name, program.issuers, self.lanes)
         self.memory = Memory(
             self.lanes,
+            self.issuer,
             shared_bytes=shared_bytes,
             local_bytes=local_bytes,
             parameters=parameters,
@@ -79,18 +92,18 @@ class Wave:
             counted=counted,
             watched=schedule.watched,
         )
-        races = self.memory.races
+        issuer, races, late = self.issuer, self.memory.races, schedule.late
         self.progress = Progress()
-        self.copies = PendingGroups(count, "copy", races, late=schedule.late)
-        self.stores = PendingGroups(count, "store", races, late=schedule.late)
-        self.loads = PendingLoads(self.progress, late=schedule.late)
-        self.products = PendingProducts(len(program.tracked), count >> 5, races, late=schedule.late)
-        self.tensor_races = TensorRaces(races) if races else None
-        self.tensor_products = PendingSequences(late=schedule.late)
+        self.copies = PendingGroups(count, "copy", issuer, races, late=late)
+        self.stores = PendingGroups(count, "store", issuer, races, late=late)
+        self.loads = PendingLoads(self.progress, issuer, late=late)
+        self.products = PendingProducts(len(program.tracked), count >> 5, issuer, races, late=late)
+        self.tensor_races = TensorRaces(races, issuer) if races else None
+        self.tensor_products = PendingSequences(issuer, late=late)
         self.mbarriers = MBarriers(count, self.memory, self.progress, self.loads)
         self.special = SpecialRegisters(self.lanes, shared_bytes, multiprocessors)
         self.product_count = 0
-        self.columns: dict[int, dict[int, int]] = {}
+        self.columns: dict[int, dict[int, Allocation]] = {}
         self.waiting_clusters: list[Extent] = []
         self._tensor_memory: Array | None = None
 
@@ -202,10 +215,11 @@ class Wave:
             FaultError: Something was overwritten that it reads, or tensor memory was not given back.
         """
         for block, used in self.columns.items():
-            if used:
+            for left in used.values():
                 raise FaultError(
                     f"block {tuple(self.lanes.position[block].tolist())} has ended without tcgen05.dealloc of "
-                    f"{sum(used.values())} columns"
+                    f"{sum(each.columns for each in used.values())} columns",
+                    place=str(left.origin),
                 )
         return [
             *self.products.finish(),

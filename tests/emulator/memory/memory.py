@@ -19,6 +19,7 @@ from tests.emulator.fault import CudaError, FaultError, UnmodelledError
 from tests.emulator.memory.allowed import Allowed
 from tests.emulator.memory.generic_writes import GenericWrites
 from tests.emulator.memory.live_barriers import LiveBarriers
+from tests.emulator.memory.origin import Issuer
 from tests.emulator.memory.races import Races
 from tests.emulator.memory.traffic import Traffic
 from tests.emulator.threads.group import Group
@@ -73,6 +74,7 @@ class Memory:
     def __init__(
         self,
         lanes: Lanes,
+        issuer: Issuer,
         *,
         shared_bytes: int,
         local_bytes: int,
@@ -82,7 +84,7 @@ class Memory:
         watched: bool = False,
     ) -> None:
         self.traffic = Traffic() if counted else None
-        self.races = Races(lanes) if watched else None
+        self.races = Races(lanes, issuer) if watched else None
         self._noted = counted or watched
         self.shared_bytes, self.parameters, self.allowed = shared_bytes, parameters, allowed
         self.lanes = lanes

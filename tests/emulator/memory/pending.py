@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from tests.emulator.arithmetic.arrays import Array
+from tests.emulator.arithmetic.arrays import I64, Array
+from tests.emulator.memory.origin import Issuer, Origin, never_waited_for
 from tests.emulator.memory.races import Races
 from tests.emulator.threads.group import Group
 
@@ -34,11 +36,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class _Operation:
-    """An operation of some lanes, and the group it belongs to for each of them."""
+    """An operation of some lanes, the group it belongs to for each of them, and who has issued it."""
 
     lanes: Array
     groups: Array
     work: Work
+    origin: Origin
 
 
 class PendingGroups:
@@ -49,20 +52,27 @@ class PendingGroups:
     """
 
     def __init__(
-        self, lanes: int, what: Literal["copy", "store"], races: Races | None = None, *, late: bool
+        self,
+        lanes: int,
+        what: Literal["copy", "store"],
+        issuer: Issuer,
+        races: Races | None = None,
+        *,
+        late: bool,
     ) -> None:
         self.what: Literal["copy", "store"] = what
-        self._late, self._races = late, races
-        self._committed: Array = np.zeros(lanes, np.int64)
+        self._late, self._issuer, self._races = late, issuer, races
+        self._committed: Array = np.zeros(lanes, I64)
         self._lanes = lanes
         self._operations: list[_Operation] = []
 
     def issue(self, lanes: Array, work: Work) -> None:
         """Do an operation now, or in a late schedule when it is waited for."""
-        if self._late:
-            self._operations.append(_Operation(lanes, self._committed[lanes].copy(), work))
-        else:
+        if not self._late:
             work(np.ones(len(lanes), bool))
+            return
+        groups = np.array(self._committed[lanes])
+        self._operations.append(_Operation(lanes, groups, work, self._issuer.origin()))
 
     def commit(self, group: Group, guard: Array | None) -> None:
         """End the group of each lane; what follows belongs to the next."""
@@ -74,34 +84,33 @@ class PendingGroups:
 
     def wait(self, group: Group, allowed: int, guard: Array | None) -> None:
         """Do what belongs to all groups of the lanes but the last ``allowed``."""
-        if self._races is not None:
-            waiting = group.lanes if guard is None else group.lanes[group.all(guard)]
-            if len(waiting):
-                self._races.waited(self.what, waiting, self._committed[waiting] - allowed)
+        waiting = group.lanes if guard is None else group.lanes[group.all(guard)]
+        if self._races is not None and len(waiting):
+            self._races.waited(self.what, waiting, self._committed[waiting] - allowed)
         if not self._operations:
             return
         mine = np.zeros(self._lanes, bool)
-        mine[group.lanes if guard is None else group.lanes[group.all(guard)]] = True
+        mine[waiting] = True
+        self._do(
+            lambda each: mine[each.lanes] & (each.groups < self._committed[each.lanes] - allowed)
+        )
+
+    def _do(self, is_ready: Callable[[_Operation], Array]) -> None:
+        """Do the operations, or the lanes of them, that are ready."""
         kept: list[_Operation] = []
         for operation in self._operations:
-            lanes, groups = operation.lanes, operation.groups
-            ready = mine[lanes] & (groups < self._committed[lanes] - allowed)
+            ready = is_ready(operation)
             if ready.any():
-                operation.work(ready)
+                operation.origin.run(functools.partial(operation.work, ready))
             if not ready.all():
                 kept.append(_rest(operation, ~ready))
         self._operations = kept
 
     def finish(self) -> list[str]:
-        """Do all that nobody has waited for, and return a line about it, if there was any."""
-        left, self._operations = self._operations, []
-        for operation in left:
-            operation.work(np.ones(len(operation.lanes), bool))
-        threads = sum(len(operation.lanes) for operation in left)
-        line = (
-            f"{len(left)} {_NAMES[self.what]} operations of {threads} threads were never waited for"
-        )
-        return [line] if left else []
+        """Do all that nobody has waited for, and return a line about each instruction that has issued some."""
+        left = [(operation.origin, len(operation.lanes)) for operation in self._operations]
+        self._do(lambda each: np.ones(len(each.lanes), bool))
+        return never_waited_for(left, f"{_NAMES[self.what]} operations of {{threads}} threads")
 
 
 def _rest(operation: _Operation, rest: Array) -> _Operation:
@@ -113,50 +122,54 @@ def _rest(operation: _Operation, rest: Array) -> _Operation:
         whole[np.nonzero(rest)[0][mask]] = True
         operation.work(whole)
 
-    return _Operation(operation.lanes[rest], operation.groups[rest], work)
+    return replace(operation, lanes=operation.lanes[rest], groups=operation.groups[rest], work=work)
 
 
 class PendingLoads:
     """Loads whose end an mbarrier tells."""
 
-    def __init__(self, progress: Progress, *, late: bool) -> None:
-        self._progress, self._late = progress, late
-        self._loads: dict[int, list[Callable[[], None]]] = {}
+    def __init__(self, progress: Progress, issuer: Issuer, *, late: bool) -> None:
+        self._progress, self._issuer, self._late = progress, issuer, late
+        self._loads: dict[int, list[tuple[Origin, Callable[[], None]]]] = {}
 
     def issue(self, mbarrier: int, work: Callable[[], None]) -> None:
         """Do a load now, or in a late schedule when its mbarrier is waited for in vain."""
         if self._late:
-            self._loads.setdefault(mbarrier, []).append(work)
+            self._loads.setdefault(mbarrier, []).append((self._issuer.origin(), work))
         else:
             work()
 
     def let_come(self, mbarrier: int) -> None:
         """Do the first of the loads that an mbarrier waits for, if there is any."""
         if waiting := self._loads.get(mbarrier):
-            waiting.pop(0)()
+            origin, work = waiting.pop(0)
+            origin.run(work)
             self._progress.events += 1
 
     def finish(self) -> list[str]:
-        """Return a line for each mbarrier whose loads nobody has waited for."""
+        """Return a line for each mbarrier, and each instruction that loads for it, which nobody has waited for."""
         return [
-            f"{len(waiting)} loads for the mbarrier at {mbarrier:#x} were never waited for"
+            line
             for mbarrier, waiting in self._loads.items()
-            if waiting
+            for line in never_waited_for(
+                ((origin, 1) for origin, _ in waiting),
+                f"operations for the mbarrier at {mbarrier:#x}",
+            )
         ]
 
 
 class PendingSequences:
     """Operations that a GPU does in the order in which a thread issues them, on their own: ``tcgen05.mma``."""
 
-    def __init__(self, *, late: bool) -> None:
-        self._late = late
-        self._waiting: dict[int, list[Callable[[], None]]] = {}
+    def __init__(self, issuer: Issuer, *, late: bool) -> None:
+        self._issuer, self._late = issuer, late
+        self._waiting: dict[int, list[tuple[Origin, Callable[[], None]]]] = {}
         self._done: dict[int, int] = {}
 
     def issue(self, lane: int, work: Callable[[], None]) -> None:
         """Do an operation now, or in a late schedule when a wait asks for it."""
         if self._late:
-            self._waiting.setdefault(lane, []).append(work)
+            self._waiting.setdefault(lane, []).append((self._issuer.origin(), work))
         else:
             work()
 
@@ -167,13 +180,14 @@ class PendingSequences:
         def work() -> None:
             while self._done.get(lane, 0) < count:
                 self._done[lane] = self._done.get(lane, 0) + 1
-                self._waiting[lane].pop(0)()
+                origin, first = self._waiting[lane].pop(0)
+                origin.run(first)
 
         return work
 
     def finish(self) -> list[str]:
-        """Do all that nobody has waited for, and return a line about it, if there was any."""
-        left = sum(len(waiting) for waiting in self._waiting.values())
+        """Do all that nobody has waited for, and return a line about each instruction that has issued some."""
+        left = [(origin, 1) for each in self._waiting.values() for origin, _ in each]
         for lane in list(self._waiting):
             self.so_far(lane)()
-        return [f"{left} tcgen05.mma operations were never waited for"] if left else []
+        return never_waited_for(left, "operations")

@@ -15,6 +15,7 @@ import numpy as np
 
 from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import FaultError
+from tests.emulator.memory.origin import Issuer, Origin
 from tests.emulator.memory.races import Races
 from tests.emulator.threads.group import Group
 
@@ -23,16 +24,26 @@ _NONE = -1
 
 @dataclass(frozen=True)
 class _Read:
-    """An operand in shared memory: a warp that waits for it, its group of products, how to read it again, what was there."""
+    """An operand in shared memory: a warp that waits for it, its group of products, how to read it again, what was there, of which product."""
 
     warp: int
     number: int
     again: Callable[[], Array]
     was: Array
+    origin: Origin
 
     def is_unchanged(self) -> bool:
         """Return whether the same is still there."""
         return np.array_equal(self.again(), self.was, equal_nan=True)
+
+
+@dataclass(frozen=True)
+class _Issued:
+    """A product of some warps, and the group it belongs to for each of them."""
+
+    warps: Array
+    groups: Array
+    origin: Origin
 
 
 class PendingProducts:
@@ -45,14 +56,15 @@ class PendingProducts:
     """
 
     def __init__(
-        self, registers: int, warps: int, races: Races | None = None, *, late: bool
+        self, registers: int, warps: int, issuer: Issuer, races: Races | None = None, *, late: bool
     ) -> None:
         """Begin without products; operands in shared memory are looked at in a late schedule only."""
-        self._late, self._races = late, races
-        self._committed = np.zeros(warps, np.int64)
+        self._late, self._issuer, self._races = late, issuer, races
+        self._committed: Array = np.zeros(warps, np.int64)
         self._groups = np.full((registers, warps), _NONE)
         self._written = np.ones((registers, warps), bool)
         self._reads: list[_Read] = []
+        self._issued: list[_Issued] = []
         self.flying = False
 
     def fence(self, group: Group) -> None:
@@ -74,13 +86,17 @@ class PendingProducts:
             raise FaultError(
                 "there is no wgmma.fence between this wgmma and what has written its registers"
             )
-        self._groups[where] = self._committed[_warps(group)]
+        warps = _warps(group)
+        groups = np.array(self._committed[warps])
+        self._groups[where] = groups
+        self._issued.append(_Issued(warps, groups, self._issuer.origin()))
         self.flying = True
 
     def reads(self, warp: int, again: Callable[[], Array], was: Array) -> None:
         """Take note of an operand in shared memory."""
         if self._late:
-            self._reads.append(_Read(warp, int(self._committed[warp]), again, was))
+            number = int(self._committed[warp])
+            self._reads.append(_Read(warp, number, again, was, self._issuer.origin()))
 
     def check(self, registers: Array, group: Group) -> None:
         """Check that no product uses these registers any more.
@@ -113,28 +129,48 @@ class PendingProducts:
             groups[groups < self._committed[warps] - allowed] = _NONE
             self._groups[:, warps] = groups
             self.flying = bool((self._groups != _NONE).any())
+            self._issued = [
+                left for each in self._issued if (left := self._left_of(each, warps, allowed))
+            ]
         mine, kept = set(warps.tolist()), list[_Read]()
         for read in self._reads:
             if read.warp not in mine or read.number >= self._committed[read.warp] - allowed:
                 kept.append(read)
             elif not read.is_unchanged():
                 raise FaultError(
-                    "shared memory that a wgmma reads was overwritten before this wait for it"
+                    f"shared memory that the wgmma at {read.origin.line} reads was overwritten before this wait for it"
                 )
         self._reads = kept
 
+    def _left_of(self, issued: _Issued, warps: Array, allowed: int) -> _Issued | None:
+        """Return the warps of a product that have not waited for it, None if there are none."""
+        waited = np.isin(issued.warps, warps)
+        left = ~(waited & (issued.groups < self._committed[issued.warps] - allowed))
+        if left.all():
+            return issued
+        if not left.any():
+            return None
+        return _Issued(issued.warps[left], issued.groups[left], issued.origin)
+
     def finish(self) -> list[str]:
-        """Return a line about products that nobody has waited for, if there are any.
+        """Return a line about each product that a warp has not waited for.
 
         Raises:
             FaultError: What one reads from shared memory was overwritten.
         """
-        if not all(read.is_unchanged() for read in self._reads):
-            raise FaultError(
-                "shared memory that a wgmma reads was overwritten, and nobody has waited for it"
-            )
-        warps = int((self._groups != _NONE).any(0).sum())
-        return [f"wgmma operations of {warps} warps were never waited for"] if warps else []
+        for read in self._reads:
+            if not read.is_unchanged():
+                raise FaultError(
+                    "shared memory that this wgmma reads was overwritten, and nobody has waited for it",
+                    place=str(read.origin),
+                )
+        warps: dict[str, set[int]] = {}
+        for each in self._issued:
+            warps.setdefault(each.origin.where, set()).update(each.warps.tolist())
+        return [
+            f"{where}: wgmma operations of {len(mine)} warps were never waited for"
+            for where, mine in warps.items()
+        ]
 
 
 def _warps(group: Group) -> Array:

@@ -4,7 +4,7 @@ Two accesses of the same bytes, one of them a write, race unless a chain of barr
 value that is there already changes nothing for anybody, and races with nothing but atomic operations: Triton lets each warp that
 holds a copy of a value write it. As in
 FastTrack (Flanagan and Freund, PLDI 2009) every agent has a clock that counts its own steps, and knows for each other agent the last
-step that lies before its own; each access leaves its agent's step behind. Agents are
+step that lies before its own; each access leaves its agent's step behind, and its instruction for the report. Agents are
 
 - the warps: their lanes are in order among each other;
 - for each warp its ``cp.async``, its bulk stores, its ``wgmma`` (of a warp group), its ``tcgen05.mma``: they run on their own from
@@ -29,6 +29,7 @@ import numpy as np
 
 from tests.emulator.arithmetic.arrays import I64, U32, Array
 from tests.emulator.fault import FaultError, UnmodelledError
+from tests.emulator.memory.origin import Issuer
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import SHARED_SHIFT, Lanes
 
@@ -52,6 +53,8 @@ _UNIT_SHIFT = 1
 """Bytes are looked at in pairs; two warps that write one byte each of a pair seem to race."""
 _MBARRIERS_OF_A_BLOCK = 128
 _MAP_NORESERVE = 0x4000
+_Touch: TypeAlias = tuple[int, int, int]
+"""An access: its agent, the agent's step, and the number of the first instruction that has made it in this step."""
 
 
 class RaceError(FaultError):
@@ -60,21 +63,21 @@ class RaceError(FaultError):
 
 @dataclass(frozen=True)
 class _State:
-    """Who has touched a piece of memory: (agent, step) of the writes of what is there, of the reads and atomic operations since.
+    """Who has touched a piece of memory: the writes of what is there, the reads and atomic operations since.
 
     An atomic operation leaves writes and reads there: they may have an order with it and none with the next.
     """
 
-    writes: tuple[tuple[int, int], ...] = ()
-    reads: tuple[tuple[int, int], ...] = ()
-    atomics: tuple[tuple[int, int], ...] = ()
+    writes: tuple[_Touch, ...] = ()
+    reads: tuple[_Touch, ...] = ()
+    atomics: tuple[_Touch, ...] = ()
 
 
 class Races:
     """What each agent knows of the others, and who has touched what."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes, self._warps = lanes, lanes.count >> 5
+    def __init__(self, lanes: Lanes, issuer: Issuer) -> None:
+        self._lanes, self._warps, self._issuer = lanes, lanes.count >> 5, issuer
         self._first_load = len(_KINDS) * self._warps
         agents = self._first_load + _MBARRIERS_OF_A_BLOCK * lanes.blocks
         self._clocks = np.zeros((self._warps, agents), I64)
@@ -86,7 +89,7 @@ class Races:
         self._touched: Array = np.frombuffer(self._pages, U32)
         self._states = [_State()]
         self._numbers = {_State(): 0}
-        self._next: dict[tuple[int, int, int], int] = {}
+        self._next: dict[tuple[int, _Touch], int] = {}
         self._mbarriers: dict[int, int] = {}
         self._loads: dict[int, int] = {}
         self._gathered: dict[int, Array] = {}
@@ -324,37 +327,36 @@ class Races:
         Raises:
             RaceError: It races with what was there.
         """
-        key = (number, agent, step)
-        state, own = self._states[number], (agent, step)
-        writes = [each for each in state.writes if each != own and clock[each[0]] < each[1]]
+        state, own = self._states[number], (agent, step, self._issuer.number)
+        writes = [each for each in _unknown(state.writes, clock) if each[:2] != own[:2]]
         # What is read is whole behind any of those that have written it.
         if writes and not same and (access != "read" or len(writes) == len(state.writes)):
             raise self._race(writes[0], "write", agent, access)
-        atomics = _unknown(state.atomics, clock) if state.atomics else ()
+        atomics = _unknown(state.atomics, clock)
         if atomics and access != "atomic":
             raise self._race(atomics[0], "atomic", agent, access)
-        if access == "read" and key in self._next:
-            return self._next[key]
+        if access == "read" and (number, own) in self._next:
+            return self._next[number, own]
         reads = _unknown(state.reads, clock)
         if reads and access != "read" and not same:
             raise self._race(reads[0], "read", agent, access)
         if access == "write":
-            following = _State(tuple(sorted({*writes, own})), reads)
+            following = _State(_with(writes, own), reads)
         elif access == "read":
-            following = _State(state.writes, tuple(sorted({*reads, own})), state.atomics)
+            following = _State(state.writes, _with(reads, own, state.reads), state.atomics)
         else:
-            following = _State(state.writes, state.reads, tuple(sorted({*atomics, own})))
+            following = _State(state.writes, state.reads, _with(atomics, own, state.atomics))
         after = self._numbers.setdefault(following, len(self._states))
         if after == len(self._states):
             self._states.append(following)
         if access == "read":
-            self._next[key] = after
+            self._next[number, own] = after
         return after
 
-    def _race(self, other: tuple[int, int], did: Access, agent: int, does: Access) -> RaceError:
+    def _race(self, other: _Touch, did: Access, agent: int, does: Access) -> RaceError:
         return RaceError(
-            f"{self.named(agent)} {_DID[does][0]} shared memory that {self.named(other[0])} {_DID[did][1]}: "
-            "no barrier and no wait orders the two"
+            f"{self.named(agent)} {_DID[does][0]} shared memory that {self.named(other[0])} {_DID[did][1]}: no barrier "
+            f"and no wait orders the two; the earlier one is {self._issuer.line_of(other[2])}"
         )
 
     def named(self, agent: int) -> str:
@@ -368,9 +370,17 @@ class Races:
         return _WORDS[_KINDS[kind]] + self._lanes.describe(lanes)
 
 
-def _unknown(accesses: Iterable[tuple[int, int]], clock: Array) -> tuple[tuple[int, int], ...]:
+def _unknown(accesses: Iterable[_Touch], clock: Array) -> tuple[_Touch, ...]:
     """Return the accesses that do not lie before what an agent does that knows what ``clock`` says."""
     return tuple(each for each in accesses if clock[each[0]] < each[1])
+
+
+def _with(
+    accesses: Iterable[_Touch], own: _Touch, before: Iterable[_Touch] = ()
+) -> tuple[_Touch, ...]:
+    """Return accesses and one more; of those ``before`` in the same step of its agent, the first one stands for it."""
+    same = [each for each in before if each[:2] == own[:2]]
+    return tuple(sorted({*accesses, *(same or [own])}))
 
 
 def _units(address: Array, width: int) -> Array:

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from tests.emulator.arithmetic.arrays import I64, Array
+from tests.emulator.memory.origin import Issuer
 from tests.emulator.memory.races import RaceError, Races
 
 Transfer: TypeAlias = Literal["ld", "st"]
@@ -24,12 +25,18 @@ Pieces: TypeAlias = tuple[slice, Array]
 
 _QUARTERS, _COLUMNS = 4, 512
 _THIS = "column {column} of tensor memory, which is"
-_NEVER = 1 << 62
+_LINE_BITS = 20
+"""Bits of the number of an instruction, which lie below those of a step."""
+_LINE = (1 << _LINE_BITS) - 1
+_NEVER = 1 << 42
 """The step of what is not waited for: nobody knows it."""
 
 
 class _Block:
-    """The last step in which each agent has read or written a piece since others wrote it, [quarters, columns, agents]."""
+    """The last step in which each agent has read or written a piece since others wrote it, and by which instruction.
+
+    [quarters, columns, agents]; the number of the instruction in the lowest bits.
+    """
 
     def __init__(self, agents: int) -> None:
         self.reads = np.zeros((_QUARTERS, _COLUMNS, agents), I64)
@@ -39,8 +46,8 @@ class _Block:
 class TensorRaces:
     """Who has touched which pieces of tensor memory."""
 
-    def __init__(self, races: Races) -> None:
-        self._races = races
+    def __init__(self, races: Races, issuer: Issuer) -> None:
+        self._races, self._issuer = races, issuer
         self._blocks: dict[int, _Block] = {}
         self._pending: dict[tuple[Transfer, int], list[tuple[int, Pieces]]] = {}
 
@@ -53,11 +60,11 @@ class TensorRaces:
         touched, pieces = self._block(block), (slice(quarter, quarter + 1), columns)
         if what == "ld":
             self._check(touched.writes[pieces], columns, warp, f"reads {_THIS} written")
-            touched.reads[(*pieces, warp)] = _NEVER
+            touched.reads[(*pieces, warp)] = self._noted(_NEVER)
         else:
             self._check_all(touched, pieces, warp, "writes")
             touched.reads[pieces] = touched.writes[pieces] = 0
-            touched.writes[(*pieces, warp)] = _NEVER
+            touched.writes[(*pieces, warp)] = self._noted(_NEVER)
         self._pending.setdefault((what, warp), []).append((block, pieces))
 
     def waited(self, what: Transfer, warps: Sequence[int]) -> None:
@@ -66,8 +73,8 @@ class TensorRaces:
             for block, pieces in self._pending.pop((what, warp), ()):
                 touched = self._block(block)
                 steps = (touched.reads if what == "ld" else touched.writes)[..., warp]
-                step = self._races.step_of(warp)
-                steps[pieces] = np.where(steps[pieces] == _NEVER, step, steps[pieces])
+                was, known = steps[pieces], self._races.step_of(warp) << _LINE_BITS
+                steps[pieces] = np.where(was >> _LINE_BITS == _NEVER, known | was & _LINE, was)
 
     def multiplied(self, block: int, target: Array, left: Array | None, warp: int) -> None:
         """Take note of a ``tcgen05.mma`` that writes columns ``target`` and reads ``left``, those of A in tensor memory.
@@ -79,11 +86,11 @@ class TensorRaces:
         touched, pieces = self._block(block), (slice(None), target)
         self._check_all(touched, pieces, warp, "writes, by a tcgen05.mma,", agent)
         touched.reads[pieces] = touched.writes[pieces] = 0
-        touched.writes[(*pieces, agent)] = step
+        touched.writes[(*pieces, agent)] = self._noted(step)
         if left is not None:
             does = f"reads, by a tcgen05.mma, {_THIS} written"
             self._check(touched.writes[:, left], left, warp, does)
-            touched.reads[:, left, agent] = step
+            touched.reads[:, left, agent] = self._noted(step)
 
     def freed(self, block: int, columns: Array, warp: int) -> None:
         """Take note that columns are given back.
@@ -92,6 +99,10 @@ class TensorRaces:
             RaceError: Others may still use them.
         """
         self._check_all(self._block(block), (slice(None), columns), warp, "gives back")
+
+    def _noted(self, step: int) -> int:
+        """Return a step with the instruction that runs."""
+        return step << _LINE_BITS | self._issuer.number
 
     def _block(self, block: int) -> _Block:
         if block not in self._blocks:
@@ -108,14 +119,16 @@ class TensorRaces:
     def _check(
         self, steps: Array, columns: Array, warp: int, does: str, own: int | None = None
     ) -> None:
-        unknown = steps > self._races.known_to(warp)
+        unknown = steps >> _LINE_BITS > self._races.known_to(warp)
         if own is not None:
             unknown[..., own] = False
         if not unknown.any():
             return
         quarter, place, agent = (int(each[0]) for each in np.nonzero(unknown))
-        waits = "and no tcgen05.wait " if steps[quarter, place, agent] == _NEVER else ""
+        step, line = divmod(int(steps[quarter, place, agent]), 1 << _LINE_BITS)
+        waits = "and no tcgen05.wait " if step == _NEVER else ""
         raise RaceError(
             f"{self._races.named(warp)} {does.format(column=int(columns[place]))} by "
-            f"{self._races.named(agent)}: no barrier {waits}orders the two"
+            f"{self._races.named(agent)}: no barrier {waits}orders the two; the earlier one is "
+            f"{self._issuer.line_of(line)}"
         )

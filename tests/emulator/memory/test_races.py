@@ -48,6 +48,31 @@ def test_without_the_barrier_both_warps_are_named() -> None:
         run(_WRITE + _READ_OTHERS)
 
 
+def test_both_accesses_are_named_with_their_lines() -> None:
+    """Warp 0 reads and writes; of the two that read before, it is warp 1 whose read has no order with the write."""
+    body = """
+      .file 1 "two.cu"
+      .loc 1 5 1
+      ld.shared.u32 %r5, [%r2+8];
+      .loc 1 6 1
+      ld.shared.u32 %r5, [%r2];
+      .loc 1 7 1
+      setp.eq.u32 %p0, %r0, 0; @%p0 st.shared.u32 [%r2], 7;
+    """
+    with pytest.raises(RaceError) as caught:
+        run(body)
+    assert "(two.cu:7): @%p0 st.shared.u32 [%r2], 7 [" in caught.value.place
+    assert "warps 0 writes shared memory that block (0, 0, 0) warps 1 reads" in caught.value.reason
+    assert caught.value.reason.endswith("(two.cu:6): ld.shared.u32 %r5, [%r2]")
+
+
+def test_a_copy_that_races_is_named() -> None:
+    copy = "cp.async.ca.shared.global [%r3], [%g1], 4; cp.async.commit_group;"
+    with pytest.raises(RaceError, match=r"cp\.async of .* wrote: ") as caught:
+        run(copy + "ld.shared.u32 %r5, [%r3];")
+    assert caught.value.reason.endswith(": cp.async.ca.shared.global [%r3], [%g1], 4")
+
+
 def test_a_second_write_waits_for_the_readers() -> None:
     again = "add.u32 %r0, %r0, 1;" + _WRITE
     assert races(_WRITE + _BARRIER + _READ_OTHERS + again)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.emulator.arithmetic.arrays import I64, U32, Array, flat
 from tests.emulator.fault import CudaError, FaultError
-from tests.emulator.machine.wave import TENSOR_COLUMNS, Wave
+from tests.emulator.machine.wave import TENSOR_COLUMNS, Allocation, Wave
 from tests.emulator.memory.tensor_races import Transfer
 from tests.emulator.threads.group import Group
 
@@ -35,15 +35,15 @@ def allocate(
             (
                 first
                 for first in range(0, TENSOR_COLUMNS + 1 - wanted, wanted)
-                if all(first >= at + n or first + wanted <= at for at, n in used.items())
+                if all(first >= at + n.columns or first + wanted <= at for at, n in used.items())
             ),
             None,
         )
         if begin is None:
             raise FaultError(
-                f"tcgen05.alloc of {wanted} columns, but {sum(used.values())} are taken"
+                f"tcgen05.alloc of {wanted} columns, but {sum(n.columns for n in used.values())} are taken"
             )
-        used[begin] = wanted
+        used[begin] = Allocation(wanted, wave.issuer.origin())
         lane = group.part(np.arange(group.n) == place)
         where = group.all(address)[place : place + 1]
         array, index = wave.memory.resolve(space, where, lane, 4)
@@ -62,7 +62,8 @@ def release(wave: Wave, group: Group, address: Any, count: Any, guard: Array | N
     for place in group.first_of_warps(guard):
         block = int(wave.lanes.block[group.lanes[place]])
         first, columns = group.at(address, place) & 0xFFFF, group.at(count, place)
-        if wave.columns.get(block, {}).pop(first, None) != columns:
+        given = wave.columns.get(block, {}).pop(first, None)
+        if given is None or given.columns != columns:
             raise FaultError(
                 f"tcgen05.dealloc of {columns} columns from {first} on, never allocated so"
             )
@@ -79,7 +80,7 @@ def check_allocated(wave: Wave, block: int, first: int, end: int) -> None:
         FaultError: One is not.
     """
     used = wave.columns.get(block, {})
-    known = sum(max(0, min(end, at + n) - max(first, at)) for at, n in used.items())
+    known = sum(max(0, min(end, at + n.columns) - max(first, at)) for at, n in used.items())
     if known != end - first:
         raise FaultError(
             f"columns {first} to {end - 1} of tensor memory are used, and not all of them are allocated",

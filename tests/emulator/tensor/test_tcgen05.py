@@ -99,7 +99,9 @@ def test_tensor_memory_is_not_ready_before_the_commit_is_waited_for() -> None:
     wait = "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0;"
     got, done = PLAIN.run(hasty.replace(wait, ""), LATE)
     assert got.isnan().all()
-    assert any("1 tcgen05.mma operations" in line for line in done.unfinished)
+    (left,) = (line for line in done.unfinished if "tcgen05.mma" in line)
+    assert left.startswith("k, PTX line ")
+    assert left.endswith(", %keep: 1 operations were never waited for")
     spoiled = PLAIN.body.replace(COMMIT, f"{COMMIT} st.shared.b32 [%right], %tid;")
     for schedule, right_numbers in ((EAGER, True), (LATE, False)):
         assert PLAIN.is_right(PLAIN.run(spoiled, schedule)[0]) == right_numbers
@@ -119,12 +121,17 @@ LOAD = "tcgen05.ld.sync.aligned.32x32b.x32.b32"
         ("[%tmem], [%a_tmem]", "[%tmem], [%a_tmem+30]", "columns 62 to 69 of tensor memory"),
         (LOAD, f"{DEALLOC} bar.sync 0; {LOAD}", "columns 0 to 31 of tensor memory are used"),
         (DEALLOC, "", "block (0, 0, 0) has ended without tcgen05.dealloc of 64 columns"),
+        (
+            DEALLOC,
+            "",
+            ": @%first tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [where], 64 [",
+        ),
     ],
 )
 def test_tensor_memory_is_allocated_and_given_back(old: str, new: str, reason: str) -> None:
     product = PRODUCTS["A in tensor memory"]
     assert old in product.body
-    with pytest.raises(FaultError) as caught:
+    with pytest.raises(FaultError, match="k, PTX line") as caught:
         product.run(product.body.replace(old, new))
     assert reason in str(caught.value)
 

@@ -183,7 +183,9 @@ def test_a_store_that_is_not_waited_for_may_read_what_comes_later() -> None:
     maps = encoded(map_of(target, (16, 4)))
     done = run(late.replace("AWAIT", ""), [maps, target], block=64, schedule=LATE)
     assert (target[:2, 4:] == 7).all()
-    assert done.unfinished == ("1 bulk store operations of 1 threads were never waited for",)
+    (left,) = done.unfinished
+    assert "cp.async.bulk.tensor.2d" in left
+    assert left.endswith(": 1 bulk store operations of 1 threads were never waited for")
     waits = late.replace("AWAIT", "@%p cp.async.bulk.wait_group.read 0;")
     assert run(waits, [maps, target], block=64, schedule=LATE).unfinished == ()
     assert target[0, 4] == 33
@@ -323,6 +325,19 @@ def test_a_tensor_map_is_not_changed_to_what_the_driver_refuses(replaced: str, r
     maps = encoded(map_of(source, (32, 8)))
     with pytest.raises(FaultError, match=f"a tensor map with a {reason} that cuTensorMapEncode"):
         run(CHANGE.replace("REPLACE", replaced) + load, [maps, result, source], block=256)
+
+
+@pytest.mark.parametrize("schedule", ALL[:2], ids=str)
+def test_a_load_outside_of_its_operand_is_named_whenever_it_comes(schedule: Schedule) -> None:
+    source, result = np.zeros((8, 32), np.uint32), np.zeros((8, 32), np.uint32)
+    body = '.file 1 "some/tile.py"\n' + LOAD.replace("X", "0").replace("Y", "0")
+    body = body.replace("@%p cp.async.bulk", "\n.loc 1 77 3\n@%p cp.async.bulk")
+    body = body.replace("L: mbarrier", "\n.loc 1 78 3\nL: mbarrier")
+    with pytest.raises(FaultError, match="in no operand") as caught:
+        run(body, [encoded(map_of(source, (32, 8))), result], block=256, schedule=schedule)
+    assert caught.value.place.startswith("k, PTX line ")
+    assert "(tile.py:77): @%p cp.async.bulk.tensor.2d.shared::cluster" in caught.value.place
+    assert caught.value.place.endswith("[block (0, 0, 0) warps 0-7]")
 
 
 def test_wrong_use_is_a_fault() -> None:

@@ -157,7 +157,9 @@ def test_a_product_may_not_lose_its_operands_before_it_is_waited_for() -> None:
     images = [image(left, layout), image(right, layout)]
     run(body, [*images, result], block=128, schedule=LATE)
     run(spoiled, [*images, result], block=128, schedule=EAGER)
-    with pytest.raises(FaultError, match="overwritten before this wait"):
+    with pytest.raises(
+        FaultError, match=r"that the wgmma at PTX line \d+ reads was overwritten before this wait"
+    ):
         run(spoiled, [*images, result], block=128, schedule=LATE)
 
 
@@ -170,7 +172,10 @@ def test_a_product_that_nobody_waits_for_is_unfinished(schedule: Schedule) -> No
     assert run(body, operands, block=128, schedule=schedule).unfinished == ()
     left_alone = body[: body.index("wgmma.wait_group")]
     done = run(left_alone, operands, block=128, schedule=schedule)
-    assert done.unfinished == ("wgmma operations of 4 warps were never waited for",)
+    (left_over,) = done.unfinished
+    assert left_over.startswith("k, PTX line ")
+    assert ": wgmma.mma_async.sync.aligned.m64n16k16" in left_over
+    assert left_over.endswith(": wgmma operations of 4 warps were never waited for")
     uncommitted = left_alone.replace("wgmma.commit_group.sync.aligned;", "")
     assert run(uncommitted, operands, block=128, schedule=schedule).unfinished == done.unfinished
 
@@ -181,8 +186,10 @@ def test_operands_of_a_product_that_nobody_waits_for_stay() -> None:
     body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
     spoiled = body[: body.index("wgmma.wait_group")] + "st.shared.b32 [%right], %tid;"
     operands = [image(left, layout), image(right, layout), np.zeros((128, 8), np.uint32)]
-    with pytest.raises(FaultError, match=r"k: .*overwritten, and nobody has waited"):
+    with pytest.raises(FaultError, match="overwritten, and nobody has waited") as caught:
         run(spoiled, operands, block=128, schedule=LATE)
+    assert caught.value.place.startswith("k, PTX line ")
+    assert ": wgmma.mma_async.sync.aligned.m64n16k16" in caught.value.place
 
 
 def test_operands_that_threads_write_need_a_proxy_fence() -> None:
