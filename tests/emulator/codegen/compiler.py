@@ -24,6 +24,7 @@ from tests.emulator.codegen import (
 from tests.emulator.codegen.opcode import Opcode, space_of
 from tests.emulator.codegen.tracking import Tracker, tracked
 from tests.emulator.codegen.writer import UnknownError, Writer
+from tests.emulator.machine import asynchronous
 from tests.emulator.machine.program import BlockFunction, Program
 from tests.emulator.memory import memory
 from tests.emulator.ptx.liveness import Liveness, liveness
@@ -45,6 +46,7 @@ OPCODES: dict[str, Opcode] = {
 """All that is known, by the first word of the opcode."""
 
 _NAMES: dict[str, Any] = {
+    "asynchronous": asynchronous,
     "np": np,
     "flat": flat,
     "floats": floats,

@@ -26,12 +26,11 @@ def _copy(writer: Writer, instruction: Instruction) -> None:
     elif instruction.has("wait_group") or instruction.has("wait_all"):
         writer.emit(f"w.copies.wait(g, {_allowed(instruction)}, {guard})")
     elif instruction.has("mbarrier"):
-        # Done at once, in a late schedule too: the copies so far, then the arrival. Without .noinc the
-        # expected arrivals go up by one before, so that nothing changes.
-        writer.emit(f"w.copies.commit(g, {guard}); w.copies.wait(g, 0, {guard})")
-        if instruction.has("noinc"):
-            address = writer.address(instruction.operands[0], "u32")
-            writer.emit(f"w.mbarriers.arrive({address}, 1, {guard}, g)")
+        address = writer.address(instruction.operands[0], "u32")
+        counted = not instruction.has("noinc")
+        writer.emit(
+            f"asynchronous.arrive_behind_copies(w, g, {address}, {guard}, counted={counted})"
+        )
     else:
         _copy_async(writer, instruction)
 

@@ -125,8 +125,11 @@ def _atomic(writer: Writer, instruction: Instruction) -> None:
     # A cache policy may follow the operands.
     used = rest[: 2 if instruction.has("cas") else 1]
     values = ", ".join(writer.tuple_of(operand, kind) for operand in used)
-    text = _atomic_text(writer, instruction, where, f"[{values}]")
-    result = writer.temporary(text)
+    space = space_of(instruction)
+    address, guard = writer.address(where, _address_kind(space)), writer.guard(instruction)
+    result = writer.temporary(
+        f"w.atomic({_operation(instruction)!r}, {space!r}, {address}, [{values}], {kind!r}, {guard}, g)"
+    )
     if target == SINK:
         return
     items = target.items if isinstance(target, Vector) else (target,)
@@ -136,34 +139,26 @@ def _atomic(writer: Writer, instruction: Instruction) -> None:
         writer.put(instruction, item, f"{result}[{place}]", kind)
 
 
-def _atomic_text(writer: Writer, instruction: Instruction, where: Operand, values: str) -> str:
-    operation = next(part for part in instruction.parts if part in _ATOMIC.split())
-    space = space_of(instruction)
-    address = writer.address(where, _address_kind(space))
-    guard = writer.guard(instruction)
-    return (
-        f"w.atomic({operation!r}, {space!r}, {address}, {values}, {instruction.type!r}, {guard}, g)"
-    )
+def _operation(instruction: Instruction) -> str:
+    return next(part for part in instruction.parts if part in _ATOMIC.split())
 
 
 def _atomic_async(writer: Writer, instruction: Instruction) -> None:
-    """Write ``red.async``, done at once: the operation, and its bytes at an mbarrier."""
     where, value, mbarrier = instruction.operands[:3]
+    words, kind = writer.tuple_of(value, instruction.type), instruction.type
     writer.emit(
-        _atomic_text(writer, instruction, where, f"[{writer.tuple_of(value, instruction.type)}]")
+        f"asynchronous.combine(w, g, {_operation(instruction)!r}, {writer.address(where, 'u32')}, {words}, "
+        f"{kind!r}, {BYTES[kind]}, {writer.address(mbarrier, 'u32')}, {writer.guard(instruction)})"
     )
-    address, size = writer.address(mbarrier, "u32"), BYTES[instruction.type]
-    writer.emit(f"w.mbarriers.complete_tx({address}, {size}, {writer.guard(instruction)}, g)")
 
 
 def _store_async(writer: Writer, instruction: Instruction) -> None:
     where, values, mbarrier = instruction.operands[:3]
     words, kind = writer.tuple_of(values, instruction.type), value_type(instruction.type)
-    guard = writer.guard(instruction)
-    size = BYTES[instruction.type] * vector_length(instruction)
-    writer.emit(f"w.store('shared', {writer.address(where, 'u32')}, {words}, {kind!r}, {guard}, g)")
-    address = writer.address(mbarrier, "u32")
-    writer.emit(f"w.mbarriers.complete_tx({address}, {size}, {guard}, g)")
+    writer.emit(
+        f"asynchronous.store(w, g, {writer.address(where, 'u32')}, {words}, {kind!r}, "
+        f"{writer.address(mbarrier, 'u32')}, {writer.guard(instruction)})"
+    )
 
 
 def _any_store(writer: Writer, instruction: Instruction) -> None:

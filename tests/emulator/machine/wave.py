@@ -49,7 +49,7 @@ class Wave:
         issuer: The instruction that runs.
         copies: ``cp.async`` operations.
         stores: Bulk stores.
-        loads: TMA and bulk loads.
+        loads: TMA and bulk loads, and what else an mbarrier tells the end of.
         products: ``wgmma`` instructions that are not waited for.
         tensor_races: Who has touched tensor memory; None if that is not watched.
         tensor_products: ``tcgen05.mma`` instructions that are not waited for.
@@ -177,8 +177,8 @@ class Wave:
             )
         self.progress.events += 1
         if self.memory.races is not None:
-            groups = self.copies.committed(part.lanes)
-            self.memory.races.copied(target, width, part.lanes, groups)
+            steps = self.copies.steps(part.lanes)
+            self.memory.races.copied(target, width, part.lanes, steps)
 
         def work(mask: Array) -> None:
             self.memory.copy(target[mask], source[mask], count[mask], width, part.part(mask))

@@ -63,6 +63,7 @@ def atomic(
     kind: str,
     guard: Array | None,
     group: Group,
+    mbarrier: int | None = None,
 ) -> list[Array]:
     """Do an ``atom`` or ``red`` and return what was there before, for each element of a vector.
 
@@ -75,6 +76,7 @@ def atomic(
         kind: The PTX type.
         guard: Which lanes take part.
         group: The lanes.
+        mbarrier: As of `Memory.note`.
     """
     number = value_type(f"u{kind[1:]}" if kind[0] == "b" and kind[1:].isdigit() else kind)
     width = np.dtype(number).itemsize
@@ -86,7 +88,7 @@ def atomic(
         for element, result in enumerate(results):
             at = address[place : place + 1] + U64(element * width)
             array, index = memory.resolve(space, at, lane, width, written=True)
-            memory.note(space, at, "written", width, lane, atomic=True)
+            memory.note(space, at, "written", width, lane, atomic=True, mbarrier=mbarrier)
             if array is memory.shared_words[width]:
                 memory.barriers.check(width, index)
                 memory.generic.wrote(width, index)

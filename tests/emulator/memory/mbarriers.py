@@ -155,6 +155,13 @@ class MBarriers:
             self.arrived(where, group.at(count, place))
         return states
 
+    def awaits(self, address: int, count: int) -> None:
+        """Await more arrivals in the current phase (``cp.async.mbarrier.arrive`` without ``.noinc``)."""
+        barrier = self.at(address)
+        barrier.missing += count
+        if barrier.missing > _MOST_COUNT:
+            raise FaultError(f"the mbarrier at {address:#x} awaits {barrier.missing} arrivals")
+
     def arrived(self, address: int, count: int = 1) -> None:
         """Take note of arrivals.
 

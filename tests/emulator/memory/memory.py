@@ -214,8 +214,9 @@ class Memory:
         kind: str,
         guard: Array | None,
         group: Group,
+        mbarrier: int | None = None,
     ) -> None:
-        """Store neighbouring elements of each lane where the guard is true."""
+        """Store neighbouring elements of each lane where the guard is true; ``mbarrier`` as of `note`."""
         address = group.all(address)
         columns = [group.all(value) for value in values]
         data = flat(np.stack(columns, 1) if len(values) > 1 else columns[0])
@@ -227,7 +228,7 @@ class Memory:
                 address, data, group = address[guard], flat(data[guard]), group.part(guard)
         width = np.dtype(kind).itemsize * len(values)
         if self._noted:
-            self.note(space, address, "written", width, group, data=data)
+            self.note(space, address, "written", width, group, data=data, mbarrier=mbarrier)
         if width > 16:
             self._aligned(address, width, space, group)
             words = data.view(np.complex128).reshape(len(address), -1)
@@ -282,8 +283,20 @@ class Memory:
         *,
         data: Array | None = None,
         atomic: bool = False,
+        mbarrier: int | None = None,
     ) -> None:
-        """Take note of what the threads of one instruction move, if that is counted or watched; ``data`` is what they write."""
+        """Take note of what the threads of one instruction move, if that is counted or watched.
+
+        Args:
+            space: Of the addresses.
+            address: Of each thread.
+            direction: ``read`` or ``written``.
+            width: Bytes of each thread.
+            group: The threads.
+            data: What they write.
+            atomic: Whether they change it by an atomic operation.
+            mbarrier: Which mbarrier counts the bytes, if the threads have gone on in the meantime.
+        """
         if not (self._noted and group.n) or space == "param":
             return
         if space == "generic":
@@ -294,7 +307,12 @@ class Memory:
                 self.traffic.passed(address, width, group)
         if self.races is None or space != "shared":
             return
-        if atomic:
+        if mbarrier is not None:
+            for warp in np.unique(group.lanes >> 5):
+                mine = group.lanes >> 5 == warp
+                lane, access = int(group.lanes[mine][0]), "atomic" if atomic else "write"
+                self.races.loaded(address[mine], width, lane, mbarrier, access)
+        elif atomic:
             self.races.combines(address, width, group)
         elif data is None:
             self.races.reads(address, width, group)

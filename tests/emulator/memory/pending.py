@@ -19,6 +19,7 @@ from tests.emulator.threads.group import Group
 Work: TypeAlias = Callable[[Array], None]
 """Does an operation for those of its lanes where a mask is true."""
 _NAMES = {"copy": "cp.async", "store": "bulk store"}
+_ARRIVALS_BITS = 20
 
 
 @dataclass
@@ -36,8 +37,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class _Operation:
-    """An operation of some lanes, the group it belongs to for each of them, and who has issued it."""
+    """An operation of some lanes: its number, the group it belongs to for each of them, and who has issued it."""
 
+    number: int
     lanes: Array
     groups: Array
     work: Work
@@ -63,7 +65,8 @@ class PendingGroups:
         self.what: Literal["copy", "store"] = what
         self._late, self._issuer, self._races = late, issuer, races
         self._committed: Array = np.zeros(lanes, I64)
-        self._lanes = lanes
+        self._arrivals: Array = np.zeros(lanes, I64)
+        self._lanes, self._issued = lanes, 0
         self._operations: list[_Operation] = []
 
     def issue(self, lanes: Array, work: Work) -> None:
@@ -72,21 +75,25 @@ class PendingGroups:
             work(np.ones(len(lanes), bool))
             return
         groups = np.array(self._committed[lanes])
-        self._operations.append(_Operation(lanes, groups, work, self._issuer.origin()))
+        self._operations.append(
+            _Operation(self._issued, lanes, groups, work, self._issuer.origin())
+        )
+        self._issued += 1
 
     def commit(self, group: Group, guard: Array | None) -> None:
         """End the group of each lane; what follows belongs to the next."""
         self._committed[group.lanes if guard is None else group.lanes[group.all(guard)]] += 1
 
-    def committed(self, lanes: Array) -> Array:
-        """Return how many groups each lane has committed."""
-        return np.array(self._committed[lanes])
+    def steps(self, lanes: Array) -> Array:
+        """Return the step of what each lane issues now, as `Races` counts them: by groups, and arrivals within them."""
+        return ((self._committed[lanes] + 1) << _ARRIVALS_BITS) + self._arrivals[lanes]
 
     def wait(self, group: Group, allowed: int, guard: Array | None) -> None:
         """Do what belongs to all groups of the lanes but the last ``allowed``."""
         waiting = group.lanes if guard is None else group.lanes[group.all(guard)]
         if self._races is not None and len(waiting):
-            self._races.waited(self.what, waiting, self._committed[waiting] - allowed)
+            first = self._committed[waiting] - allowed + 1  # the first group that may be pending
+            self._races.waited(self.what, waiting, (first << _ARRIVALS_BITS) - 1)
         if not self._operations:
             return
         mine = np.zeros(self._lanes, bool)
@@ -94,6 +101,14 @@ class PendingGroups:
         self._do(
             lambda each: mine[each.lanes] & (each.groups < self._committed[each.lanes] - allowed)
         )
+
+    def arrive(self, lanes: Array) -> Callable[[], None]:
+        """Return what does all that lanes have issued so far, unless it is done; later operations are none of it."""
+        self._arrivals[lanes] += 1
+        count = self._issued
+        mine = np.zeros(self._lanes, bool)
+        mine[lanes] = True
+        return lambda: self._do(lambda each: mine[each.lanes] & (each.number < count))
 
     def _do(self, is_ready: Callable[[_Operation], Array]) -> None:
         """Do the operations, or the lanes of them, that are ready."""
@@ -126,7 +141,7 @@ def _rest(operation: _Operation, rest: Array) -> _Operation:
 
 
 class PendingLoads:
-    """Loads whose end an mbarrier tells."""
+    """Loads and arrivals whose end an mbarrier tells."""
 
     def __init__(self, progress: Progress, issuer: Issuer, *, late: bool) -> None:
         self._progress, self._issuer, self._late = progress, issuer, late

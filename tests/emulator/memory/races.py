@@ -165,21 +165,21 @@ class Races:
         step, clock = self.step_of(warp), self._clocks[warp]
         self._change(_units(address, width).reshape(-1), warp, step, clock, "atomic")
 
-    def copied(self, address: Array, width: int, lanes: Array, groups: Array) -> None:
-        """Take note of what ``cp.async`` of these lanes writes; ``groups`` have been committed before it."""
+    def copied(self, address: Array, width: int, lanes: Array, steps: Array) -> None:
+        """Take note of what ``cp.async`` of these lanes writes, in a step of each (`PendingGroups.steps`)."""
         for warp in np.unique(lanes >> 5):
             mine = lanes >> 5 == warp
-            step = int(groups[mine].max()) + 1
+            step = int(steps[mine].max())
             agent = self._agent("copy", int(warp))
             units = _units(address[mine], width).reshape(-1)
             self._change(units, agent, step, self._clocks[warp], "write")
 
-    def stored(self, address: Array, width: int, lane: int, groups: int) -> None:
-        """Take note of what a bulk store reads; ``groups`` have been committed before it."""
+    def stored(self, address: Array, width: int, lane: int, step: int) -> None:
+        """Take note of what a bulk store reads, in a step as of `copied`."""
         warp = lane >> 5
         agent = self._agent("store", warp)
         units = _units(address, width).reshape(-1)
-        self._change(units, agent, groups + 1, self._clocks[warp], "read")
+        self._change(units, agent, step, self._clocks[warp], "read")
 
     def multiplied(self, address: Array, width: int, lane: int, groups: int) -> None:
         """Take note of what a ``wgmma`` reads; its warp group begins with the warp of ``lane``."""
@@ -195,12 +195,14 @@ class Races:
         units = _units(address, width).reshape(-1)
         self._change(units, agent, step, self._clocks[warp], "read")
 
-    def loaded(self, address: Array, width: int, lane: int, mbarrier: int) -> None:
+    def loaded(
+        self, address: Array, width: int, lane: int, mbarrier: int, access: Access = "write"
+    ) -> None:
         """Take note of what a load writes, the end of which an mbarrier tells, with what its warp did before the issue."""
         warp, agent = lane >> 5, self._agent_of(mbarrier)
         step = self._loads[agent] = self._loads.get(agent, 0) + 1
         units = _units(address, width).reshape(-1)
-        self._change(units, agent, step, self._clocks[warp], "write")
+        self._change(units, agent, step, self._clocks[warp], access)
         gathered = self._gathered_by(mbarrier)
         self._give(gathered, warp)
         gathered[agent] = step
@@ -220,6 +222,14 @@ class Races:
         if with_products:
             agent = self._agent("tensor", lane >> 5)
             gathered[agent] = max(gathered[agent], self._loads.get(agent, 0))
+
+    def arrives_behind_copies(self, mbarrier: int, lanes: Array, steps: Array) -> None:
+        """Take note that lanes arrive at an mbarrier when their ``cp.async`` up to a step are done; they know nothing of that themselves."""
+        gathered = self._gathered_by(mbarrier)
+        for warp in np.unique(lanes >> 5):
+            self._give(gathered, int(warp))
+            agent, step = self._agent("copy", int(warp)), int(steps[lanes >> 5 == warp].max())
+            gathered[agent] = max(gathered[agent], step)
 
     def completes(self, mbarrier: int) -> None:
         """Take note that a phase is complete: all that has arrived lies before it."""

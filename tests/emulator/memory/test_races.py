@@ -172,6 +172,24 @@ def test_copies_are_waited_for() -> None:
     assert races(copy + _BARRIER + wait + others)
 
 
+_COUNTS = "setp.eq.u32 %p0, %r0, 0; mov.u32 %r6, full; @%p0 mbarrier.init.shared.b64 [%r6], 64; bar.sync 0;"
+_COPY = "cp.async.ca.shared.global [%r3], [%g1], 4;"
+_ARRIVE = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r6];"
+_SEEN = "W: mbarrier.try_wait.parity.shared.b64 %p1, [%r6], 0; @!%p1 bra W;"
+
+
+def test_who_arrives_behind_its_copies_knows_of_them_by_the_mbarrier_alone() -> None:
+    own, others = "ld.shared.u32 %r5, [%r3];", "ld.shared.u32 %r5, [%r4];"
+    assert races(_COUNTS + _COPY + _ARRIVE + own)
+    assert not races(_COUNTS + _COPY + _ARRIVE + _SEEN + own)
+    assert not races(_COUNTS + _COPY + _ARRIVE + _SEEN + others)
+    late = "cp.async.ca.shared.global [%r3+512], [%g1], 4;"
+    assert not races(_COUNTS + _COPY + _ARRIVE + late + _SEEN + own)
+    assert races(_COUNTS + _COPY + _ARRIVE + late + _SEEN + "ld.shared.u32 %r5, [%r3+512];")
+    wait = "cp.async.commit_group; cp.async.wait_group 0;"
+    assert not races(_COUNTS + _COPY + _ARRIVE + late + wait + "ld.shared.u32 %r5, [%r3+512];")
+
+
 def test_a_load_is_over_when_its_mbarrier_has_been_seen() -> None:
     wait = "W{n}: mbarrier.try_wait.parity.shared.b64 %p1, [%r6], {parity}; @!%p1 bra W{n};"
     seen = wait.format(n=0, parity=0)

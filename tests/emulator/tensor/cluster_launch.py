@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -35,14 +36,19 @@ def try_cancel(
             base = each << SHARED_SHIFT
             where = base | group.at(address, place) & SHARED_MASK
             wave.memory.check_shared(where, _ANSWER_BYTES, "clusterlaunchcontrol", block)
+            counted = base | group.at(mbarrier, place) & SHARED_MASK
+            wave.mbarriers.at(counted)
             if wave.memory.races is not None:
-                lane, barrier = int(group.lanes[place]), group.at(mbarrier, place)
                 words_written = np.arange(where, where + _ANSWER_BYTES, 4)
-                counted = base | barrier & SHARED_MASK
-                wave.memory.races.loaded(words_written, 4, lane, counted)
-            wave.memory.barriers.check(_ANSWER_BYTES, np.array([where // _ANSWER_BYTES]))
-            wave.memory.shared_words[4][where >> 2 : (where >> 2) + 4] = words
-            wave.mbarriers.received(base | group.at(mbarrier, place) & SHARED_MASK, _ANSWER_BYTES)
+                wave.memory.races.loaded(words_written, 4, int(group.lanes[place]), counted)
+            work = functools.partial(_answer, wave, where, words, counted)
+            wave.loads.issue(counted, work)
+
+
+def _answer(wave: Wave, address: int, words: Array, mbarrier: int) -> None:
+    wave.memory.barriers.check(_ANSWER_BYTES, np.array([address // _ANSWER_BYTES]))
+    wave.memory.shared_words[4][address >> 2 : (address >> 2) + 4] = words
+    wave.mbarriers.received(mbarrier, _ANSWER_BYTES)
 
 
 def words_of(answer: Array) -> Array:

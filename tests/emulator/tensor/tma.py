@@ -226,8 +226,8 @@ def store_tensor(
 def _stored(wave: Wave, pieces: Array, lane: int) -> None:
     """Watch what a bulk store of a lane reads, in pieces of 16 bytes."""
     if wave.memory.races is not None:
-        groups = int(wave.stores.committed(np.array([lane]))[0])
-        wave.memory.races.stored(pieces << 4, 16, lane, groups)
+        step = int(wave.stores.steps(np.array([lane]))[0])
+        wave.memory.races.stored(pieces << 4, 16, lane, step)
 
 
 def _store_box(
