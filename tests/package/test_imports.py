@@ -144,14 +144,15 @@ def upwards(folder: str, text: str) -> list[str]:
 
 
 def test_the_emulator_has_layers(repository: Path) -> None:
-    folders = {path.parent.name for path in repository.glob("tests/emulator/*/*.py")}
-    assert folders == set(EMULATOR)
+    emulator = repository / "tests" / "emulator"
+    modules = [path.relative_to(emulator) for path in sorted(emulator.glob("*/**/*.py"))]
+    assert {path.parts[0] for path in modules} == set(EMULATOR)
     wrong: list[str] = []
-    for path in sorted(repository.glob("tests/emulator/*/*.py")):
+    for path in modules:
         if path.name.startswith("test_"):
             continue
-        above = upwards(path.parent.name, path.read_text(encoding="utf-8"))
-        wrong += [f"{path.parent.name}/{path.name} imports {folder}" for folder in above]
+        above = upwards(path.parts[0], (emulator / path).read_text(encoding="utf-8"))
+        wrong += [f"{path} imports {folder}" for folder in above]
     assert wrong == []
 
 

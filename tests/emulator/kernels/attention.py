@@ -43,6 +43,7 @@ class Case:
         bottom_right: Whether the last query's own key is the last one, not that of its number.
         multiprocessors: How many the kernel is said to run on; 0 for all of the GPU.
         spread: Whether rows of all heads lie side by side: [batch, row, head, dim].
+        lse: Whether the forward writes lse, too; else the call is that of the operator without it.
         spoil: Changes the call before it is run: how tests make it wrong.
     """
 
@@ -58,6 +59,7 @@ class Case:
     bottom_right: bool = False
     multiprocessors: int = 0
     spread: bool = False
+    lse: bool = True
     spoil: Callable[[FmhaCall], None] | None = None
 
     @property
@@ -142,20 +144,17 @@ def run(runtime: Runtime, case: Case, target: Target, schedule: Schedule) -> Out
         return _backward(runtime, case, target, schedule, (q, k, v), exact)
     written = torch.bfloat16 if case.config.element == "e4m3" else dtype
     out = _tensor(case, case.heads, case.queries, written)
-    lse = device_tensor(exact.lse.shape, torch.float32)
-    call = cutlass_call.forward_of(
-        q.view,
-        k.view,
-        v.view,
-        lse.view,
-        case.scale,
-        case.left,
-        case.right,
-        case.bottom_right,
-        out=out.view,
-        sm_count=case.multiprocessors or target.multiprocessors,
-    )
-    outputs = {"out": (out, exact.out), "lse": (lse, exact.lse)}
+    outputs = {"out": (out, exact.out)}
+    mask = (case.scale, case.left, case.right, case.bottom_right)
+    count = case.multiprocessors or target.multiprocessors
+    if case.lse:
+        lse = device_tensor(exact.lse.shape, torch.float32)
+        outputs["lse"] = (lse, exact.lse)
+        call = cutlass_call.forward_of(
+            q.view, k.view, v.view, lse.view, *mask, out=out.view, sm_count=count
+        )
+    else:
+        call = cutlass_call.output_of(q.view, k.view, v.view, *mask, out=out.view, sm_count=count)
     named = {"q": q, "k": k, "v": v}
     return _called(runtime, case, target, schedule, call, named, outputs)
 
@@ -263,6 +262,7 @@ def facts_of(case: Case) -> Attention:
         mask=Mask(case.left, case.right, case.bottom_right),
         backward=case.config.backward,
         scale=case.scale,
+        lse=case.lse,
     )
     facts = attention_problem.facts_of(problem)
     assert isinstance(facts, Attention), facts
@@ -312,7 +312,7 @@ def _worst(
     if facts.backward:
         parts += sampler.keys(exact_rows(facts, inputs)[1])
     worst = 0.0
-    for part in parts:
+    for part in (each for each in parts if each.output in outputs):
         tensor = outputs[part.output]
         bound = attention_bound(
             None,

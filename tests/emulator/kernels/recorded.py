@@ -64,7 +64,7 @@ def recorded(problem: Problem | None, name: str, target: Target) -> Recorded | s
     if problem is None:
         return "the record is of sizes that vary, or of another version"
     if problem.epilogue:
-        return "the kernel has an epilogue, whose visitors are not in the record; tests/emulator/suite/trees.py runs such kernels"
+        return "the kernel has an epilogue, whose visitors are not in the record; tests/emulator/suite/cases/trees.py runs such kernels"
     if not name.startswith(PREFIX):
         return f"{name} is no CUTLASS product"
     known = replace(problem, target=target, tf32=True)  # else it would not have been offered

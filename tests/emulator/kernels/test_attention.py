@@ -68,6 +68,16 @@ def test_a_row_that_the_product_does_not_sample_is_judged_too(
     assert attention.share_of(case, inputs, outputs) > 1
 
 
+def test_an_attention_without_lse_is_judged_by_its_output() -> None:
+    case = Case(FORWARD, 1, 2, 2, 133, 150, 64, lse=False)
+    inputs, outputs = right_outputs(case)
+    del outputs["lse"]
+    assert "lse" not in attention.facts_of(case).operands
+    assert attention.share_of(case, inputs, outputs) <= 1
+    outputs["out"][0, 1, 7] *= 4
+    assert attention.share_of(case, inputs, outputs) > 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", [WATCHED, *ALL, RANDOM], ids=str)
 @pytest.mark.parametrize("name", CASES)

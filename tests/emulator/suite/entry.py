@@ -13,7 +13,7 @@ from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
 from tests.emulator.kernels import attention, build, fused, gemm
 from tests.emulator.machine.schedule import ALL, WATCHED, Schedule
 from tests.emulator.runtime.runtime import Runtime
-from tests.emulator.suite import heads, products, templates, trees
+from tests.emulator.suite.cases import configs, heads, products, templates, trees
 from tests.emulator.suite.row import Verdict
 from tests.support.repository import REPOSITORY
 
@@ -78,7 +78,7 @@ def _text_of(name: str) -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in (own, *modules, *shared))
 
 
-def _product(name: str, product: products.Product) -> Entry:
+def _product(name: str, product: configs.Product) -> Entry:
     def run(runtime: Runtime, schedule: Schedule) -> Verdict:
         outcome = gemm.run(runtime, product.case, target(product.gpu), schedule)
         return Verdict(outcome.share, outcome.changed, outcome.launches)

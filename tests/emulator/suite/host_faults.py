@@ -16,7 +16,7 @@ from inductor_plugin.problem.target import target
 from tests.emulator.kernels import attention, gemm
 from tests.emulator.machine.schedule import EAGER
 from tests.emulator.runtime.runtime import Runtime
-from tests.emulator.suite import heads, products
+from tests.emulator.suite.cases import heads, products
 
 
 def _added(name: str, value: float) -> Callable[[Any], None]:

@@ -18,13 +18,13 @@ from tests.emulator.kernels import attention, fused, gemm
 from tests.emulator.machine.schedule import Schedule
 from tests.emulator.runtime.launch import Launch
 from tests.emulator.runtime.runtime import Runtime
-from tests.emulator.suite import heads, products
+from tests.emulator.suite.cases import configs, heads
 from tests.emulator.suite.entry import Entry, entries
 from tests.emulator.suite.row import Verdict
 
 _SM90, _COOPERATIVE, _SM100, _TWO_SM = (
     replace(config, stages=2)
-    for config in (products.SM90, products.COOPERATIVE, products.SM100, products.TWO_SM)
+    for config in (configs.SM90, configs.COOPERATIVE, configs.SM100, configs.TWO_SM)
 )
 _FP8 = replace(
     _SM90, tile=(64, 64, 128), a="e4m3", b="e4m3", align_a=16, align_b=16, scale="rowwise"
@@ -64,7 +64,7 @@ def _few(config: GemmConfig, m: int, n: int, blocks: int, **facts: object) -> Ge
 _STARTED = 4
 """Blocks of sm_100 that run: two clusters, which take over the tiles of all others (`runtime.launch`)."""
 GEMMS: dict[str, Gemm] = {
-    "sm80": Gemm(gemm.Case(replace(products.SM80, layout_a="column"), 72, 136, 200), "A100", 6),
+    "sm80": Gemm(gemm.Case(replace(configs.SM80, layout_a="column"), 72, 136, 200), "A100", 6),
     "sm90 pingpong": _few(_SM90, 65, 72, 1, alpha=0.5),
     "sm90 cooperative": _few(replace(_COOPERATIVE, bias="column"), 129, 72, 1, alpha=0.5, beta=2.0),
     "sm90 clusters": _few(replace(_COOPERATIVE, cluster=(1, 2, 1)), 129, 200, 2),

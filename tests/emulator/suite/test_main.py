@@ -15,8 +15,8 @@ from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.snippet import module
 from tests.emulator.suite import row as row_module
 from tests.emulator.suite.__main__ import is_done, left_lines, row_of, run
+from tests.emulator.suite.cases.configs import SM100
 from tests.emulator.suite.entry import Entry
-from tests.emulator.suite.products import SM100
 from tests.emulator.suite.row import Row, Verdict, ptx_of
 from tests.emulator.threads.lanes import Shape
 

@@ -11,7 +11,7 @@ from inductor_plugin.templates.cutlass.config import LaunchOptions
 from inductor_plugin.templates.cutlass.order import tile_of
 from tests.emulator.kernels.gemm import DTYPES, Case, dtype_name
 from tests.emulator.suite import row as row_module
-from tests.emulator.suite.products import CASES
+from tests.emulator.suite.cases.products import CASES
 
 ROWS = row_module.read()
 COUNTED = {

@@ -11,7 +11,7 @@ import pytest
 from inductor_plugin.problem.attention import Mask
 from inductor_plugin.templates.cutlass.limits import why_not_buildable
 from tests.emulator.kernels import attention, build, gemm
-from tests.emulator.suite import templates
+from tests.emulator.suite.cases import templates
 from tests.emulator.suite.entry import entries
 from tests.emulator.suite.representatives import FAMILIES, GEMMS, HEADS, TRITON, representatives
 from tests.support.attention.forward_cases import Trial

@@ -10,7 +10,8 @@ from inductor_plugin.errors import KernelError
 from tests.emulator.fault import FaultError, UnmodelledError
 from tests.emulator.machine.schedule import EAGER
 from tests.emulator.runtime.runtime import Runtime
-from tests.emulator.suite import heads, host_faults, mutations, products
+from tests.emulator.suite import host_faults, mutations
+from tests.emulator.suite.cases import heads, products
 from tests.emulator.suite.host_faults import CHECKED, NAMES
 
 LAUNCHED = [name for name in NAMES if name not in CHECKED]
