@@ -56,6 +56,11 @@ class Case:
         return EPILOGUES[self.epilogue]
 
     @property
+    def lowered(self) -> Epilogue:
+        """The epilogue as Inductor writes it, after a product of other sizes (`epilogues`)."""
+        return _lowered(self.epilogue, DTYPES[self.plain.a]).epilogue
+
+    @property
     def config(self) -> GemmConfig:
         """The kernel."""
         evt = _lowered(self.epilogue, DTYPES[self.plain.a]).evt
