@@ -6,12 +6,14 @@ The epilogue is Inductor's own, lowered from a function of torch; the same funct
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 
 from inductor_plugin.ops import gemm_call
+from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.target import Target
 from inductor_plugin.problem.tolerance import product_tolerance
@@ -40,6 +42,7 @@ class Case:
         k: Summed.
         batch: Matrices of a batch; 0 for no batch.
         pad: Elements between rows.
+        spoil: Changes the call before it is run: how tests make it wrong.
     """
 
     plain: GemmConfig
@@ -49,6 +52,7 @@ class Case:
     k: int
     batch: int = 0
     pad: int = 0
+    spoil: Callable[[GemmCall], None] | None = None
 
     @property
     def function(self) -> epilogues.Case:
@@ -159,6 +163,8 @@ def run(runtime: Runtime, case: Case, target: Target, schedule: Schedule) -> Out
         out=written[-1].view,
         sm_count=target.multiprocessors,
     )
+    if case.spoil is not None:
+        case.spoil(call)
     inputs = [plain.a, plain.b, *operands]
     launches, room = launched(runtime, config, call, [*inputs, *written], target, schedule)
     changed = sum(each.changed(output=False) for each in inputs)

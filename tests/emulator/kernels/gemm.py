@@ -53,6 +53,7 @@ class Case:
         ends: For a grouped kernel, where the rows of each group end.
         fields: Further fields of the call.
         spoil: Changes the call before it is run: how tests make it wrong.
+        spoil_planned: Changes it when its workspace is planned.
     """
 
     config: GemmConfig
@@ -70,6 +71,7 @@ class Case:
     ends: tuple[int, ...] = ()
     fields: Mapping[str, int] = field(default_factory=dict[str, int])
     spoil: Callable[[GemmCall], None] | None = None
+    spoil_planned: Callable[[GemmCall], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,9 @@ def compared(
     schedule: Schedule,
 ) -> Outcome:
     """Run a call of a case's kernel, and compare; errors as `run`."""
-    launches, room = launched(runtime, case.config, call, tensors.all(), target, schedule)
+    launches, room = launched(
+        runtime, case.config, call, tensors.all(), target, schedule, case.spoil_planned
+    )
     wanted = expected(case, tensors)
     changed = room.changed(output=True)
     changed += sum(operand.changed(output=operand is tensors.d) for operand in tensors.all())
@@ -280,8 +284,18 @@ def launched(
     values: Sequence[DeviceTensor],
     target: Target,
     schedule: Schedule,
+    spoil: Callable[[GemmCall], None] | None = None,
 ) -> tuple[list[Launch], DeviceTensor]:
     """Build a kernel, call it as the project does, and return its launches and its workspace.
+
+    Args:
+        runtime: Runs it.
+        config: The kernel.
+        call: The call, without a workspace.
+        values: Its operands.
+        target: The GPU.
+        schedule: Order of warps and asynchronous operations.
+        spoil: Changes the call when it has its workspace.
 
     Raises:
         FaultError: The kernel touched other memory than its operands and workspace, or worse.
@@ -294,6 +308,8 @@ def launched(
             raise KernelError(reason)
         room = workspace(gemm_abi.workspace_bytes(kernel, call))
     call.workspace, call.workspace_bytes = room.tensor.data_ptr(), room.span
+    if spoil is not None:
+        spoil(call)
     with runtime.on(target, schedule, allowed([*values, room])) as launches:
         gemm_abi.run(kernel, call, 0)
     return launches, room

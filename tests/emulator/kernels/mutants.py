@@ -75,18 +75,34 @@ _ADDRESSES = {
 tensor memory by so many columns."""
 _DESCRIPTORS = {"wgmma.mma_async": _LINE // 16, "tcgen05.mma": _LINE // 16}
 """Products: each matrix in shared memory begins so many units of 16 bytes later (the lowest bits of its descriptor)."""
-_BYTES = {"mbarrier.arrive.expect_tx": 16, "mbarrier.expect_tx": 16}
-"""Counts of a transaction's bytes, and what is added to them."""
+_COUNTS = {
+    **dict.fromkeys(("mbarrier.arrive.expect_tx", "mbarrier.expect_tx"), 16),
+    "mbarrier.init": 1,
+    **dict.fromkeys(("bar.sync", "bar.arrive", "barrier.sync", "barrier.arrive"), 32),
+    **dict.fromkeys(("barrier.cta.sync", "barrier.cta.arrive"), 32),
+}
+"""Counts, the last operand, and what is added to them: bytes of a transaction, arrivals at an mbarrier, threads at a barrier."""
+_GROUPS = ("cp.async.wait_group", "cp.async.bulk.wait_group", "wgmma.wait_group")
+"""One group more may be left pending."""
+_TILES = ("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
+"""Copies of tiles, each of whose coordinates is one further."""
+_MULTICASTS = ("cp.async.bulk.tensor", "cp.async.bulk.shared", "tcgen05.commit")
+"""What reaches several blocks of a cluster, if it says so: the first of them is left out."""
 _OTHER_BLOCK = "mapa"
 """Address in another block of the cluster: it is that in the own block."""
 SYNCHRONISING = (*_WITHOUT, *_WAITS, *_REDUCTIONS)
-ALL = tuple(dict.fromkeys((*SYNCHRONISING, *_ADDRESSES, *_DESCRIPTORS, *_BYTES, _OTHER_BLOCK)))
+ALL = tuple(dict.fromkeys((*SYNCHRONISING, *_ADDRESSES, *_DESCRIPTORS, *_COUNTS, _OTHER_BLOCK)))
 _GUARD = r"\s*(?:@!?%?\w+\s+)?"
 _PLACE = re.compile(r"\[\s*([%$_A-Za-z][\w$]*)\s*(?:\+\s*(-?\d+))?\s*\]")
 _PREDICATE = re.compile(r"\s(%?\w+)\s*,")
 _LONG_REGISTER = re.compile(r"%rd\d+\b")
 _IN_BRACKETS = re.compile(r"\[[^\]]*\]|\{[^}]*\}")
 _LAST = re.compile(r",\s*(%?\w+)\s*;\s*$")
+_GROUP = re.compile(r"(\d+)\s*;\s*$")
+_COORDINATES = re.compile(r"\{([^}]*)\}\s*\]")
+_COORDINATE = re.compile(r"[%\w-]+")
+_MASK = re.compile(r"\.multicast::cluster(?!::).*\]\s*,\s*(%?\w+)")
+_PARITY = re.compile(r"\.parity\b.*\]\s*,\s*(%?\w+)")
 _REDUCED = re.compile(r"\s(%?\w+)\s*,.*,\s*(!?)(%?\w+)\s*;\s*$")
 _MAPPED = re.compile(r"mapa\S*\.([bu](?:32|64))\s+(%?\w+)\s*,\s*(%?\w+)\s*,.*;\s*$")
 
@@ -139,6 +155,8 @@ def _bent(line: str, opcode: str) -> Iterator[tuple[str, str]]:
         yield _WITHOUT[opcode], "taken out"
     if opcode in _WAITS and (predicate := _PREDICATE.search(line.partition(opcode)[2])):
         yield f"setp.eq.u32 {predicate[1]}, 0, 0;", "taken as over"
+        if parity := _PARITY.search(line):
+            yield _computed(line, parity.span(1), "32", "xor.b32 %bent, {0}, 1;", "{0} ^ 1")
     if opcode in _REDUCTIONS and (reduced := _REDUCED.search(line)):
         yield _unreduced(reduced, counts=".popc" in line), "not reduced"
     if opcode in _ADDRESSES and (place := _PLACE.search(line)):
@@ -148,10 +166,24 @@ def _bent(line: str, opcode: str) -> Iterator[tuple[str, str]]:
         outside = _IN_BRACKETS.sub(lambda inside: " " * len(inside[0]), line)
         for register in _LONG_REGISTER.finditer(outside):
             yield _added(line, register.span(), "64", _DESCRIPTORS[opcode])
-    if opcode in _BYTES and (last := _LAST.search(line)):
-        yield _added(line, last.span(1), "32", _BYTES[opcode])
+    if opcode in _COUNTS and (last := _LAST.search(line)):
+        yield _added(line, last.span(1), "32", _COUNTS[opcode])
+    yield from _beside(line, opcode)
     if opcode == _OTHER_BLOCK and (mapped := _MAPPED.search(line)):
         yield f"mov.{mapped[1]} {mapped[2]}, {mapped[3]};", "of the own block"
+
+
+def _beside(line: str, opcode: str) -> Iterator[tuple[str, str]]:
+    """Yield what may be in the place of a line that waits for groups, copies tiles or reaches several blocks."""
+    if opcode in _GROUPS and (group := _GROUP.search(line)):
+        more = int(group[1]) + 1
+        yield line[: group.start(1)] + str(more) + line[group.end(1) :], f"up to {more}"
+    if opcode in _TILES and (coordinates := _COORDINATES.search(line)):
+        for each in _COORDINATE.finditer(line, *coordinates.span(1)):
+            yield _added(line, each.span(), "32", 1)
+    if opcode in _MULTICASTS and (mask := _MASK.search(line)):
+        less = ".reg .b16 %less; add.s16 %less, {0}, -1; and.b16 %bent, %less, {0};"
+        yield _computed(line, mask.span(1), "16", less, "{0} without its first block")
 
 
 def _unreduced(reduced: re.Match[str], *, counts: bool) -> str:
@@ -163,11 +195,27 @@ def _unreduced(reduced: re.Match[str], *, counts: bool) -> str:
 
 
 def _added(line: str, span: tuple[int, int], bits: str, count: int) -> tuple[str, str]:
-    """Return an instruction with more in an operand, in a line as before: lines behind it keep their numbers."""
+    """Return an instruction with more in an operand."""
+    more = f"add.s{bits} %bent, {{0}}, {count};"
+    return _computed(line, span, bits, more, f"{{0}} + {count}")
+
+
+def _computed(
+    line: str, span: tuple[int, int], bits: str, statements: str, said: str
+) -> tuple[str, str]:
+    """Return an instruction with another operand, in a line as before: lines behind it keep their numbers.
+
+    Args:
+        line: The instruction.
+        span: Where the operand is.
+        bits: Its size.
+        statements: Compute ``%bent`` from the operand, ``{0}``.
+        said: What that is, for people.
+    """
     operand = line[slice(*span)]
     with_bent = f"{line[: span[0]]}%bent{line[span[1] :]}".strip()
-    before = f".reg .b{bits} %bent; add.s{bits} %bent, {operand}, {count};"
-    return f"{{ {before} {with_bent} }}", f"{operand} + {count}"
+    before = f".reg .b{bits} %bent; {statements.format(operand)}"
+    return f"{{ {before} {with_bent} }}", said.format(operand)
 
 
 def noticed(run: Callable[[], bool]) -> bool:

@@ -137,6 +137,19 @@ def _with_edits(kernel: _Compiled) -> _Compiled:
     return kernel if text == kernel.module.text else replace(kernel, module=_parsed(text))
 
 
+_SPOILS: list[Callable[[list[Any]], None]] = []
+
+
+@contextlib.contextmanager
+def spoiled(spoil: Callable[[list[Any]], None]) -> Generator[None]:
+    """Change the arguments of generated kernels before each launch; the last three are the grid."""
+    _SPOILS.append(spoil)
+    try:
+        yield
+    finally:
+        _SPOILS.remove(spoil)
+
+
 class EmulatedKernel:
     """Replaces a compiled kernel: the last three of its arguments are the grid."""
 
@@ -147,7 +160,10 @@ class EmulatedKernel:
     def run(self, *arguments: Any, stream: int) -> None:
         """Emulate a launch."""
         del stream
-        *operands, x, y, z = arguments
+        listed = list(arguments)
+        for spoil in _SPOILS:
+            spoil(listed)
+        *operands, x, y, z = listed
         grid = int(x), int(y), int(z)
         tensors = [value for value in operands if isinstance(value, torch.Tensor)]
         allowed = Allowed(map(_range, tensors), (_range(tensor, _AFTER) for tensor in tensors))

@@ -26,7 +26,7 @@ from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import host_faults, representatives
-from tests.emulator.suite.entry import Entry, cutlass
+from tests.emulator.suite.entry import Entry, entries
 from tests.emulator.suite.row import Verdict, versions
 from tests.emulator.suite.score import HOST, TABLE, Score, complaints, read, shares, write
 
@@ -272,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _spoiled() -> list[Entry]:
     """Return the cases whose calls `host_faults` spoils."""
-    cases = cutlass()
+    cases = entries()
     return [
         cases[name] for name in sorted({host_faults.case_of(each) for each in host_faults.NAMES})
     ]

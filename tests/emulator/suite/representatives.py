@@ -75,6 +75,7 @@ GEMMS: dict[str, Gemm] = {
     "sm90 fp8": _few(replace(_FP8, bias="row"), 65, 72, 1, k=656),
     "sm90 grouped": _few(replace(_SM90, grouped=True), 201, 72, 2, batch=3, ends=(3, 70, 201)),
     "tree": Gemm(fused.Case(_SM90, "gate_two", 67, 80, _K), "H100", 1),
+    "tree Blackwell": Gemm(fused.Case(_SM100, "residual", 131, 80, _K), "B200", 2),
     "sm100": Gemm(
         gemm.Case(replace(_SM100, bias="full"), 131, 72, _K, batch=2, pad=8, beta=-1.0), "B200", 2
     ),
@@ -97,6 +98,11 @@ TRITON = {
     "triton TMA": "triton persistent_tma, bfloat16, sm_90a",
     "triton Blackwell": "triton persistent_tma, bfloat16, sm_100a",
     "triton attention": "triton attention, masks 7, sm_90a",
+    "triton gradient": "triton attention_backward, layouts, sm_90a",
+    "triton attention decode": "triton attention_decode, decode 2, sm_90a",
+    "triton decode": "triton decode, one row, odd sizes, sm_80",
+    "triton fp8": "triton fp8, rows and columns, sm_90a",
+    "triton int4": "triton int4, eight inner tiles, sm_80",
 }
 """Cases of the suite by family."""
 FAMILIES = (*GEMMS, *HEADS, *TRITON)

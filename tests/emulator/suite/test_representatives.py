@@ -86,6 +86,14 @@ def test_every_family_of_the_suite_has_one() -> None:
         assert family.split()[0] == case.family
 
 
+def test_every_template_of_triton_and_trees_of_either_gpu_have_one() -> None:
+    suite = entries()
+    of_triton = {case.template for case in suite.values() if case.template}
+    assert {suite[name].template for name in TRITON.values()} == of_triton
+    trees = {product.gpu for family, product in GEMMS.items() if family.startswith("tree")}
+    assert trees == {"H100", "B200"}
+
+
 def hides(mask: Mask, queries: int, keys: int) -> tuple[bool, bool]:
     """Return whether a mask hides any key of any query, and whether it shows any."""
     shift = keys - queries if mask.bottom_right else 0
