@@ -1,9 +1,10 @@
 """Runs the cases of kernels in their schedules, and writes the table; what is in it already is not run again.
 
-    python -m tests.emulator.suite [--family sm90 ...] [--case NAME ...] [--limit-s 600] [--again] [--built]
+    python -m tests.emulator.suite [--family sm90 ...] [--case NAME ...] [--limit-s 600] [--again] [--built] [--accept-counts]
 
-Of a row with another source only the eager schedule is run where its launches run the same PTX as before. At the end the command
-names the cases that are wrong, which have no row, and those that are still to run, by family.
+Of a row with another source only the eager schedule is run where its launches run the same PTX as before. A case that moves or computes
+much more or less than its row says is wrong, and the row stays; `--accept-counts` takes the new counts. At the end the command
+names the cases that are wrong, which else have no row, and those that are still to run, by family.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import row as row_module
 from tests.emulator.suite.entry import Entry, entries
-from tests.emulator.suite.row import Row, Verdict, counts_of, ptx_of, rounded, versions
+from tests.emulator.suite.row import (
+    Row,
+    Verdict,
+    counts_of,
+    differing,
+    ptx_of,
+    rounded,
+    versions,
+)
 
 _BATCH = 6
 """Kernels of a unit: more take more memory than two compilers have on a machine of 8 GB."""
@@ -32,14 +41,19 @@ _SHORTEST_S = 0.1
 """Written for a case that is faster: 0 is a time that nobody has measured."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing; return 1 if anything is wrong."""
+def main(arguments: Sequence[str] | None = None, path: Path = row_module.TABLE) -> int:
+    """Run what is missing in the table of a path; return 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.emulator.suite", description=__doc__)
     parser.add_argument("--family", action="append", help="only cases of it: sm80, sm90, tree ...")
     parser.add_argument("--case", action="append", help="only this case")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no case after it")
     parser.add_argument("--again", action="store_true", help="run what is in the table, too")
     parser.add_argument("--built", action="store_true", help="only kernels that are compiled")
+    parser.add_argument(
+        "--accept-counts",
+        action="store_true",
+        help="take what cases move and compute now, however far from their rows",
+    )
     given = parser.parse_args(arguments)
     chosen = [
         entry
@@ -47,14 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if entry.family in (given.family or [entry.family])
         and entry.name in (given.case or [entry.name])
     ]
-    rows = {} if given.again else row_module.read()
+    rows = {} if given.again else row_module.read(path)
     missing = [entry for entry in chosen if not is_done(entry, rows.get(entry.name))]
     if given.built:
         missing = [each for each in missing if not each.config or build.is_built(each.config)]
     print(f"{len(chosen)} cases, {len(missing)} of them to run", flush=True)
     ends = time.monotonic() + given.limit_s
-    right, wrong = run(Runtime(build.CACHE), missing, ends, again=given.again)
-    rows = {} if given.again else row_module.read()
+    options = {"again": given.again, "accept": given.accept_counts}
+    right, wrong = run(Runtime(build.CACHE), missing, ends, path, **options)
+    rows = {} if given.again else row_module.read(path)
     print(*left_lines(chosen, rows, right), sep="\n")
     print(*(f"wrong: {name}: {text}" for name, text in wrong.items()), sep="\n", flush=True)
     return 1 if wrong else 0
@@ -67,15 +82,19 @@ def run(
     path: Path = row_module.TABLE,
     *,
     again: bool = False,
+    accept: bool = False,
 ) -> tuple[set[str], dict[str, str]]:
     """Run cases and write the table after each: a row of what is right, none of what is wrong.
+
+    A case that is right and whose counts are far from those of its row keeps that row.
 
     Args:
         runtime: Runs them.
         missing: The cases.
         ends: Time of `time.monotonic` after which none is begun.
         path: The table.
-        again: Whether no row of the table counts.
+        again: Whether no row of the table counts, but for what it says that the case moves and computes.
+        accept: Whether that does not count, either.
 
     Returns:
         The names of those that are right, and what is wrong with the others that were run.
@@ -85,23 +104,42 @@ def run(
         if time.monotonic() > ends:
             break
         part = missing[first : first + _BATCH]
-        if configs := [entry.config for entry in part if entry.config]:
-            build.libraries(configs, runtime.cudart)
+        compiled = _compiled(runtime, part)
         for entry in part:
             if time.monotonic() > ends:
                 break
-            old = None if again else row_module.read(path).get(entry.name)
-            row, text = row_of(runtime, entry, old)
+            old = row_module.read(path).get(entry.name)
+            row, text = row_of(runtime, entry, None if again else old)
+            row.compile_s = compiled.get(entry.name, old.compile_s if old else 0.0)
             rows = row_module.read(path)  # another process may have added some
+            far = "" if text or accept else _far(old, row)
             if text:
-                wrong[entry.name] = text
                 rows.pop(entry.name, None)
-            else:
+            elif not far:
                 right.add(entry.name)
                 rows[entry.name] = row
-            print(f"{entry.name}: {text or row.errors}", flush=True)
+            if text or far:
+                wrong[entry.name] = text or far
+            print(f"{entry.name}: {text or far or row.errors}", flush=True)
             row_module.write(rows.values(), _facts(), path)
     return right, wrong
+
+
+def _compiled(runtime: Runtime, part: Sequence[Entry]) -> dict[str, float]:
+    """Compile the kernels of some cases that are not there; return the seconds, shared out among their cases, by name."""
+    configs = {entry.name: entry.config for entry in part if entry.config}
+    missing = [name for name, config in configs.items() if not build.is_built(config)]
+    begin = time.monotonic()
+    if configs:
+        build.libraries(list(configs.values()), runtime.cudart)
+    return {name: round((time.monotonic() - begin) / len(missing), 1) for name in missing}
+
+
+def _far(old: Row | None, row: Row) -> str:
+    """Return which counts are far from those of an old row; empty if none are."""
+    far = {} if old is None else differing(old, row.counts)
+    listed = ", ".join(f"{name} {before} before, {now} now" for name, (before, now) in far.items())
+    return f"{listed}; its row stays: --accept-counts takes the new counts" if far else ""
 
 
 def left_lines(
@@ -170,8 +208,8 @@ def _wrong(entry: Entry, schedule: Schedule, verdict: Verdict) -> str:
     """Return what is wrong with a case in a schedule; empty if nothing is."""
     if not verdict.error <= 1 or verdict.changed:
         return f"{schedule}: error {verdict.error}, {verdict.changed} bytes changed"
-    left = [line for launch in verdict.launches for line in launch.unfinished]
-    return f"{schedule}: {left[0]}" if left and not entry.leaves_stores else ""
+    left = entry.undone(verdict)
+    return f"{schedule}: {left[0]}" if left else ""
 
 
 def _facts() -> dict[str, str]:

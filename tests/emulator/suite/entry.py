@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from tests.support.repository import REPOSITORY
 
 SCHEDULES = (WATCHED, *ALL, templates.RANDOM)
 """Those that every CUTLASS kernel runs in."""
+_STORES = re.compile(r"\d+ bulk store operations of ")
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,24 @@ class Entry:
 
     @property
     def leaves_stores(self) -> bool:
-        """Whether its kernel ends without waiting for its last TMA stores, as CUTLASS's for sm_100 do (README.md)."""
-        return self.gpu == "B200" and not self.template
+        """Whether its kernel ends without waiting for its last TMA stores, as CUTLASS's products for sm_100 do (README.md)."""
+        return isinstance(self.config, GemmConfig) and self.config.arch == "sm_100a"
+
+    def undone(self, verdict: Verdict) -> list[str]:
+        """Return what its launches have left undone, in lines, without the stores that are known (`leaves_stores`)."""
+        lines = [line for launch in verdict.launches for line in launch.unfinished]
+        return [line for line in lines if not (self.leaves_stores and is_of_stores(line))]
 
     @functools.cached_property
     def source(self) -> str:
         """Digest of the kernel's source, or of what generates it."""
         text = build.text_of(self.config) if self.config else _text_of(self.template)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def is_of_stores(line: str) -> bool:
+    """Return whether a line of `Launch.unfinished` is of bulk stores (`memory.pending`)."""
+    return _STORES.match(line) is not None
 
 
 def _text_of(name: str) -> str:

@@ -13,7 +13,7 @@ import argparse
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,12 +54,13 @@ class Family:
     Attributes:
         runtime: Runs it.
         entry: Its case.
-        unfinished: Schedules in which it leaves asynchronous operations undone; in the others a mutant that does is wrong.
+        stores: Schedules in which it leaves stores that its entry allows (`Entry.leaves_stores`); in the others a mutant that
+            does is wrong, and in all of them one that leaves anything else.
     """
 
     runtime: Runtime
     entry: Entry
-    unfinished: frozenset[Schedule]
+    stores: frozenset[Schedule]
 
     def edited(self, edit: Callable[[str], str]) -> AbstractContextManager[None]:
         """Change the PTX of its modules."""
@@ -79,8 +80,8 @@ class Family:
     def wrong(self, schedule: Schedule) -> bool:
         """Run it, edited; return whether its results are wrong."""
         verdict = self.entry.run(self.runtime, schedule)
-        left = schedule not in self.unfinished and _unfinished(verdict)
-        return not verdict.error <= 1 or verdict.changed > 0 or left
+        left = self.entry.undone(verdict) or (schedule not in self.stores and _unfinished(verdict))
+        return not verdict.error <= 1 or verdict.changed > 0 or bool(left)
 
 
 def first_that_notices(
@@ -119,16 +120,18 @@ def family_of(runtime: Runtime, entry: Entry) -> tuple[Family, dict[str, frozens
         ValueError: It is wrong itself.
     """
     lines: dict[str, frozenset[int]] = {}
-    unfinished: set[Schedule] = set()
+    stores: set[Schedule] = set()
     for schedule in SCHEDULES:
         verdict = entry.run(runtime, schedule)
         if not verdict.error <= 1 or verdict.changed:
             raise ValueError(f"{entry.name} is wrong itself, {schedule}: {verdict.error}")
+        if left := entry.undone(verdict):
+            raise ValueError(f"{entry.name} is wrong itself, {schedule}: {left[0]}")
         if _unfinished(verdict):
-            unfinished.add(schedule)
+            stores.add(schedule)
         for launch in verdict.launches:
             lines[launch.text] = lines.get(launch.text, frozenset()) | launch.lines
-    return Family(runtime, entry, frozenset(unfinished)), lines
+    return Family(runtime, entry, frozenset(stores)), lines
 
 
 def changes_of(runtime: Runtime, entry: Entry) -> dict[str, list[Change]]:
@@ -161,27 +164,67 @@ def host_changes(runtime: Runtime) -> dict[str, list[Change]]:
 
 
 def begun(
-    family: str, source: str, changes: dict[str, list[Change]], scores: dict[tuple[str, str], Score]
+    family: str,
+    sources: Mapping[str, str],
+    changes: dict[str, list[Change]],
+    scores: dict[tuple[str, str], Score],
 ) -> dict[tuple[str, str], Score]:
     """Return the scores of a family: those of the table that are of these mutants, and empty ones.
 
     Args:
         family: Its name.
-        source: Digest of its source.
+        sources: Digest of the kernel's source, by opcode.
         changes: Its mutants by opcode; of an opcode without any there is no score.
         scores: The table.
     """
     result: dict[tuple[str, str], Score] = {}
     for opcode, listed in changes.items():
-        texts = "\n".join((source, *(change.instruction for change in listed)))
+        texts = "\n".join((sources[opcode], *(change.instruction for change in listed)))
         digest = hashlib.sha256(texts.encode()).hexdigest()[:16]
         old = scores.get((family, opcode))
         if listed:
             known = old is not None and (old.source, old.total) == (digest, len(listed))
-            result[family, opcode] = (
-                old if old and known else Score(family, opcode, digest, len(listed))
-            )
+            new = Score(family, opcode, digest, len(listed), kernel=sources[opcode])
+            result[family, opcode] = old if old and known else new
     return result
+
+
+def sources_of(family: str, changes: Iterable[str]) -> dict[str, str]:
+    """Return the digest of the source of the kernel that each kind of change is made to: of faults of host code that of their case."""
+    if family == HOST:
+        cases = entries()
+        return {name: cases[host_faults.case_of(name)].source for name in changes}
+    source = representatives.representatives()[family].source
+    return dict.fromkeys(changes, source)
+
+
+def outdated(
+    scores: Iterable[Score], sources: Callable[[str, Iterable[str]], Mapping[str, str]] = sources_of
+) -> list[str]:
+    """Return what a table has of other kernels than today's, and what it lacks, one line each.
+
+    Args:
+        scores: The table.
+        sources: Returns the digests of a family's kernels by change, as `sources_of` does.
+    """
+    families: dict[str, dict[str, Score]] = {}
+    for score in scores:
+        families.setdefault(score.family, {})[score.change] = score
+    lines = [f"{family}: not begun" for family in FAMILIES if family not in families]
+    for family, mine in families.items():
+        if family not in FAMILIES:
+            lines.append(f"{family}: no family")
+            continue
+        wanted = set(host_faults.NAMES) if family == HOST else set(mine)
+        lines += [f"{family}, {name}: not in the table" for name in sorted(wanted - set(mine))]
+        lines += [f"{family}, {name}: no such change" for name in sorted(set(mine) - wanted)]
+        today = sources(family, sorted(wanted & set(mine)))
+        lines += [
+            f"{family}, {name}: of another source"
+            for name, source in today.items()
+            if mine[name].kernel != source
+        ]
+    return lines
 
 
 def chosen(names: Sequence[str]) -> list[str]:
@@ -200,7 +243,7 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 def run_family(
     family: str,
-    source: str,
+    sources: Mapping[str, str],
     changes: dict[str, list[Change]],
     ends: float,
     path: Path = TABLE,
@@ -209,12 +252,12 @@ def run_family(
 
     Args:
         family: Its name.
-        source: Digest of its source.
+        sources: Digest of the kernel's source, by opcode.
         changes: Its mutants by opcode.
         ends: Time of `time.monotonic` after which none is begun.
         path: The table.
     """
-    mine, facts = begun(family, source, changes, read(path)), versions()
+    mine, facts = begun(family, sources, changes, read(path)), versions()
     write(_merged(family, mine, path), facts, path)
     for (_, opcode), score in mine.items():
         for change in changes[opcode][score.run :]:
@@ -287,13 +330,12 @@ def _run(runtime: Runtime, family: str, ends: float, *, built: bool) -> Iterator
         return
     if configs:
         build.libraries(configs, runtime.cudart)
-    source = " ".join(case.source for case in cases)
     try:
         changes = host_changes(runtime) if family == HOST else changes_of(runtime, cases[0])
     except (ValueError, FaultError, KernelError, PtxError) as error:
         yield f"{family}: {error}"  # the other families are still to run
         return
-    yield from run_family(family, source, changes, ends)
+    yield from run_family(family, sources_of(family, changes), changes, ends)
 
 
 if __name__ == "__main__":

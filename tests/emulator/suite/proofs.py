@@ -85,6 +85,28 @@ def write(proofs: dict[str, list[Proof]], path: Path = TABLE) -> None:
     replace_file(path, f'{{\n "results": {json.dumps(counts)},\n "rows": [\n{lines}\n ]\n}}\n')
 
 
+def blackwell() -> list[Entry]:
+    """Return the cases whose kernels it is about."""
+    return [
+        entry for entry in entries().values() if entry.gpu == "B200" and entry.family in FAMILIES
+    ]
+
+
+def outdated(proofs: dict[str, list[Proof]], cases: Sequence[Entry]) -> list[str]:
+    """Return what a table has not, or of other sources than today's, and what it has of no case, one line each.
+
+    Args:
+        proofs: The table.
+        cases: Those that it has to have.
+    """
+    lines = [f"{entry.name}: no answer of its source" for entry in left(cases, proofs)]
+    lines += [f"{name}: no case" for name in sorted(set(proofs) - {each.name for each in cases})]
+    for name, mine in proofs.items():
+        if sorted(proof.launch for proof in mine) != list(range(len(mine))):
+            lines.append(f"{name}: a launch is missing, or there twice")
+    return lines
+
+
 def left(chosen: Iterable[Entry], proofs: dict[str, list[Proof]]) -> list[Entry]:
     """Return the cases without proofs of their source, and those without an answer."""
     return [entry for entry in chosen if not _done(entry, proofs.get(entry.name, []))]
@@ -165,11 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("sentryward is not installed: pip install sentryward==0.1.1")
         return 2
     ends, wrong = time.monotonic() + given.limit_s, 0
-    chosen = [
-        entry
-        for entry in entries().values()
-        if entry.gpu == "B200" and entry.family in (given.family or FAMILIES)
-    ]
+    chosen = [entry for entry in blackwell() if entry.family in (given.family or FAMILIES)]
     runtime = Runtime(build.CACHE)
     for entry in left(chosen, read()):
         if time.monotonic() > ends:

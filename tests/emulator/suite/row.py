@@ -21,6 +21,15 @@ TABLE = REPOSITORY / "benchmarks" / "results" / "emulator_cpu.json"
 """The committed table; ``python -m tests.emulator.suite`` renews it."""
 
 
+MORE, LESS = 1.25, 0.8
+"""A count may grow by this factor and by `_FEW`, and shrink by the other: another version of nvcc schedules other instructions."""
+_FEW = 4096
+"""At most half of the count: what doubles is seen, however little it is."""
+_ONCE_A_WARP = ("global written", "shared read")
+"""What a TMA store counts. Rows without a digest of their PTX are of a time when it counted for each lane of a warp, up to 32 times:
+of these a smaller count is right."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What was seen of a case in one schedule.
@@ -50,6 +59,8 @@ class Row:
         counts: What the kernel does, see `counts_of`; the same in all schedules but for waits.
         seconds: How long all schedules took together, without compiling; 0 in rows whose time nobody has measured.
         ptx: Digest of what its launches ran, see `ptx_of`; with it, a row of another source may still be right.
+        compile_s: Its part of the seconds that nvcc took for the kernels compiled before it ran; 0 if another case of the kernel
+            has them, and in rows whose time nobody has measured.
     """
 
     family: str
@@ -61,6 +72,19 @@ class Row:
     counts: dict[str, int] = field(default_factory=dict[str, int])
     seconds: float = 0.0
     ptx: str = ""
+    compile_s: float = 0.0
+
+
+def differing(row: Row, now: dict[str, int]) -> dict[str, tuple[int, int]]:
+    """Return the counts that are far from those of a row: before and now."""
+    far: dict[str, tuple[int, int]] = {}
+    for name in sorted({*row.counts, *now}):
+        before, count = row.counts.get(name, 0), now.get(name, 0)
+        grows = count > MORE * before + min(_FEW, before // 2)
+        may_shrink = name in _ONCE_A_WARP and not row.ptx
+        if grows or (count < LESS * before and not may_shrink):
+            far[name] = (before, count)
+    return far
 
 
 def read(path: Path = TABLE) -> dict[str, Row]:
@@ -77,7 +101,12 @@ def write(rows: Iterable[Row], facts: dict[str, Any], path: Path = TABLE) -> Non
     seconds: defaultdict[str, float] = defaultdict(float)
     for row in ordered:
         seconds[row.family] += row.seconds
-    facts = {**facts, "seconds of each family": {name: round(s) for name, s in seconds.items()}}
+    facts = {
+        **facts,
+        "seconds of each family": {name: round(s) for name, s in seconds.items()},
+        "seconds of all": round(sum(seconds.values())),
+        "seconds of compiling": round(sum(row.compile_s for row in ordered)),
+    }
     lines = ",\n".join("  " + json.dumps(asdict(row)) for row in ordered)
     text = f'{{\n "facts": {json.dumps(facts)},\n "rows": [\n{lines}\n ]\n}}\n'
     replace_file(path, text)

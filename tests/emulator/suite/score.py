@@ -39,6 +39,7 @@ class Score:
         missed: Those that are right in all schedules: the instruction by its place, which is a number from 0 in the order of
             the mutants.
         unknown: Those that the emulator cannot run: what it says, by the place.
+        kernel: Digest of the kernel's source alone (`Entry.source`), that a test compares with today's.
     """
 
     family: str
@@ -48,6 +49,7 @@ class Score:
     noticed: dict[str, int] = field(default_factory=dict[str, int])
     missed: dict[int, str] = field(default_factory=dict[int, str])
     unknown: dict[int, str] = field(default_factory=dict[int, str])
+    kernel: str = ""
 
     @property
     def seen(self) -> int:
@@ -180,6 +182,7 @@ def read(path: Path = TABLE) -> dict[tuple[str, str], Score]:
             *(row["family"], row["change"], row["source"], row["total"], row["noticed"]),
             missed={each["place"]: each["instruction"] for each in row["missed"]},
             unknown={each["place"]: each["reason"] for each in row["unknown"]},
+            kernel=row["kernel"],
         )
         for row in data["rows"]
     ]

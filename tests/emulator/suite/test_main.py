@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from inductor_plugin.templates.cutlass.config import GemmConfig
+from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
 from tests.emulator.machine.schedule import EAGER, LATE, Schedule
 from tests.emulator.runtime.launch import Launch
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.snippet import module
+from tests.emulator.suite import __main__ as command
 from tests.emulator.suite import row as row_module
 from tests.emulator.suite.__main__ import is_done, left_lines, row_of, run
-from tests.emulator.suite.cases.configs import SM100
+from tests.emulator.suite.cases.configs import COOPERATIVE, SM80, SM90, SM100
 from tests.emulator.suite.entry import Entry
 from tests.emulator.suite.row import Row, Verdict, ptx_of
 from tests.emulator.threads.lanes import Shape
 
 NO_RUNTIME = cast("Runtime", None)
+FORWARD = FmhaConfig(False, 128, 64, 64, "bf16")
 RIGHT = Verdict(0.5, 0, [])
 
 
@@ -82,6 +88,12 @@ def launched(
     return Launch("k", shape, 0, 0.0, 0, 0, 0, unfinished, frozenset(), text)
 
 
+class Linked:
+    """A runtime of which only the library that kernels are linked with is asked for."""
+
+    cudart = "libcudart.so"
+
+
 LEFT = Verdict(0.5, 0, [launched(unfinished=("1 loads were never waited for",))])
 
 
@@ -104,14 +116,35 @@ def test_a_case_that_is_wrong_in_its_last_schedule_has_no_row(
     assert (text, row.errors) == ("", {"eager": 0.5, "late": 0.5})
 
 
-def test_stores_that_nobody_waits_for_are_right_where_the_kernel_is_known_for_it() -> None:
+STORE = "8 bulk store operations of 8 threads were never waited for"
+LOAD = "2 loads for the mbarrier at 0x400 were never waited for"
+PRODUCT = "1 tcgen05.mma operations were never waited for"
+
+
+@pytest.mark.parametrize(
+    ("config", "left", "said"),
+    [
+        (SM100, (STORE,), ""),
+        (SM100, (STORE, LOAD), f"late: {LOAD}"),
+        (SM100, (LOAD,), f"late: {LOAD}"),
+        (SM100, (PRODUCT, STORE), f"late: {PRODUCT}"),
+        (SM80, (STORE,), f"late: {STORE}"),  # on a B200, too
+        (SM90, (STORE,), f"late: {STORE}"),
+        (FORWARD, (STORE,), f"late: {STORE}"),
+        (None, (STORE,), f"late: {STORE}"),
+    ],
+)
+def test_only_last_stores_of_cutlass_products_for_sm_100_may_be_left(
+    config: GemmConfig | FmhaConfig | None, left: tuple[str, ...], said: str
+) -> None:
     def verdict(runtime: Runtime, schedule: Schedule) -> Verdict:
         del runtime, schedule
-        return LEFT
+        return Verdict(0.5, 0, [launched(unfinished=left)])
 
-    for gpu, text in (("B200", ""), ("H100", "late: 1 loads were never waited for")):
-        entry = Entry("x", "x", gpu, verdict, lambda: SM100, schedules=(LATE,))
-        assert row_of(NO_RUNTIME, entry)[1] == text
+    make, template = (None, "triton_decode") if config is None else (lambda: config, "")
+    entry = Entry("x", "x", "B200", verdict, make, template, schedules=(LATE,))
+    assert row_of(NO_RUNTIME, entry)[1] == said
+    assert entry.undone(verdict(NO_RUNTIME, LATE)) == [line for line in left if line in said]
 
 
 def test_a_row_of_another_source_keeps_its_verdicts_while_its_launches_run_the_same(
@@ -144,6 +177,91 @@ def test_a_row_of_another_source_keeps_its_verdicts_while_its_launches_run_the_s
     row_module.write([old], {}, path)
     run(NO_RUNTIME, [entry], time.monotonic() + 60, path, again=True)
     assert ran == [EAGER, LATE]
+
+
+def counting(read: int, name: str = "case") -> Entry:
+    """Return a case that is right and reads so many bytes."""
+    launch = replace(launched(), traffic=Counter({"global read": read}))
+
+    def verdict(runtime: Runtime, schedule: Schedule) -> Verdict:
+        del runtime, schedule
+        return Verdict(0.25, 0, [launch])
+
+    return Entry("a", name, "H100", verdict, template="triton_decode", schedules=(EAGER, LATE))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_counts_that_are_far_from_those_of_a_row_are_wrong_and_the_row_stays(
+    tmp_path: Path, again: bool
+) -> None:
+    entry, path = counting(20_000), tmp_path / "table.json"
+    old = recorded(entry, EAGER, LATE, source="of before")
+    old.counts = {"global read": 10_000, "warp instructions": 0}
+    row_module.write([old, ROWS["whole"]], {}, path)
+    other = counting(20_000, "new")
+    ends = time.monotonic() + 60
+    right, wrong = run(NO_RUNTIME, [entry, other], ends, path, again=again)
+    assert right == {"new"}
+    assert list(wrong) == ["case"]
+    assert wrong["case"].startswith("global read 10000 before, 20000 now; ")
+    assert "--accept-counts" in wrong["case"]
+    assert row_module.read(path)["case"] == old
+    assert run(NO_RUNTIME, [entry], ends, path, again=again, accept=True) == ({"case"}, {})
+    assert row_module.read(path)["case"].counts["global read"] == 20_000
+
+
+def test_the_command_fails_with_the_counts_unless_they_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry, path = counting(5_000), tmp_path / "table.json"
+    old = recorded(entry, EAGER, LATE, source="of before")
+    old.counts = {"global read": 10_000}
+    row_module.write([old], {}, path)
+    monkeypatch.setattr(command, "entries", lambda: {"case": entry})
+
+    def no_runtime(_folder: Path) -> Runtime:
+        return NO_RUNTIME
+
+    monkeypatch.setattr(command, "Runtime", no_runtime)
+    assert command.main([], path) == 1
+    said = capsys.readouterr().out
+    assert (
+        "a: 1 of 1 cases still to run\n  case\nwrong: case: global read 10000 before, 5000" in said
+    )
+    assert row_module.read(path)["case"] == old
+    assert command.main(["--accept-counts"], path) == 0
+    assert row_module.read(path)["case"].counts["global read"] == 5_000
+
+
+def test_the_table_says_how_long_all_cases_took_and_their_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_built(config: GemmConfig) -> bool:
+        return config == SM90
+
+    def libraries(_configs: list[GemmConfig], _cudart: str) -> None:
+        time.sleep(0.4)
+
+    def right(_runtime: Runtime, _schedule: Schedule) -> Verdict:
+        return RIGHT
+
+    monkeypatch.setattr(command.build, "is_built", is_built)
+    monkeypatch.setattr(command.build, "libraries", libraries)
+    cases = [
+        Entry("a", name, "H100", right, lambda config=config: config, schedules=(EAGER,))
+        for name, config in (("old", SM90), ("new", SM80), ("newer", COOPERATIVE))
+    ]
+    path = tmp_path / "table.json"
+    old = replace(recorded(cases[0], EAGER, source="of before"), compile_s=30.0)
+    row_module.write([old], {}, path)
+    run(cast("Runtime", Linked()), cases, time.monotonic() + 60, path)
+    rows = row_module.read(path)
+    assert rows["old"].compile_s == 30.0
+    assert rows["new"].compile_s == rows["newer"].compile_s == pytest.approx(0.2, abs=0.15)
+    facts = json.loads(path.read_text(encoding="utf-8"))["facts"]
+    assert facts["seconds of all"] == round(sum(row.seconds for row in rows.values()))
+    assert facts["seconds of compiling"] == round(sum(row.compile_s for row in rows.values()))
+    assert facts["seconds of compiling"] >= 30
 
 
 def test_the_digest_of_launches_is_of_what_they_run() -> None:

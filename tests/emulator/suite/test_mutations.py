@@ -5,28 +5,32 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from inductor_plugin.errors import KernelError
+from inductor_plugin.templates.cutlass.config import GemmConfig
 from tests.emulator.fault import FaultError, UnmodelledError
 from tests.emulator.kernels import mutants
 from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.runtime.launch import Launch
 from tests.emulator.runtime.runtime import Runtime
-from tests.emulator.suite import mutations, score
-from tests.emulator.suite.entry import Entry
+from tests.emulator.suite import host_faults, mutations, score
+from tests.emulator.suite.cases.configs import SM90, SM100
+from tests.emulator.suite.entry import Entry, entries
 from tests.emulator.suite.explained import NOT_MODELLED, Explanation
 from tests.emulator.suite.mutations import Change, chosen, first_that_notices, run_family
+from tests.emulator.suite.representatives import TRITON
 from tests.emulator.suite.row import Verdict
 from tests.emulator.suite.score import HOST, Score
 from tests.emulator.threads.lanes import Shape
 
-LATER = time.monotonic() + 1e6
+LATER, PAST = time.monotonic() + 1e6, time.monotonic() - 1
 EXPLAINED = {("sm90 x", "bar.sync"): {2: Explanation("nothing was stored before", redundant=True)}}
 
 
@@ -52,9 +56,14 @@ NOTICED, LATELY, MISSED, BROKEN = ("watched", ""), ("late", ""), ("", ""), ("", 
 FIVE = (NOTICED, NOTICED, MISSED, LATELY, BROKEN)
 
 
+def of(source: str) -> dict[str, str]:
+    """Return a kernel's source by opcode."""
+    return dict.fromkeys(Script().changes(), source)
+
+
 def ran(script: Script, path: Path, count: int = 99, source: str = "text") -> Score:
     """Run mutants until so many lines were printed, as if the process was stopped then; return what the table has of them."""
-    lines = run_family("sm90 x", source, script.changes(), LATER, path)
+    lines = run_family("sm90 x", of(source), script.changes(), LATER, path)
     for _, _ in zip(range(count), lines, strict=False):
         pass
     lines.close()
@@ -68,6 +77,7 @@ def test_a_stopped_run_goes_on_behind_the_last_mutant(tmp_path: Path) -> None:
     whole = ran(script, path)
     assert (whole.run, whole.noticed, whole.missed) == (5, {"watched": 2, "late": 1}, {2: "2;"})
     assert whole.unknown == {4: "4;: no such thing"}
+    assert whole.kernel == "text"
     assert script.runs == [1, 1, 1, 1, 1]
     assert ran(script, path) == whole
     assert script.runs == [1, 1, 1, 1, 1]
@@ -88,7 +98,7 @@ def test_no_mutant_is_begun_after_the_limit_and_totals_are_known_nevertheless(
     tmp_path: Path,
 ) -> None:
     script, path = Script(*FIVE), tmp_path / "mutants.json"
-    assert list(run_family("sm90 x", "text", script.changes(), time.monotonic() - 1, path)) == []
+    assert list(run_family("sm90 x", of("text"), script.changes(), PAST, path)) == []
     assert script.runs == [0] * 5
     share = score.shares(score.read(path).values())["sm90 x"]
     assert (share.mutants, share.run, share.whole) == (5, 0, False)
@@ -97,7 +107,7 @@ def test_no_mutant_is_begun_after_the_limit_and_totals_are_known_nevertheless(
 
 def test_families_of_other_processes_stay_in_the_table(tmp_path: Path) -> None:
     path = tmp_path / "mutants.json"
-    lines = run_family("sm90 x", "text", Script(*FIVE).changes(), LATER, path)
+    lines = run_family("sm90 x", of("text"), Script(*FIVE).changes(), LATER, path)
     next(lines)
     other = Score("sm80", "bar.sync", "digest", 1, {"late": 1})
     score.write({**score.read(path), ("sm80", "bar.sync"): other}, {}, path)
@@ -175,9 +185,48 @@ def test_the_committed_table_is_whole_and_as_it_has_to_be() -> None:
             "python -m tests.emulator.suite.mutations"
         )
     shares = score.shares(table.values())
-    assert set(shares) == set(mutations.FAMILIES)
+    assert mutations.outdated(table.values()) == []
     assert [family for family, share in shares.items() if not share.whole] == []
     assert score.complaints(table.values()) == []
+
+
+def of_today(family: str, changes: Iterable[str]) -> dict[str, str]:
+    return dict.fromkeys(changes, f"source of {family}")
+
+
+def current() -> list[Score]:
+    """Return the scores of a table that has all."""
+    changes = [(family, "bar.sync") for family in mutations.FAMILIES if family != HOST]
+    changes += [(HOST, name) for name in host_faults.NAMES]
+    return [
+        Score(family, change, "a", 1, {"late": 1}, kernel=f"source of {family}")
+        for family, change in changes
+    ]
+
+
+def test_a_table_of_other_kernels_or_without_a_fault_is_outdated() -> None:
+    table, first = current(), host_faults.NAMES[0]
+    assert mutations.outdated(table, of_today) == []
+    old = [replace(each, kernel="x") if each.family == "tree" else each for each in table]
+    assert mutations.outdated(old, of_today) == ["tree, bar.sync: of another source"]
+    fewer = [each for each in table if each.family != "sm80" and each.change != first]
+    assert mutations.outdated(fewer, of_today) == [
+        "sm80: not begun",
+        f"{HOST}, {first}: not in the table",
+    ]
+    more = [*table, Score(HOST, "gone", "a", 1), Score("sm70", "bar.sync", "a", 1)]
+    assert mutations.outdated(more, of_today) == [
+        f"{HOST}, gone: no such change",
+        "sm70: no family",
+    ]
+
+
+def test_the_source_of_a_score_is_that_of_the_case_whose_kernel_or_call_is_changed() -> None:
+    cases, name = entries(), host_faults.NAMES[0]
+    host = mutations.sources_of(HOST, [name])
+    assert host == {name: cases[host_faults.case_of(name)].source}
+    gradient = TRITON["triton gradient"]
+    assert mutations.sources_of("triton gradient", ["red"]) == {"red": cases[gradient].source}
 
 
 def test_instructions_that_are_not_modelled_are_taken_out_all_the_same() -> None:
@@ -233,8 +282,7 @@ def entry_of(run: Callable[[Edits, Schedule], Verdict]) -> Entry:
     return Entry("sm90", "x", "H100", cast("Callable[[Runtime, Schedule], Verdict]", run))
 
 
-def launch_of(text: str, *, unfinished: bool = False) -> Launch:
-    left = ("a store",) if unfinished else ()
+def launch_of(text: str, *left: str) -> Launch:
     lines = frozenset((1, 2))
     return Launch("k", Shape((1, 1, 1), (32, 1, 1)), 0, 0.0, 0, 0, 0, left, lines, text)
 
@@ -261,12 +309,46 @@ def test_the_module_of_a_mutant_is_changed_and_no_other() -> None:
     ]
 
 
-def test_stores_that_a_kernel_leaves_itself_are_no_sign_of_a_mutant() -> None:
-    def run(_runtime: Edits, schedule: Schedule) -> Verdict:
-        return Verdict(0.0, 0, [launch_of("bar.sync 0;", unfinished=schedule.late)])
+STORE, LOAD = (
+    f"1 {what} of 1 threads were never waited for" for what in ("bulk store operations", "loads")
+)
 
-    changes = mutations.changes_of(cast("Runtime", Edits("bar.sync 0;")), entry_of(run))
-    assert changes["bar.sync"][0].run() == ("", "")
+
+@pytest.mark.parametrize(
+    ("of_mutant", "noticed"), [((STORE,), ""), ((), ""), ((STORE, LOAD), "late"), ((LOAD,), "late")]
+)
+def test_only_stores_that_a_kernel_leaves_itself_are_no_sign_of_a_mutant(
+    of_mutant: tuple[str, ...], noticed: str
+) -> None:
+    def run(runtime: Edits, schedule: Schedule) -> Verdict:
+        is_kernel = runtime.texts == ("bar.sync 0;",)
+        left = ((STORE,) if is_kernel else of_mutant) if schedule.late else ()
+        return Verdict(0.0, 0, [launch_of("bar.sync 0;", *left)])
+
+    entry = replace(entry_of(run), gpu="B200", make=lambda: SM100)
+    changes = mutations.changes_of(cast("Runtime", Edits("bar.sync 0;")), entry)
+    assert changes["bar.sync"][0].run() == (noticed, "")
+
+
+def test_a_mutant_that_leaves_stores_in_another_schedule_than_the_kernel_is_noticed() -> None:
+    def run(runtime: Edits, schedule: Schedule) -> Verdict:
+        is_kernel = runtime.texts == ("bar.sync 0;",)
+        left = (STORE,) if schedule.late or not is_kernel else ()
+        return Verdict(0.0, 0, [launch_of("bar.sync 0;", *left)])
+
+    entry = replace(entry_of(run), gpu="B200", make=lambda: SM100)
+    changes = mutations.changes_of(cast("Runtime", Edits("bar.sync 0;")), entry)
+    assert changes["bar.sync"][0].run() == ("watched", "")
+
+
+@pytest.mark.parametrize(("config", "left"), [(SM100, LOAD), (SM90, STORE)])
+def test_a_kernel_that_leaves_anything_else_is_wrong_itself(config: GemmConfig, left: str) -> None:
+    def run(_runtime: Edits, schedule: Schedule) -> Verdict:
+        return Verdict(0.0, 0, [launch_of("bar.sync 0;", *((left,) if schedule.late else ()))])
+
+    entry = replace(entry_of(run), gpu="B200", make=lambda: config)
+    with pytest.raises(ValueError, match=f"x is wrong itself, late: {left}"):
+        mutations.changes_of(cast("Runtime", Edits("bar.sync 0;")), entry)
 
 
 @pytest.mark.parametrize("error", [2.0, math.nan])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.emulator.machine.schedule import Schedule
 from tests.emulator.runtime.launch import Launch
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import proofs
-from tests.emulator.suite.entry import Entry
+from tests.emulator.suite.entry import Entry, entries
 from tests.emulator.suite.proofs import NO_ANSWER, Proof
 from tests.emulator.suite.row import Verdict
 from tests.emulator.threads.lanes import Shape
@@ -48,6 +50,32 @@ def test_a_case_is_asked_again_if_its_source_is_another_or_there_was_no_answer()
         "mute": [proof_of(mute), proof_of(mute, 1, NO_ANSWER)],
     }
     assert proofs.left((done, old, mute, new), table) == [old, mute, new]
+
+
+def test_a_table_without_a_case_a_launch_or_of_another_source_is_outdated() -> None:
+    cases = [entry_of("first"), entry_of("second")]
+    table = {each.name: [proof_of(each), proof_of(each, 1)] for each in cases}
+    assert proofs.outdated(table, cases) == []
+    assert proofs.outdated({**table, "first": [proof_of(cases[0], source="x")]}, cases) == [
+        "first: no answer of its source"
+    ]
+    assert proofs.outdated({"first": [proof_of(cases[0], 1)], "gone": []}, cases) == [
+        "second: no answer of its source",
+        "gone: no case",
+        "first: a launch is missing, or there twice",
+    ]
+
+
+def test_the_committed_table_has_every_case_for_blackwell_with_its_source() -> None:
+    cases = proofs.blackwell()
+    assert {case.family for case in cases} == set(proofs.FAMILIES)
+    assert {case.name for case in cases} == {
+        name for name, case in entries().items() if case.gpu == "B200"
+    }
+    table = proofs.read()
+    if not table:
+        pytest.skip(f"there is no {proofs.TABLE.name} yet: python -m tests.emulator.suite.proofs")
+    assert proofs.outdated(table, cases) == []
 
 
 def test_equal_launches_are_proven_once() -> None:

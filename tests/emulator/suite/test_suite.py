@@ -14,7 +14,7 @@ from tests.emulator.suite import row as row_module
 from tests.emulator.suite.__main__ import is_done
 from tests.emulator.suite.cases import templates
 from tests.emulator.suite.entry import Entry, entries
-from tests.emulator.suite.row import Row, counts_of
+from tests.emulator.suite.row import Row, counts_of, differing
 from tests.support.attention import backward_cases, forward_cases
 from tests.support.repository import REPOSITORY
 
@@ -43,13 +43,6 @@ RUNS = [
     if entry.family not in _UNSEEN or name in row_module.read()
     for schedule in sampled(place, entry.schedules)
 ]
-MORE, LESS = 1.25, 0.8
-"""A count may grow by this factor and by `_FEW`, and shrink by the other: another version of nvcc schedules other instructions."""
-_FEW = 4096
-"""At most half of the count: what doubles is seen, however little it is."""
-_ONCE_A_WARP = ("global written", "shared read")
-"""What a TMA store counts. Rows without a digest of their PTX are of a time when it counted for each lane of a warp, up to 32 times:
-of these a smaller count is right."""
 
 
 def test_no_committed_row_is_wrong_or_of_no_case() -> None:
@@ -112,20 +105,9 @@ def test_a_kernel_is_right(runtime: Runtime, name: str, schedule: Schedule) -> N
     verdict = entry.run(runtime, schedule)
     assert verdict.error <= 1
     assert verdict.changed == 0
+    assert entry.undone(verdict) == []
     if schedule == EAGER and (row := row_module.read().get(name)) is not None:
         assert differing(row, counts_of(verdict.launches)) == {}
-
-
-def differing(row: Row, now: dict[str, int]) -> dict[str, tuple[int, int]]:
-    """Return the counts that are far from those of a row: before and now."""
-    far: dict[str, tuple[int, int]] = {}
-    for name in {*row.counts, *now}:
-        before, count = row.counts.get(name, 0), now.get(name, 0)
-        grows = count > MORE * before + min(_FEW, before // 2)
-        may_shrink = name in _ONCE_A_WARP and not row.ptx
-        if grows or (count < LESS * before and not may_shrink):
-            far[name] = (before, count)
-    return far
 
 
 RECORDED = {"global read": 100_000, "global written": 3200, "shared read": 10, "local read": 0}
