@@ -18,7 +18,7 @@ from tests.emulator.suite.cases import configs, heads, products, templates, tree
 from tests.emulator.suite.row import Verdict
 from tests.support.repository import REPOSITORY
 
-SCHEDULES = (WATCHED, *ALL, templates.RANDOM)
+SCHEDULES = (WATCHED, *ALL, *templates.RANDOM)
 """Those that every CUTLASS kernel runs in."""
 _STORES = re.compile(r"\d+ bulk store operations of ")
 

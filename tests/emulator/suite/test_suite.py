@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulator.machine.schedule import EAGER, LATE, Schedule
+from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import row as row_module
 from tests.emulator.suite.__main__ import is_done
@@ -186,6 +186,15 @@ def test_blocks_of_few_multiprocessors_take_several_tiles(runtime: Runtime, name
     assert launch.shape.grid == (count, 1, 1)
     assert of_all.shape.blocks > count
     assert launch.traffic["global written"] == of_all.traffic["global written"]
+
+
+def test_every_case_runs_with_either_end_of_its_warps_ahead_and_in_two_random_orders() -> None:
+    for name, entry in ENTRIES.items():
+        assert {EAGER, LATE, WATCHED} <= set(entry.schedules), name
+        ahead = [schedule.ahead for schedule in entry.schedules]
+        assert set(ahead) == {"none", "first", "last", "random"}, name
+        seeds = {schedule.seed for schedule in entry.schedules if schedule.ahead == "random"}
+        assert len(seeds) == ahead.count("random") == 2, name
 
 
 def test_the_sampled_schedules_leave_none_out() -> None:

@@ -31,9 +31,9 @@ from tests.support.attention.lowering import graph, module_of
 from tests.support.triton.lowering import Case, Contract, as_float, codes
 from tests.support.triton.products import decode, fp8, int4, persistent_tma, split_k
 
-LAST = Schedule(late=True, ahead="last")
-RANDOM = Schedule(late=True, ahead="random", seed=5)
-SCHEDULES = (WATCHED, EAGER, LATE, LAST, RANDOM)
+FIRST, LAST = (Schedule(late=True, ahead=ahead) for ahead in ("first", "last"))
+RANDOM = tuple(Schedule(late=True, ahead="random", seed=seed) for seed in (5, 6))
+SCHEDULES = (WATCHED, EAGER, LATE, FIRST, LAST, *RANDOM)
 """Of all templates; compiling takes longer than running, and is done once for all of them."""
 GPUS = {80: "A100", 90: "H100", 100: "B200"}
 SPECIALIZED = ForwardBlock(128, 128, 3, 4, tma=True, specialize=True)
