@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.compat
 @pytest.fixture(autouse=True)
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Inductor looks at first says that there is one."""
-    monkeypatch.setattr(pad_mm, "check_device", lambda *_: True)
+    monkeypatch.setattr(pad_mm, "check_device", mock.Mock(return_value=True))
     monkeypatch.setattr(pad_mm, "has_triton", lambda: True)
 
 
@@ -58,9 +59,9 @@ def test_compiles_by_pins_do_not(tmp_path: Path) -> None:
 
 def test_compiles_of_ranks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(job, "current", lambda _: None)
+    monkeypatch.setattr(job, "current", mock.Mock(return_value=None))
     assert is_padded_if_faster({})
-    monkeypatch.setattr(job, "current", lambda _: object())
+    monkeypatch.setattr(job, "current", mock.Mock(return_value=object()))
     assert not is_padded_if_faster({})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -102,7 +102,7 @@ def test_a_graph_of_dynamic_sizes_is_another_in_each_class_of_sizes() -> None:
     problems: list[dict[str, Any]] = []
     for size in (8, 9, 100, 120, 4096):
         mode = FakeTensorMode(shape_env=ShapeEnv())
-        context = StatelessSymbolicContext([DimDynamic.DYNAMIC])
+        context = cast("Any", StatelessSymbolicContext([DimDynamic.DYNAMIC]))
         example = mode.from_tensor(torch.ones(size), symbolic_context=context)
         problems.append(problem_of(sums_of(), [example.size(0), example]))
     eight, nine, hundred, more, thousands = problems

@@ -42,11 +42,13 @@ def _tf32() -> dict[str, Case]:
     row = turned(replace(tf32(SM100, 32), bias="row"), "nt")
     column = turned(replace(tf32(TWO_SM, 32), bias="column"), "nn")
     full = turned(replace(tf32(SM100, 32), bias="full"), "tt")
+    pairs = turned(replace(tf32(FOUR, 32), tile=(256, 128, 32)), "nt")
     return {
         "tf32": Case(tf32(SM100, 32), 131, 68, 72),
         "tf32, nt, bias of a row": Case(row, 132, 68, 72, beta=2.0),
         "tf32, nn, bias of a column, two SMs": Case(column, 260, 68, 72, alpha=0.5),
         "tf32, tt, full bias": Case(full, 131, 68, 72, beta=-1.0),
+        "tf32, nt, two pairs of SMs": Case(pairs, 516, 264, 72),
     }
 
 
