@@ -107,8 +107,8 @@ def quotas(own: Path = _OWN_GROUPS, root: Path = _GROUPS) -> dict[Path, float]:
 
 def throttling(groups: Iterable[Path]) -> Throttling:
     """Return how long groups were kept from their cores; it takes 20 microseconds a group."""
-    each = [throttling_in(_text(group / "cpu.stat")) for group in groups]
-    return Throttling(sum(one.periods for one in each), sum(one.kept_ns for one in each))
+    known = [throttling_in(_text(group / "cpu.stat")) for group in groups]
+    return Throttling(sum(each.periods for each in known), sum(each.kept_ns for each in known))
 
 
 def _text(path: Path) -> str:

@@ -192,10 +192,10 @@ def test_a_merge_keeps_no_pin_whose_winner_a_named_cache_has_seen_fail(
     run(store, "pin", tmp_path / "pins.json")
     new = another(tmp_path / "new", "lib", 1, 0.25)
     for problem in (1, 2):
-        found = record(problem=problem)
+        renewed = record(problem=problem)
         if condemned:
-            name = quarantine_name("fast", found.digest)
-            new.quarantine(found.environment, name, {"status": "wrong", "candidate": "fast"})
+            name = quarantine_name("fast", renewed.digest)
+            new.quarantine(renewed.environment, name, {"status": "wrong", "candidate": "fast"})
         else:
             wrong = measured("fast", None, status="wrong")
             new.put_record(record(wrong, problem=problem))

@@ -15,7 +15,7 @@ import pytest
 from inductor_plugin.cache import Measured, Record, open_store
 from inductor_plugin.cli import main
 from inductor_plugin.tuning.validity import attempts
-from tests.support.cache import records as made
+from tests.support.cache import records
 from tests.support.cli.committed import hold
 from tests.support.repository import REPOSITORY
 
@@ -127,13 +127,12 @@ def test_what_was_provisional_is_measured_again_by_a_later_compile(caches: Cache
 
 @pytest.mark.slow
 def test_noise_is_no_speedup(caches: Caches, capsys: pytest.CaptureFixture[str]) -> None:
-    records = list(caches.busy.values())
-    assert len(records) == 5
+    assert len(caches.busy) == 5
     assert main(["ls", "--cache-dir", str(caches.folder), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     hold("ls", listed)
     rows = {row["key"]: row for row in listed}
-    for record in records:
+    for record in caches.busy.values():
         decision, row = record.decision, rows[record.digest]
         assert decision is not None
         highest = GAIN_OF_SMALLEST if SMALLEST in record.describe else GAIN_OF_OTHERS
@@ -169,14 +168,14 @@ def test_what_is_firm_is_what_a_quiet_machine_decides(caches: Caches) -> None:
 def test_a_wrong_decision_costs_what_the_quiet_machine_says() -> None:
     """The faster a busy machine says that a wrong choice is, the less a bound of its own speedup tells."""
     rows = (
-        made.measured("library", 1.0),
-        made.measured("close", 1.04),
-        made.measured("slow", 2.2),
-        made.measured("gone", None),
+        records.measured("library", 1.0),
+        records.measured("close", 1.04),
+        records.measured("slow", 2.2),
+        records.measured("gone", None),
     )
-    quiet = made.record(*rows, decision=made.decision("library"))
+    quiet = records.record(*rows, decision=records.decision("library"))
     cost = {
-        row.candidate: cost_in(quiet, made.record(decision=made.decision(row.candidate)))
+        row.candidate: cost_in(quiet, records.record(decision=records.decision(row.candidate)))
         for row in rows
     }
     assert cost == {"library": 1.0, "close": 1.04, "slow": 2.2, "gone": math.inf}

@@ -116,7 +116,8 @@ def compile_graph(
         waited_s, started = _waited_s(), time.perf_counter()
         compiled = stock(gm, example_inputs, *arguments, **keywords)
         elapsed_s = time.perf_counter() - started
-        unstored.charge(settle(config, dropped, elapsed_s), elapsed_s - (_waited_s() - waited_s))
+        own_s = max(0.0, elapsed_s - (_waited_s() - waited_s))
+        unstored.charge(settle(config, dropped, elapsed_s), own_s)
         return compiled
 
     def once_more(graph: fx.GraphModule) -> Any:

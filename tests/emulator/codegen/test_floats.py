@@ -228,8 +228,8 @@ _BITS["bf16"] = (0x8000, 0x7F80, 0x7FFF)
 @pytest.mark.parametrize("kind", _BITS)
 @pytest.mark.parametrize("name", ["min", "max"])
 def test_nan_wins_with_its_word_and_zeros_have_an_order(name: str, kind: str) -> None:
-    negative, infinite, made = _BITS[kind]
-    nans = [infinite + 1, infinite + 5, negative + infinite + 5, made]
+    negative, infinite, canonical = _BITS[kind]
+    nans = [infinite + 1, infinite + 5, negative + infinite + 5, canonical]
     numbers = [0, negative, infinite, negative + infinite, 1, negative + 1]
     width = "b32" if kind == "f32" else "b16"
     grid = np.meshgrid(*[np.array([*numbers, *nans], f"uint{width[1:]}")] * 2)
@@ -243,9 +243,9 @@ def test_nan_wins_with_its_word_and_zeros_have_an_order(name: str, kind: str) ->
 
     for x, y, got, with_nan in zip(a.tolist(), b.tolist(), plain, strict, strict=True):
         left = [each for each in (x, y) if each not in nans]
-        wanted = (min if name == "min" else max)(left, key=rank) if left else made
+        wanted = (min if name == "min" else max)(left, key=rank) if left else canonical
         assert got == wanted, (hex(x), hex(y))
-        assert with_nan == (wanted if len(left) == 2 else made), (hex(x), hex(y))
+        assert with_nan == (wanted if len(left) == 2 else canonical), (hex(x), hex(y))
     if kind != "f32":
         operands = {register: ("b32", x.view(np.uint32)) for register, x in (("%a", a), ("%b", b))}
         (both,) = evaluate(f"{name}.NaN.{kind}x2 %d, %a, %b;", operands, {"%d": "b32"})

@@ -157,8 +157,8 @@ def _check_signal(address: int, mbarrier: int, *, pair: bool) -> None:
     Raises:
         FaultError: It is in another block than what is loaded, or than the pair of that one.
     """
-    to, told = address >> SHARED_SHIFT, mbarrier >> SHARED_SHIFT
-    if to != told and not (pair and to == told ^ 1):
+    target, signalled = address >> SHARED_SHIFT, mbarrier >> SHARED_SHIFT
+    if target != signalled and not (pair and target == signalled ^ 1):
         which = "the pair of the block" if pair else "the block"
         raise FaultError(
             f"TMA to shared address {address:#x} with the mbarrier at {mbarrier:#x}, which is not in {which} that it loads to"

@@ -205,13 +205,13 @@ def test_a_search_in_noise_does_not_keep_the_choice_that_costs_time(
 
 def test_a_search_in_noise_keeps_what_gains_time(tmp_path: Path) -> None:
     """Beside a choice that costs much, the others gain 3 % each."""
-    store, found = open_store(tmp_path, memory_only=True), 0
+    store, hits = open_store(tmp_path, memory_only=True), 0
     for seed in range(100):
         guilty = sorted(FOUR)[seed % 4]
         costs = {digest: 0.2 if digest == guilty else -0.03 for digest in FOUR}
         graph = verified(guarded(store, NoisyReferee(costs, 0.02, seed)), FOUR)
-        found += graph.given_up == held([guilty])
-    assert found >= 95
+        hits += graph.given_up == held([guilty])
+    assert hits >= 95
 
 
 def test_what_was_fast_once_is_run_again(store: Store) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from inductor_plugin.config import Config
-from inductor_plugin.inductor.graph import pinning, stored
+from inductor_plugin.inductor.graph import stored
 from inductor_plugin.tuning import runtime
+from inductor_plugin.tuning.ranks import job as ranks_job
 from inductor_plugin.tuning.ranks.job import Job, JobStore
 from inductor_plugin.tuning.ranks.ledger import LEDGER
 
@@ -22,7 +23,7 @@ def joining(monkeypatch: pytest.MonkeyPatch) -> Join:
     def current(config: Config) -> Job | None:
         return jobs[-1] if jobs and config.ranks != "off" else None
 
-    for module in (runtime, pinning, stored):
+    for module in (runtime, stored, ranks_job):
         monkeypatch.setattr(module, "current", current)
     monkeypatch.setattr(stored, "joined", lambda: jobs[-1] if jobs else None)
     LEDGER.forget()

@@ -117,13 +117,13 @@ def test_what_only_some_decide_is_a_difference_and_no_conflict():
 
 
 def test_a_winner_that_a_cache_has_seen_fail_is_no_decision_however_many_samples_it_has() -> None:
-    pinned, found = pin("a", "fast", samples=50), pin("a", "lib", samples=5)
-    sources = {"pins": file(pinned), "cache": file(found, failed=seen("fast"))}
-    assert merge([*sources.values()]).pins == {found.place: found}
+    pinned, cached = pin("a", "fast", samples=50), pin("a", "lib", samples=5)
+    sources = {"pins": file(pinned), "cache": file(cached, failed=seen("fast"))}
+    assert merge([*sources.values()]).pins == {cached.place: cached}
     (row,) = compare(sources)
     assert row.is_conflict
     assert row.failed == {"fast": {"cache": "wrong"}}
-    assert row.pin == found
+    assert row.pin == cached
 
 
 def test_what_nobody_else_decides_has_no_pin_once_its_winner_was_seen_to_fail() -> None:
@@ -137,10 +137,10 @@ def test_what_nobody_else_decides_has_no_pin_once_its_winner_was_seen_to_fail() 
 
 
 def test_a_failure_that_comes_later_lets_an_earlier_decision_count_again() -> None:
-    pinned, found = pin("a", "fast", samples=50), pin("a", "lib", samples=5)
-    once = merge([file(pinned), file(found)])
+    pinned, cached = pin("a", "fast", samples=50), pin("a", "lib", samples=5)
+    once = merge([file(pinned), file(cached)])
     assert once.pins == {pinned.place: pinned}
-    assert merge([once, file(failed=seen("fast"))]).pins == {found.place: found}
+    assert merge([once, file(failed=seen("fast"))]).pins == {cached.place: cached}
 
 
 def test_templates_and_environments_of_all_files_are_kept() -> None:

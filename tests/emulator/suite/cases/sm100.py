@@ -53,9 +53,9 @@ def _tf32() -> dict[str, Case]:
 
 
 def _narrow() -> dict[str, Case]:
-    one, two = fp8(SM100), fp8(TWO_SM)
+    single, two = fp8(SM100), fp8(TWO_SM)
     row, column, full, alone = (
-        replace(one, scale=scale, bias=bias)
+        replace(single, scale=scale, bias=bias)
         for scale, bias in (
             ("rowwise", "row"),
             ("rowwise", "column"),
@@ -63,7 +63,7 @@ def _narrow() -> dict[str, Case]:
             ("rowwise", "none"),
         )
     )
-    plain = replace(one, d="f32", c="f32", align_d=4)
+    plain = replace(single, d="f32", c="f32", align_d=4)
     return {
         "scales by row, bias": Case(row, 131, 72, 272),
         "scales by row, bias of a column": Case(column, 131, 72, 144),
@@ -72,7 +72,7 @@ def _narrow() -> dict[str, Case]:
             replace(two, scale="rowwise", bias="full"), 259, 72, 144
         ),
         "a scale each, bias of a row": Case(
-            replace(one, scale="tensor", bias="row", a="e5m2"), 131, 72, 144
+            replace(single, scale="tensor", bias="row", a="e5m2"), 131, 72, 144
         ),
         "a scale each, full bias": Case(full, 131, 72, 144),
         "a scale each, two SMs": Case(replace(two, scale="tensor", b="e5m2"), 131, 72, 144),
