@@ -153,6 +153,8 @@ def moved(
     stress: Stress,
     emit: Emit,
     memory: MutableMapping[TensorSpec, torch.Tensor] | None = None,
+    *,
+    aligned: bool = False,
 ) -> Running:
     """Run a candidate on changed copies of its operands, with another output.
 
@@ -165,6 +167,7 @@ def moved(
         emit: Sends events.
         memory: The copies of an earlier run, which get the numbers of this run: a kernel that has kept numbers by their
             address (a packed weight) has those of the earlier run. Receives the copies. None for new ones.
+        aligned: Whether the copies are aligned as torch's own memory is, also on a CPU: some library kernels ask for it.
     """
     candidate = running.candidate
     emit(Event("build", candidate.candidate_id))
@@ -172,7 +175,7 @@ def moved(
     pairs = zip(candidate.inputs, running.inputs, strict=True)
     kept = dict[TensorSpec, torch.Tensor]() if memory is None else memory
     copies = {
-        spec: _copied(spec, tensor, kept)
+        spec: _copied(spec, tensor, kept, aligned=aligned)
         for index, (spec, tensor) in enumerate(pairs)
         if index not in written
     }
@@ -207,14 +210,19 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _copied(
-    spec: TensorSpec, tensor: torch.Tensor, kept: MutableMapping[TensorSpec, torch.Tensor]
+    spec: TensorSpec,
+    tensor: torch.Tensor,
+    kept: MutableMapping[TensorSpec, torch.Tensor],
+    *,
+    aligned: bool,
 ) -> torch.Tensor:
     """Return an operand with a copy of its storage, in the memory that is kept for it if any; a packed one as it is."""
     if spec.packing is not None or tensor.layout is not torch.strided:
         return tensor
     numbers = flat(spec, tensor)
     if spec not in kept:
-        memory = _unaligned(numbers) if spec.device == "cpu" else torch.empty_like(numbers)
+        new = torch.empty_like if aligned or spec.device != "cpu" else _unaligned
+        memory = new(numbers)
         kept[spec] = torch.as_strided(memory, spec.size, spec.stride, spec.offset)
     flat(spec, kept[spec]).copy_(numbers)
     return kept[spec]

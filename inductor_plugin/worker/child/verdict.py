@@ -84,7 +84,8 @@ def keep(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
             running.others,
             candidate.inputs,
             problem.tensors,
-            lambda stress: moved(running, stress, emit).outputs,
+            # Eager mode calls it as it is: that it needs aligned operands is no fault (_weight_int8pack_mm does).
+            lambda stress: moved(running, stress, emit, aligned=True).outputs,
         )
         problem.sums.clear()  # gaps of operands may have been filled
     if trial is None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +32,7 @@ from inductor_plugin.inductor.facts.operands import Operands
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.worker.child.operands import build
-from tests.support.compile import Spent, compiled, fresh
+from tests.support.compile import Spent, compiled, fresh, records
 
 __all__ = ["fresh"]  # the fixture
 pytestmark = pytest.mark.compat
@@ -41,6 +42,7 @@ class Int8Product(nn.Module):
     """A product with a weight of int8, which is multiplied by a scale for each output."""
 
     columns = 512
+    capabilities = ("AVX2", "AVX512")
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,6 +58,7 @@ class Int4Product(nn.Module):
     """A product with a weight of four bits, with a scale and a zero for each group of 32."""
 
     columns = 256
+    capabilities = ("AVX512",)
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,6 +71,22 @@ class Int4Product(nn.Module):
         return torch.ops.aten._weight_int4pack_mm_for_cpu(x, self.weight, 32, self.scales)
 
 
+def skip_without_template(kind: type[Int8Product | Int4Product]) -> None:
+    """Skip where Inductor has no C++ template for a product: its int4 kernels are written for AVX-512 and AMX alone."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    if not capability.startswith(kind.capabilities):
+        pytest.skip(f"Inductor has no C++ template for {kind.__name__} on a CPU with {capability}")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other take 60 times as long where another process has one of the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Int8Product, Int4Product])
 def test_candidates_see_the_same_operands_and_none_is_wrong(
@@ -76,6 +95,7 @@ def test_candidates_see_the_same_operands_and_none_is_wrong(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    skip_without_template(kind)
     seen: dict[Any, dict[str, TensorSpec]] = defaultdict(dict)
     bench = offers._bench
 
@@ -90,9 +110,8 @@ def test_candidates_see_the_same_operands_and_none_is_wrong(
     with torch.no_grad(), inductor_config.patch(freezing=True):
         answer, wanted = compiled(model, cache_dir)(x), model(x)
     assert (answer - wanted).abs().max() <= 0.02 * wanted.abs().max()
-    if spent.stats.candidates < 2:
-        pytest.skip("Inductor has no C++ template for this product on this CPU")
-    assert spent.stats.benchmarked == spent.stats.candidates
+    assert spent.stats.benchmarked == spent.stats.candidates >= 2
+    assert statuses(cache_dir) == ["ok"] * spent.stats.candidates
     assert not list(open_store(cache_dir).iter_quarantine())
     assert "wrong" not in caplog.text
     shared = {of: specs for of, specs in seen.items() if len(specs) == spent.stats.candidates}
@@ -104,8 +123,17 @@ def test_candidates_see_the_same_operands_and_none_is_wrong(
             assert len(set(specs.values())) == 1, specs
 
 
+def statuses(cache_dir: Path) -> list[str]:
+    """Return the status of each candidate of the only record."""
+    (record,) = records(cache_dir)
+    return [measured["status"] for measured in record["candidates"].values()]
+
+
 def stock_times(model: nn.Module, x: Tensor) -> dict[bool, float]:
-    """Return what the fastest C++ template (True) and the fastest library kernel (False) took in Inductor's own selection."""
+    """Return what the fastest C++ template (True) and the fastest library kernel (False) took in Inductor's own selection.
+
+    The shortest of three selections: other tests may run beside this one.
+    """
     fastest: dict[bool, float] = {}
 
     def take(timings: dict[Any, float], *_: Any) -> None:
@@ -115,34 +143,39 @@ def stock_times(model: nn.Module, x: Tensor) -> dict[bool, float]:
 
     add_feedback_saver(take)
     try:
-        with fresh_cache():
-            torch.compile(model, options={"max_autotune": True})(x)
+        with fresh_cache(), inductor_config.patch(autotune_local_cache=False):
+            for _ in range(3):
+                torch.compile(model, options={"max_autotune": True})(x)
+                torch._dynamo.reset()
     finally:
         clear_feedback_savers()
-    torch._dynamo.reset()
     return fastest
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("kind", [Int8Product, Int4Product])
 def test_the_kind_that_wins_is_that_of_inductors_own_selection(
     kind: type[Int8Product | Int4Product], cache_dir: Path
 ) -> None:
-    """Where one kind is twice as fast there: other tests may run beside this one."""
+    """Or the other, where they take about as long. What other work has left provisional is decided again."""
+    skip_without_template(kind)
     torch.manual_seed(0)
     model, x = kind().eval(), torch.randn(32, kind.columns).bfloat16()
     verdicts: list[Any] = []
     with torch.no_grad(), inductor_config.patch(freezing=True):
         times = stock_times(model, x)
         with inductor_plugin.observe(lambda tickets: verdicts.extend(t.verdict for t in tickets)):
-            compiled(model, cache_dir)(x)
-    if len(times) < 2:
-        pytest.skip("Inductor has no C++ template for this product on this CPU")
-    (verdict,) = verdicts
-    if max(times.values()) >= 2.0 * min(times.values()):
-        assert (verdict.winner != verdict.library) is (times[True] < times[False]), times
-    else:
-        assert verdict.winner is not None
+            for attempt in range(3):
+                compiled(model, cache_dir / str(attempt))(x)
+                torch._dynamo.reset()
+                assert set(statuses(cache_dir / str(attempt))) == {"ok"}
+                if not verdicts[-1].provisional:
+                    break
+    verdict = verdicts[-1]
+    assert verdict.winner is not None, verdict.reason
+    of_template = verdict.winner != verdict.library
+    assert times[of_template] <= 1.5 * min(times.values()), (verdict, times)
 
 
 def test_on_a_cpu_an_operand_is_generated_once_and_a_frozen_one_keeps_its_values() -> None:

@@ -107,6 +107,11 @@ def test_copies_are_elsewhere_unaligned_and_the_same_memory_in_a_later_run(seen:
     assert seen[-1][0][0].data_ptr() not in addresses[0]
 
 
+def test_copies_are_aligned_as_torchs_memory_where_that_is_asked_for(seen: Seen) -> None:
+    moved(first_run(), Stress(), ignore, aligned=True)
+    assert {operand.data_ptr() % 64 for operand in seen[-1][0]} == {0}
+
+
 @pytest.mark.parametrize(
     ("size", "own", "library", "reason"),
     [

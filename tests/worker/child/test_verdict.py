@@ -13,6 +13,7 @@ import torch
 
 from inductor_plugin.attention.check.reference import CheckResult
 from inductor_plugin.kernels.call import ExternKernel, TensorSpec
+from inductor_plugin.worker.child import running as running_module
 from inductor_plugin.worker.child import verdict
 from inductor_plugin.worker.child.operands import GuardedOutput
 from inductor_plugin.worker.child.running import Running
@@ -229,6 +230,28 @@ def test_what_was_accepted_counts_no_more_after_another_run_of_the_library_kerne
     assert product.taken == [library.result]
     assert problem.accepted is None
     assert problem.sums == {}  # gaps of operands may have been filled
+
+
+def test_only_the_library_kernel_keeps_the_alignment_of_torchs_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some of torch's kernels end the process without it (`_weight_int8pack_mm` on a CPU): nothing would be measured."""
+    seen: list[set[int]] = []
+
+    def bind(_: Any, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], object]:
+        seen.append({operand.data_ptr() % 64 for operand in inputs})
+        return lambda: out.fill_(RIGHT)
+
+    def take(*given: Any) -> None:
+        given[-1](Stress())
+
+    product = Product(changed=1)
+    monkeypatch.setattr(running_module, "bind", bind)
+    monkeypatch.setattr(product, "take", take)
+    problem = state(product)
+    verdict.keep(returning(right()), problem, ignore)
+    verdict.judge(returning(right()), problem, ignore)
+    assert seen == [{0}, {4}]
 
 
 @pytest.mark.parametrize("wrong_call", [2, 5, 14])
