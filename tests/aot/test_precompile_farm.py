@@ -14,8 +14,10 @@ from inductor_plugin.aot.precompile import PackReport, Request, precompile
 from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
 from inductor_plugin.tuning.runtime import RUNTIME
+from inductor_plugin.worker.farm import cluster
 from tests.support.fakes.waiting import until
-from tests.support.ray_cluster import add_node, compiling_processes, kill
+from tests.support.processes.farm_jobs import Attempt, NotedJobs
+from tests.support.ray_cluster import add_node
 
 pytestmark = [
     pytest.mark.slow,
@@ -63,9 +65,13 @@ def test_a_layer_of_llama_is_the_same_from_both_pools_whatever_happens_to_the_fa
     ray_cluster: Any,
     ray_on_this_machine: str,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A process is killed while it compiles, and a node comes: the job is done again, and nothing differs."""
     here = compiled(tmp_path / "here")
     reports: list[PackReport] = []
+    jobs = NotedJobs(tmp_path / "jobs")
+    monkeypatch.setattr(cluster, "compile_parcel", jobs.noting())
 
     def compile_there() -> None:
         reports.append(compiled(tmp_path / "there", compile_farm=ray_on_this_machine))
@@ -73,15 +79,21 @@ def test_a_layer_of_llama_is_the_same_from_both_pools_whatever_happens_to_the_fa
     # Ray starts nodes in the main thread only.
     thread = threading.Thread(target=compile_there)
     thread.start()
-    compiling: list[int] = []
-    until(
-        lambda: bool(compiling.extend(compiling_processes(ray_cluster.address)) or compiling),
-        LIMIT_S,
-    )
-    kill(compiling[0])
+    killed: list[Attempt] = []
+
+    def is_killed() -> bool:
+        attempt = jobs.kill_one()
+        killed.extend([] if attempt is None else [attempt])
+        return bool(killed)
+
+    until(is_killed, LIMIT_S)
     add_node(ray_cluster)
     thread.join(LIMIT_S)
     (there,) = reports
+    (lost,) = killed
+    again = [attempt for attempt in jobs.noted("ended") if attempt.key == lost.key]
+    assert again
+    assert lost not in again
     assert here.stats.compiled == there.stats.compiled > 3
     assert there.pack.kernels == here.pack.kernels
     assert there.pack.problems == here.pack.problems
