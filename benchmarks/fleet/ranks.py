@@ -19,6 +19,8 @@ from inductor_plugin.tuning.ranks.share import RankShare
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket
 
+RANKS = "ranks"
+"""Name of the rows of jobs."""
 _LIBRARY, _KERNEL = "library", "kernel"
 _OPERAND = Operand((64, 64), (64, 1), "bfloat16", "cuda")
 _PROBLEM = Problem("mm", (_OPERAND, _OPERAND), _OPERAND)
@@ -53,7 +55,8 @@ class RankRun:
 
     Attributes:
         makespan_s: Simulated seconds until the last rank has all decisions.
-        bound_s: The larger of the seconds of tuning for each rank and those of the longest problem.
+        bound_s: What no schedule can undercut: the start of a rank's compile worker, and then the larger of the seconds of
+            tuning for each rank and those of the longest problem.
         tuned: Tunings of all ranks.
         requests: Requests to the job's store, as c10d names them.
         most_in_a_s: Most requests in one second.
@@ -124,13 +127,14 @@ class _Selection:
 
 
 class _Tuner:
-    """The pipeline of one rank: one problem after the other."""
+    """The pipeline of one rank: one problem after the other, once its compile worker has started for the first."""
 
     absence = ""
 
-    def __init__(self, clock: Clock, seconds: dict[str, float]) -> None:
+    def __init__(self, clock: Clock, seconds: dict[str, float], worker_s: float) -> None:
         self._clock = clock
         self._seconds = seconds
+        self._worker_s = worker_s
         self._queue = clock.queue().SimpleQueue()
         self.tuned = 0
         clock.spawn(self._serve)
@@ -156,7 +160,8 @@ class _Tuner:
             ticket: Any = self._queue.get()
             if ticket.task.done.is_set():
                 continue
-            self._clock.sleep(self._seconds[ticket.digest])
+            starts_s, self._worker_s = self._worker_s, 0.0
+            self._clock.sleep(starts_s + self._seconds[ticket.digest])
             if not ticket.task.done.is_set():
                 self.tuned += 1
                 ticket.measured.update(dict.fromkeys((_LIBRARY, _KERNEL), _MEASURED))
@@ -177,7 +182,7 @@ def simulate_ranks(job: Job, times: Times) -> RankRun:
     seconds = {f"problem-{n}": _tuning_s(times, chance) for n in range(job.problems)}
     ends: list[float] = []
     with clock.replace((share, settlement), {}):
-        tuners = [_Tuner(clock, seconds) for _ in range(job.ranks)]
+        tuners = [_Tuner(clock, seconds, times.worker_s) for _ in range(job.ranks)]
         for rank, tuner in enumerate(tuners):
             own = RankJob(rank, job.ranks, store, token=f"token-{rank}")
             part = RankShare(own, "group", tuner, Counters(), _TIMEOUT_S)
@@ -188,9 +193,25 @@ def simulate_ranks(job: Job, times: Times) -> RankRun:
 
             clock.spawn(compiles)
         clock.run(lambda: len(ends) == job.ranks, _LIMIT_S)
-    bound_s = max(sum(seconds.values()) / job.ranks, *seconds.values())
+    bound_s = times.worker_s + max(sum(seconds.values()) / job.ranks, *seconds.values())
     most = max(store.by_second.values())
     return RankRun(max(ends), bound_s, sum(t.tuned for t in tuners), store.requests, most)
+
+
+def row(job: Job, run: RankRun) -> dict[str, Any]:
+    """Return the figures of one job."""
+    return {
+        "what": RANKS,
+        "ranks": job.ranks,
+        "problems": job.problems,
+        "makespan_s": round(run.makespan_s, 1),
+        "bound_s": round(run.bound_s, 1),
+        "over": round(run.makespan_s / run.bound_s, 3),
+        "tuned": run.tuned,
+        "c10d_requests": dict(sorted(run.requests.items())),
+        "c10d_requests_per_s": round(run.requests.total() / run.makespan_s, 1),
+        "most_c10d_requests_in_a_s": run.most_in_a_s,
+    }
 
 
 def _compile(clock: Clock, part: RankShare, digests: list[str]) -> None:
@@ -227,4 +248,4 @@ def _ticket(clock: Clock, digest: str) -> TuningTicket:
 def _tuning_s(times: Times, chance: random.Random) -> float:
     """Return the seconds of one problem: its first kernel is compiled, the others while it is measured; then come the finals."""
     measured = (chance.choice(times.measure_s) for _ in range(_CANDIDATES + _LEGS))
-    return times.worker_s + chance.choice(times.triton_s) + sum(measured)
+    return chance.choice(times.triton_s) + sum(measured)

@@ -3,7 +3,7 @@
 CUTLASS: CPU seconds of nvcc for each kernel in ``evt_sm90a.json``. A batch takes the seconds of its first kernel and a part of
 them for each further one (``compile_speed_cpu.json``). Triton: ``precompile_h200.json`` has the sum of 436 kernels; they are
 spread as the CUTLASS kernels are. Measuring: means of the six runs of ``budget_cpu.json``, checks of numbers included; those of a
-GPU were not recorded.
+GPU were not recorded. The start of a worker is assumed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from inductor_plugin.cache import open_store
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 _STAGES = 2
 """Each candidate of the measured runs was screened and in the finals; a problem has one other kernel there, so all were."""
+_WORKER_S = 2.5
+"""Assumed: no result has the import of torch and Triton; that of torch alone took 1.3 s (``import_time_cpu.json``)."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds that were measured, one entry a kernel or candidate.
+    """Seconds that were measured, one entry a kernel or candidate; `worker_s` was not.
 
     Attributes:
         cutlass_s: Compiling one CUTLASS kernel alone.
@@ -58,7 +60,7 @@ def committed(results: Path = RESULTS) -> Times:
         cutlass_s=cutlass_s,
         triton_s=tuple(scale * seconds for seconds in cutlass_s),
         measure_s=tuple(run["measuring_s"] / run["measured"] / _STAGES for run in rounds),
-        worker_s=2.5,  # ARCHITECTURE.md, "Processes": what a worker's first job waits for
+        worker_s=_WORKER_S,
         further=_further(_read(results / "compile_speed_cpu.json")),
         source="benchmarks/results: evt_sm90a, compile_speed_cpu, precompile_h200, budget_cpu",
     )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import queue
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -18,7 +21,20 @@ from benchmarks.fleet.remote import requests_of
 from benchmarks.fleet.simulation import Fleet, Run, simulate
 from benchmarks.fleet.times import RESULTS, Times, committed
 from benchmarks.fleet.world import Failures
+from benchmarks.harness.repository import REPOSITORY
 
+PASSIVE = (
+    *(
+        "tests/benchmarks/test_fleet.py",
+        "inductor_plugin/autoload.py",
+        "inductor_plugin/version.py",
+    ),
+    *("inductor_plugin/cache/document.py", "inductor_plugin/cache/key.py"),
+    *("inductor_plugin/cost/host.py", "inductor_plugin/kernels", "inductor_plugin/problem"),
+    *("inductor_plugin/tuning/report", "inductor_plugin/worker/devices/lookup.py"),
+    "inductor_plugin/worker/farm/places.py",
+)
+"""What a simulation runs, too, and which takes no simulated time and decides nothing: it names, describes and writes down."""
 SMALL = Fleet(workers=10, gpus=1, candidates=200, problems=5)
 
 
@@ -156,7 +172,7 @@ def test_the_chain_is_that_of_kernels_compiled_alone(times: Times, small: Run) -
 
 
 def test_the_long_jobs_of_a_process_do_not_wait_for_the_short_ones_of_others(times: Times) -> None:
-    """Six processes on 100 CPUs; where each sent all it had at once, it took a third longer."""
+    """Six processes on 100 CPUs."""
     run = simulate(Fleet(workers=100, gpus=6, candidates=1000), times)
     assert run.undecided == 0
     assert 1.0 <= run.over <= 1.25
@@ -196,6 +212,14 @@ def test_ranks_tune_each_problem_once_and_the_requests_of_all_are_counted(times:
     assert 1.0 <= run.makespan_s / run.bound_s <= 1.5
     assert run.requests["compare_set"] >= 2 * 24  # claims and decisions
     assert run.most_in_a_s >= run.requests.total() / (run.makespan_s + 1)
+
+
+def test_a_rank_starts_its_compile_worker_once(times: Times) -> None:
+    """Four ranks tune six problems each; a start for each problem would take 120 s longer."""
+    job = Job(ranks=4, problems=24)
+    without, run = (simulate_ranks(job, replace(times, worker_s=s)) for s in (0.0, 20.0))
+    assert run.bound_s == pytest.approx(without.bound_s + 20.0)
+    assert without.makespan_s + 19.0 < run.makespan_s < without.makespan_s + 30.0
 
 
 def test_requests_to_a_remote_are_those_of_the_product() -> None:
@@ -239,6 +263,68 @@ def test_a_run_that_was_stopped_goes_on_where_its_file_ends(
         assert row["over"] == pytest.approx(row["makespan_s"] / row["least_s"], rel=0.05)
     program.main()
     assert len(simulated) == 3
-    monkeypatch.setattr(program, "sources_digest", mock.Mock(return_value="of another program"))
+    # Another product's ranks are no reason to simulate the fleets again.
+    digests = {places: program.sources_digest(places) for places in program.SOURCES.values()}
+    digests[program.SOURCES["ranks"]] = "of another program"
+    monkeypatch.setattr(program, "sources_digest", digests.__getitem__)
+    ranks = mock.Mock(side_effect=simulate_ranks)
+    monkeypatch.setattr(program, "simulate_ranks", ranks)
+    program.main()
+    assert (len(simulated), ranks.call_count) == (3, 1)
+    assert json.loads(file.read_text())["runs"] == rows
+    monkeypatch.setattr(program, "sources_digest", mock.Mock(return_value="of one more"))
     program.main()
     assert len(simulated) == 5
+
+
+def test_a_row_that_is_kept_has_the_requests_of_one_that_is_simulated(small: Run) -> None:
+    """Those of a kept one follow from the makespan that it has, which is rounded."""
+    fields = program.row(program.GRID, SMALL, replace(small, makespan_s=10.04))
+    remote = program.remote_fields(SMALL.candidates, fields["makespan_s"])
+    assert remote.items() <= fields.items()
+
+
+def test_rows_of_one_kind_can_be_simulated_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "fleet.json"
+    for only in ("half as many GPUs", "grid"):
+        words = ["fleet", "--workers", "100", "--candidates", "60", "--ranks", "", "--only", only]
+        monkeypatch.setattr("sys.argv", [*words, "--out", str(file)])
+        program.main()
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["runs"]
+    assert [(row["what"], row["gpus"]) for row in rows] == [("half as many GPUs", 1), ("grid", 3)]
+
+
+@pytest.mark.parametrize("kind", program.SOURCES)
+def test_the_sources_of_the_rows_are_those_that_a_simulation_runs(
+    kind: str, times: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran, spawn = set[str](), Clock.spawn
+
+    def note(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call":
+            ran.add(frame.f_code.co_filename)
+
+    def noting(clock: Clock, run: Callable[[], object]) -> Any:
+        def noted() -> None:
+            sys.setprofile(note)  # a greenlet does not take over its parent's
+            run()
+
+        return spawn(clock, noted)
+
+    monkeypatch.setattr(Clock, "spawn", noting)
+    failures = Failures(compile_crash=0.05, compile_hang=0.02, measure_crash=0.05)
+    before = sys.getprofile()
+    try:
+        if kind == "ranks":
+            simulate_ranks(Job(ranks=4, problems=12), times)
+        else:
+            for farm in (True, False):
+                simulate(Fleet(10, 2, 80, problems=2, farm=farm, failures=failures), times)
+    finally:
+        sys.setprofile(before)
+    files = {Path(name) for name in ran if Path(name).is_relative_to(REPOSITORY)}
+    assert len(files) > 10
+    known = [REPOSITORY / place for place in (*program.SOURCES[kind], *PASSIVE)]
+    assert [file for file in files if not any(map(file.is_relative_to, known))] == []
