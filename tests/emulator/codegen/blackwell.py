@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.emulator.codegen.opcode import SPACES, Opcode, opcode, space_of
 from tests.emulator.codegen.writer import UnknownError, Writer
 from tests.emulator.ptx.syntax import Address, Immediate, Instruction, Vector
+from tests.emulator.tensor.tensor_memory import SHAPES, registers_of
 
 _WAITS = ("wait::ld", "wait::st")
 _FENCES = (
@@ -65,23 +66,23 @@ def _product(writer: Writer, instruction: Instruction) -> None:
 
 def _transfer(writer: Writer, instruction: Instruction) -> None:
     """Write a load from or a store to tensor memory; 16x32bx2 has an offset behind the address."""
-    count = next(int(part[1:]) for part in instruction.parts if part[0] == "x")
+    shape = next(part for part in instruction.parts if part in SHAPES)
+    times = next(int(part[1:]) for part in instruction.parts if part[0] == "x")
     guard, operands = writer.guard(instruction), list(instruction.operands)
     loads = instruction.parts[1] == "ld"
-    split = "None"
-    if instruction.has("16x32bx2"):
+    split = 0
+    if shape == "16x32bx2":
         offset = operands.pop(2 if loads else 1)
         assert isinstance(offset, Immediate)
-        split = str(int(offset.value))
-    elif not instruction.has("32x32b"):
-        raise UnknownError(f"{instruction.opcode}: shapes 32x32b and 16x32bx2 are known")
+        split = int(offset.value)
+    how = f"{shape!r}, {split}, {guard}"
     if loads:
-        address = writer.address(operands[1], "u32")
-        result = writer.temporary(f"tensor_memory.load(w, g, {address}, {count}, {split}, {guard})")
+        address, count = writer.address(operands[1], "u32"), registers_of(shape) * times
+        result = writer.temporary(f"tensor_memory.load(w, g, {address}, {count}, {how})")
         writer.put_all(instruction, operands[0], result, "b32")
     else:
         address, words = writer.address(operands[0], "u32"), writer.tuple_of(operands[1])
-        writer.emit(f"tensor_memory.store(w, g, {address}, {words}, {split}, {guard})")
+        writer.emit(f"tensor_memory.store(w, g, {address}, {words}, {how})")
 
 
 def _cluster_launch(writer: Writer, instruction: Instruction) -> None:
@@ -110,7 +111,7 @@ _COUNTS = " ".join(f"x{1 << i}" for i in range(8))
 OPCODES: dict[str, Opcode] = {
     "tcgen05": opcode(
         _tcgen05,
-        f"alloc dealloc commit mma ld st sync aligned cta_group::1 cta_group::2 32x32b 16x32bx2 {_COUNTS} "
+        f"alloc dealloc commit mma ld st sync aligned cta_group::1 cta_group::2 {' '.join(SHAPES)} {_COUNTS} "
         "kind::f16 kind::tf32 kind::i8 kind::f8f6f4 mbarrier::arrive::one multicast::cluster "
         "collector::a::fill collector::a::use collector::a::lastuse collector::a::discard "
         + " ".join((*_WAITS, *_FENCES)),

@@ -20,7 +20,7 @@ from tests.support.repository import REPOSITORY
 
 SCHEDULES = (WATCHED, *ALL, *templates.RANDOM)
 """Those that every CUTLASS kernel runs in."""
-_STORES = re.compile(r"\d+ bulk store operations of ")
+_STORES = re.compile(r"(?:.*: )?\d+ bulk store operations of [^:]*")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Entry:
 
 def is_of_stores(line: str) -> bool:
     """Return whether a line of `Launch.unfinished` is of bulk stores (`memory.pending`)."""
-    return _STORES.match(line) is not None
+    return _STORES.fullmatch(line) is not None
 
 
 def _text_of(name: str) -> str:

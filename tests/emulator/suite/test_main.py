@@ -116,8 +116,8 @@ def test_a_case_that_is_wrong_in_its_last_schedule_has_no_row(
     assert (text, row.errors) == ("", {"eager": 0.5, "late": 0.5})
 
 
-STORE = "8 bulk store operations of 8 threads were never waited for"
-LOAD = "2 loads for the mbarrier at 0x400 were never waited for"
+STORE = "k, PTX line 9 (copy.hpp:1018): cp.async.bulk.tensor.3d [%rd8, {%r1}], [%r2]: 8 bulk store operations of 8 threads were never waited for"
+LOAD = "k, PTX line 7 (bulk store operations of): ld: 2 loads for the mbarrier at 0x400 were never waited for"
 PRODUCT = "1 tcgen05.mma operations were never waited for"
 
 

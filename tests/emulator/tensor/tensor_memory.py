@@ -5,7 +5,8 @@ Tensor memory of a block is 128 lanes of 512 columns of 32 bits; an address is `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,46 @@ from tests.emulator.fault import CudaError, FaultError
 from tests.emulator.machine.wave import TENSOR_COLUMNS, Allocation, Wave
 from tests.emulator.memory.tensor_races import Transfer
 from tests.emulator.threads.group import Group
+
+
+@dataclass(frozen=True)
+class Rows16:
+    """A shape of 16 lanes: where the registers of a thread lie, as in CuTe's ``copy_traits_sm100.hpp``.
+
+    Attributes:
+        registers: Those of each thread for ``.x1``.
+        columns: Columns of ``.x1``.
+    """
+
+    registers: int
+    columns: int
+
+    def place(self, thread: Array, register: Array) -> tuple[Array, Array]:
+        """Return the lane and the column of registers, counted from the address of the instruction."""
+        repeat, register = np.divmod(register, self.registers)
+        four = thread // 4
+        if self.registers == 1:
+            return four + 8 * (thread % 2), thread // 2 % 2 + self.columns * repeat
+        lower, beside = np.divmod(register, self.registers // 2)
+        column = self.registers // 2 * (thread % 4) + beside
+        return four + 8 * lower, column + self.columns * repeat
+
+
+SHAPES: Mapping[str, Rows16 | None] = {
+    "32x32b": None,
+    "16x32bx2": None,
+    "16x64b": Rows16(1, 2),
+    "16x128b": Rows16(2, 4),
+    "16x256b": Rows16(4, 8),
+}
+"""Shapes of ``tcgen05.ld`` and ``tcgen05.st``. Those without a record have a register for each column, ``16x32bx2`` for the upper half
+of the threads in columns that its offset names."""
+
+
+def registers_of(shape: str) -> int:
+    """Return the registers of each thread for ``.x1``."""
+    rows = SHAPES[shape]
+    return 1 if rows is None else rows.registers
 
 
 def allocate(
@@ -89,23 +130,28 @@ def check_allocated(wave: Wave, block: int, first: int, end: int) -> None:
 
 
 def _places(
-    wave: Wave, group: Group, address: Any, count: int, split: int | None
+    wave: Wave, group: Group, address: Any, count: int, shape: str, split: int
 ) -> tuple[Array, Array, Array]:
     """Return (block, lane, column) of each thread's registers, [threads, count].
 
-    Shape 32x32b has a lane for each thread; 16x32bx2 (``split`` given) 16 lanes, and columns ``split`` further for
+    Shape 32x32b has a lane for each thread; the others have 16 lanes, 16x32bx2 columns ``split`` further for
     the upper half of the threads.
     """
     address = group.all(address).astype(I64)
-    base, thread = address >> 16, group.lanes & 31
+    base, thread = address >> 16, (group.lanes & 31)[:, None]
     first = 32 * (wave.lanes.thread[group.lanes] >> 5 & 3)
-    column = address & 0xFFFF
-    if split is None:
-        lane, allowed = base + thread, base == first
+    register = np.arange(count)[None, :]
+    allowed = base == first
+    if shape == "32x32b":
+        lane, column = thread, register
     else:
-        lane, allowed = base + thread % 16, (base == first) | (base == first + 16)
-        column = column + split * (thread // 16)
-    columns = column[:, None] + np.arange(count)[None, :]
+        allowed |= base == first + 16
+        rows = SHAPES[shape]
+        if rows is None:
+            lane, column = thread % 16, register + split * (thread // 16)
+        else:
+            lane, column = rows.place(thread, register)
+    lane, columns = base[:, None] + lane, (address & 0xFFFF)[:, None] + column
     if not allowed.all():
         raise FaultError(
             f"a warp may use tensor memory from lane {int(first[0])} on, not from {int(base[0])}",
@@ -114,10 +160,10 @@ def _places(
     if (columns >= TENSOR_COLUMNS).any():
         raise FaultError(f"column {int(columns.max())} of tensor memory", CudaError.ILLEGAL_ADDRESS)
     blocks = wave.lanes.block[group.lanes]
-    for block in np.unique(blocks):
-        for first in np.unique(columns[blocks == block, 0]):
-            check_allocated(wave, int(block), int(first), int(first) + count)
-    return blocks[:, None], lane[:, None], columns
+    used = np.stack([blocks, columns.min(1), columns.max(1) + 1], 1)
+    for block, begin, end in np.unique(used, axis=0).tolist():
+        check_allocated(wave, block, begin, end)
+    return blocks[:, None], lane, columns
 
 
 def _watch(wave: Wave, what: Transfer, group: Group, places: tuple[Array, Array, Array]) -> None:
@@ -139,14 +185,20 @@ def wait(wave: Wave, group: Group, what: Transfer, guard: Array | None) -> None:
 
 
 def load(
-    wave: Wave, group: Group, address: Any, count: int, split: int | None, guard: Array | None
+    wave: Wave,
+    group: Group,
+    address: Any,
+    count: int,
+    shape: str,
+    split: int,
+    guard: Array | None,
 ) -> list[Array]:
     """Return ``count`` registers of each thread; 0 where the guard is false."""
     result = np.zeros((group.n, count), U32)
     here = np.ones(group.n, bool) if guard is None else group.all(guard)
     if here.any():
         part = group.part(here)
-        places = _places(wave, part, group.all(address)[here], count, split)
+        places = _places(wave, part, group.all(address)[here], count, shape, split)
         _watch(wave, "ld", part, places)
         result[here] = wave.tensor_memory[places]
     return [flat(result[:, i]) for i in range(count)]
@@ -157,7 +209,8 @@ def store(
     group: Group,
     address: Any,
     values: Sequence[Any],
-    split: int | None,
+    shape: str,
+    split: int,
     guard: Array | None,
 ) -> None:
     """Store the registers of each thread where the guard is true."""
@@ -168,7 +221,7 @@ def store(
         if not guard.any():
             return
         address, data, group = address[guard], data[guard], group.part(guard)
-    places = _places(wave, group, address, len(values), split)
+    places = _places(wave, group, address, len(values), shape, split)
     _watch(wave, "st", group, places)
     wave.tensor_memory[places] = data
     wave.progress.events += 1
