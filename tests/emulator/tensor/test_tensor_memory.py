@@ -1,5 +1,7 @@
 """Where registers of ``tcgen05.ld`` and ``tcgen05.st`` lie: by the layouts of CuTe (``cute/atom/copy_traits_sm100.hpp``)."""
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Iterator
