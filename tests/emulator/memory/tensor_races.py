@@ -1,4 +1,5 @@
-"""Races on tensor memory of sm_100, by happens-before as in `races`, in pieces of one column of a warp's 32 lanes.
+"""Races on tensor memory of sm_100, by happens-before as in `races`, in pieces of one column of 16 lanes:
+an accumulator of 64 rows uses every second of them, and the next one may have the others.
 
 ``tcgen05.ld`` and ``tcgen05.st`` run on their own until their warp's ``tcgen05.wait``, so a barrier orders only those that were waited
 for before it. The register that a load fills may be read at once: the dependency orders it, and nothing else (PTX ISA, "Register
@@ -21,9 +22,9 @@ from tests.emulator.memory.races import RaceError, Races
 
 Transfer: TypeAlias = Literal["ld", "st"]
 Pieces: TypeAlias = tuple[slice, Array]
-"""Quarters of the lanes, and columns."""
+"""Parts of the lanes, and columns."""
 
-_QUARTERS, _COLUMNS = 4, 512
+_PARTS, _PART_LANES, _COLUMNS = 8, 16, 512
 _THIS = "column {column} of tensor memory, which is"
 _LINE_BITS = 20
 """Bits of the number of an instruction, which lie below those of a step."""
@@ -35,12 +36,12 @@ _NEVER = 1 << 42
 class _Block:
     """The last step in which each agent has read or written a piece since others wrote it, and by which instruction.
 
-    [quarters, columns, agents]; the number of the instruction in the lowest bits.
+    [parts, columns, agents]; the number of the instruction in the lowest bits.
     """
 
     def __init__(self, agents: int) -> None:
-        self.reads = np.zeros((_QUARTERS, _COLUMNS, agents), I64)
-        self.writes = np.zeros((_QUARTERS, _COLUMNS, agents), I64)
+        self.reads = np.zeros((_PARTS, _COLUMNS, agents), I64)
+        self.writes = np.zeros((_PARTS, _COLUMNS, agents), I64)
 
 
 class TensorRaces:
@@ -51,13 +52,13 @@ class TensorRaces:
         self._blocks: dict[int, _Block] = {}
         self._pending: dict[tuple[Transfer, int], list[tuple[int, Pieces]]] = {}
 
-    def issued(self, what: Transfer, block: int, quarter: int, columns: Array, warp: int) -> None:
-        """Take note of a load or a store of a warp, in its quarter of the lanes.
+    def issued(self, what: Transfer, block: int, lanes: Array, columns: Array, warp: int) -> None:
+        """Take note of a load or a store of a warp.
 
         Raises:
             RaceError: Others have touched the columns, and nothing orders the two.
         """
-        touched, pieces = self._block(block), (slice(quarter, quarter + 1), columns)
+        touched, pieces = self._block(block), (_parts(lanes), columns)
         if what == "ld":
             self._check(touched.writes[pieces], columns, warp, f"reads {_THIS} written")
             touched.reads[(*pieces, warp)] = self._noted(_NEVER)
@@ -76,14 +77,17 @@ class TensorRaces:
                 was, known = steps[pieces], self._races.step_of(warp) << _LINE_BITS
                 steps[pieces] = np.where(was >> _LINE_BITS == _NEVER, known | was & _LINE, was)
 
-    def multiplied(self, block: int, target: Array, left: Array | None, warp: int) -> None:
-        """Take note of a ``tcgen05.mma`` that writes columns ``target`` and reads ``left``, those of A in tensor memory.
+    def multiplied(
+        self, block: int, target: tuple[Array, Array], left: Array | None, warp: int
+    ) -> None:
+        """Take note of a ``tcgen05.mma`` that writes lanes and columns ``target``, and reads columns ``left`` of A in tensor memory.
 
         Raises:
             RaceError: Others have touched them, and nothing orders the two.
         """
         agent, step = self._races.tensor_step(warp)
-        touched, pieces = self._block(block), (slice(None), target)
+        lanes, columns = target
+        touched, pieces = self._block(block), (_parts(lanes), np.unique(columns))
         self._check_all(touched, pieces, warp, "writes, by a tcgen05.mma,", agent)
         touched.reads[pieces] = touched.writes[pieces] = 0
         touched.writes[(*pieces, agent)] = self._noted(step)
@@ -124,11 +128,20 @@ class TensorRaces:
             unknown[..., own] = False
         if not unknown.any():
             return
-        quarter, place, agent = (int(each[0]) for each in np.nonzero(unknown))
-        step, line = divmod(int(steps[quarter, place, agent]), 1 << _LINE_BITS)
+        part, place, agent = (int(each[0]) for each in np.nonzero(unknown))
+        step, line = divmod(int(steps[part, place, agent]), 1 << _LINE_BITS)
         waits = "and no tcgen05.wait " if step == _NEVER else ""
         raise RaceError(
             f"{self._races.named(warp)} {does.format(column=int(columns[place]))} by "
             f"{self._races.named(agent)}: no barrier {waits}orders the two; the earlier one is "
             f"{self._issuer.line_of(line)}"
         )
+
+
+def _parts(lanes: Array) -> slice:
+    """Return the parts that lanes lie in: one, neighbours, or every second."""
+    parts = np.unique(lanes // _PART_LANES).tolist()
+    step = parts[1] - parts[0] if len(parts) > 1 else 1
+    result = slice(parts[0], parts[-1] + 1, step)
+    assert parts == [*range(_PARTS)[result]]
+    return result

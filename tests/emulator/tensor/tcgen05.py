@@ -168,7 +168,7 @@ def _check_operands(wave: Wave, product: _Product, lane: int) -> None:
     """Check that tensor memory is allocated, and that no operand in shared memory lacks a proxy fence or is still being written."""
     races = wave.memory.races
     shape, count = product.shape, len(product.blocks)
-    _, columns = _accumulator(product.target, shape.rows // count, shape.columns, count > 1)
+    lanes, columns = _accumulator(product.target, shape.rows // count, shape.columns, count > 1)
     for block in product.blocks:
         tensor_memory.check_allocated(wave, block, int(columns.min()), int(columns.max()) + 1)
         left_columns = None
@@ -177,7 +177,7 @@ def _check_operands(wave: Wave, product: _Product, lane: int) -> None:
             left_columns = np.arange(first, first + _DEPTH_BYTES // 4)
             tensor_memory.check_allocated(wave, block, first, first + _DEPTH_BYTES // 4)
         if wave.tensor_races is not None:
-            wave.tensor_races.multiplied(block, np.unique(columns), left_columns, lane >> 5)
+            wave.tensor_races.multiplied(block, (lanes, columns), left_columns, lane >> 5)
         right = _descriptor_of_right(product)
         extents = (shape.columns // count, shape.depth)
         places = shared_operand.check_written(

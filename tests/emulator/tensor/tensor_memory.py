@@ -173,8 +173,8 @@ def _watch(wave: Wave, what: Transfer, group: Group, places: tuple[Array, Array,
     blocks, lanes, columns = places
     for warp in np.unique(group.lanes >> 5):
         mine = group.lanes >> 5 == warp
-        block, quarter = int(blocks[mine][0, 0]), int(lanes[mine][0, 0]) >> 5
-        wave.tensor_races.issued(what, block, quarter, np.unique(columns[mine]), int(warp))
+        block = int(blocks[mine][0, 0])
+        wave.tensor_races.issued(what, block, lanes[mine], np.unique(columns[mine]), int(warp))
 
 
 def wait(wave: Wave, group: Group, what: Transfer, guard: Array | None) -> None:

@@ -142,10 +142,20 @@ WAITED = "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0; @!%do
 IN_TENSOR_MEMORY = PRODUCTS["A in tensor memory"]
 
 
+def beside(lanes: int) -> str:
+    """Return a load of 16 lanes, a store so many lanes further that does not wait for it, and the load of all."""
+    return (
+        f"tcgen05.ld.sync.aligned.16x64b.x2.b32 {names(2)}, [%lanes]; add.u32 %at, %lanes, {lanes << 16}; "
+        f"tcgen05.st.sync.aligned.16x64b.x2.b32 [%at], {names(2)}; tcgen05.wait::st.sync.aligned; {LOADED}"
+    )
+
+
 @pytest.mark.parametrize(
     ("product", "old", "new", "reason"),
     [
         (PLAIN, READY, f"add.u32 %at, %d3, 1; {READY}", ""),
+        (PLAIN, LOADED, beside(16), ""),
+        (PLAIN, LOADED, beside(0), "writes column 0 of tensor memory, which is read by"),
         (PLAIN, READY, "", "gives back column 0 of tensor memory, which is read by"),
         (PLAIN, f"{READY}\nbar.sync 0;", f"bar.sync 0; {READY}", "no barrier orders the two"),
         (PLAIN, "bar.sync 0; @%first tcgen05.d", "@%first tcgen05.d", "no barrier orders the two"),
