@@ -1,6 +1,6 @@
 """One tuning in a process with caches of its own: what is chosen for frozen linear layers, or how fast every candidate is.
 
-python -m benchmarks.choices.arm ours|stock|reference --turns 40 [--layers 10]
+python -m benchmarks.choices.arm ours|stock|reference --turns 40 [--warm] [--layers 10]
 """
 
 # torch types these partly; what it leaves open says nothing about the results.
@@ -61,6 +61,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("ours", "stock", "reference"))
     parser.add_argument("--turns", type=int, default=40)
+    parser.add_argument(
+        "--warm", action="store_true", help="the reference leaves operands in the caches"
+    )
     parser.add_argument("--layers", type=int, default=len(LAYERS), help="the first so many")
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -69,7 +72,8 @@ def main() -> int:
     if arguments.what == "stock":
         answer = stock_choices(layers)
     else:
-        answer = choices(arguments.turns if arguments.what == "reference" else 0, layers)
+        turns = arguments.turns if arguments.what == "reference" else 0
+        answer = choices(turns, layers, cold=not arguments.warm)
     print(json.dumps(answer))
     if arguments.what == "reference" and not any(map(_is_raced, answer["problems"].values())):
         print("no two candidates of a problem were sampled in turns", file=sys.stderr)
@@ -88,12 +92,15 @@ def compile_layers(layers: Sequence[tuple[int, int, int]], **how: Any) -> None:
         compiled(*operands)
 
 
-def choices(turns: int, layers: Sequence[tuple[int, int, int]] = LAYERS) -> dict[str, Any]:
+def choices(
+    turns: int, layers: Sequence[tuple[int, int, int]] = LAYERS, *, cold: bool = True
+) -> dict[str, Any]:
     """Tune with the plugin; return by problem what was chosen.
 
     Args:
         turns: Also measure all candidates in so many turns, and return the samples of the calm ones.
         layers: Rows, columns and outputs of each layer.
+        cold: Whether caches are evicted before each sample of these turns, as when the plugin tunes.
     """
     problems: dict[str, Any] = {}
 
@@ -113,16 +120,16 @@ def choices(turns: int, layers: Sequence[tuple[int, int, int]] = LAYERS) -> dict
             problems[_name(ticket.problem.inputs[0].size, ticket.problem.output.size)] = entry
 
     if turns:
-        race_all(turns)
+        race_all(turns, cold=cold)
     started = time.perf_counter()
     with inductor_plugin.observe(take):
         compile_layers(layers, backend="inductor_plugin", options=_OPTIONS)
     return {"compile_s": round(time.perf_counter() - started, 2), "problems": problems}
 
 
-def race_all(turns: int) -> None:
+def race_all(turns: int, *, cold: bool) -> None:
     """Let the finals have one leg of so many turns, with every candidate that runs; for the rest of this process."""
-    sampling = replace(race.final_sampling(CPU), max_total_s=_MOST_S)
+    sampling = replace(race.final_sampling(CPU), max_total_s=_MOST_S, cold_cache=cold)
     race.ROUNDS_PER_LEG, race.MAX_LEGS = turns, 1
 
     def every(screened: Mapping[str, Any], *_: object, **__: object) -> tuple[str, ...]:

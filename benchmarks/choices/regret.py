@@ -1,7 +1,9 @@
 """How often the fastest kernel is chosen, on a quiet machine and beside other work, and what a wrong choice costs.
 
 The plugin and Inductor's own max-autotune tune fifty frozen linear layers in processes with empty caches, beside each load.
-What is the fastest is measured for itself, on the quiet machine: all candidates in turns, some dozens each, in two processes.
+What is the fastest is measured for itself, on the quiet machine: all candidates in turns, some dozens each, in two processes
+with caches evicted before each call, as the plugin tunes, and in two without. The latter have no part in the claims of
+agreement: they show what a choice by cold caches costs where operands are in them.
 Where the plugin says that a choice is provisional, a later process on the quiet machine shows whether it was kept.
 
     python -m benchmarks.choices.regret --out benchmarks/results/regret_cpu.json
@@ -36,6 +38,8 @@ _SOURCES = (*PLUGIN, "benchmarks/choices", "benchmarks/harness/load.py")
 _FIRST = ("quiet", "2 busy")
 """The loads of the claims, tuned beside first."""
 _REFERENCES = 2
+REFERENCE, WARM = "reference", "warm reference"
+"""Arms that measure all candidates: with caches evicted before each call, and without."""
 _LONGEST_S = 3600.0
 """Longest time of a process."""
 _PAUSE_S = AGAIN_S + 2.0
@@ -49,7 +53,7 @@ class Step:
     """One process, or two on the same caches: a row of the result.
 
     Attributes:
-        arm: ``reference``, ``ours`` or ``stock``.
+        arm: `REFERENCE`, `WARM`, ``ours`` or ``stock``.
         load: The load beside which it runs.
         number: The round.
     """
@@ -103,7 +107,9 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def planned(rounds: int, loads: Sequence[str]) -> list[Step]:
     """Return the processes, the reference first, then round by round."""
-    references = [Step("reference", "quiet", number) for number in range(_REFERENCES)]
+    references = [
+        Step(arm, "quiet", number) for number in range(_REFERENCES) for arm in (REFERENCE, WARM)
+    ]
     return references + [
         Step(arm, name, number)
         for number in range(rounds)
@@ -171,7 +177,8 @@ def run(arm: str, load_name: str, folder: Path, turns: int, layers: int = 0) -> 
     environment = child_environment(
         TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor", INDUCTOR_PLUGIN_CACHE_DIR=f"{folder}/plugin"
     )
-    command = [sys.executable, "-m", "benchmarks.choices.arm", arm, "--turns", str(turns)]
+    what = [REFERENCE, "--warm"] if arm == WARM else [arm]
+    command = [sys.executable, "-m", "benchmarks.choices.arm", *what, "--turns", str(turns)]
     command += ["--layers", str(layers)] if layers else []
     with load(load_name):
         try:
@@ -198,13 +205,15 @@ def tunings_in(rows: Sequence[Mapping[str, Any]]) -> list[Tuning]:
     return [
         Tuning(row["arm"], row["load"], row["problems"], row.get("later", {}))
         for row in rows
-        if row["arm"] != "reference" and FAILED not in row
+        if row["arm"] not in (REFERENCE, WARM) and FAILED not in row
     ]
 
 
-def references_in(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return what the reference processes say."""
-    return [row["problems"] for row in rows if row["arm"] == "reference" and FAILED not in row]
+def references_in(
+    rows: Sequence[Mapping[str, Any]], arm: str = REFERENCE
+) -> list[Mapping[str, Any]]:
+    """Return what the reference processes of an arm say."""
+    return [row["problems"] for row in rows if row["arm"] == arm and FAILED not in row]
 
 
 def status(rows: Sequence[Mapping[str, Any]], figures: Mapping[str, Mapping[str, Any]]) -> int:
@@ -219,7 +228,7 @@ def line(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     begin = f"{row['name']:<22} {row['seconds']:6.1f} s"
     if FAILED in row:
         return f"{begin}  failed: {row[FAILED]}"
-    if row["arm"] == "reference":
+    if row["arm"] in (REFERENCE, WARM):
         return (
             f"{begin}  {len(costs([row['problems']]))} problems of {len(row['problems'])} are known"
         )
@@ -235,9 +244,14 @@ def line(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _describe(rows: Rows) -> None:
     """Set the figures of all rows above them."""
-    reference = costs(references_in(rows.rows))
-    figures = summary(tunings_in(rows.rows), reference)
-    rows.facts |= {"summary": figures, "claims": claims(figures), "reference": reference}
+    reference, warm = (costs(references_in(rows.rows, arm)) for arm in (REFERENCE, WARM))
+    figures = summary(tunings_in(rows.rows), reference, warm)
+    rows.facts |= {
+        "summary": figures,
+        "claims": claims(figures),
+        REFERENCE: reference,
+        WARM: warm,
+    }
 
 
 def _in_turn() -> list[str]:

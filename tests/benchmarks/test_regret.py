@@ -148,14 +148,19 @@ def test_a_provisional_choice_is_kept_if_the_later_process_does_not_measure_it()
 
 
 def test_the_claims_name_what_was_measured_and_whether_it_holds() -> None:
-    assert [claim["holds"] for claim in claims({})] == [None, None, None]
+    assert [claim["holds"] for claim in claims({})] == [None, None, None, None]
     covered = {"choices": 50, "unknown": 0, "firm": 25, "compared": 25}
     near, agreed = {**covered, "near": 0.98}, {**covered, "agreed": 0.94, "kept": 1}
     figures = {"ours, quiet": near, "ours, 2 busy": agreed}
-    assert [claim["holds"] for claim in claims(figures)] == [True, False, False]
-    measured = summary([tuning(a=entry("rival")), tuning("2 busy", a=entry("rival"))], KNOWN)
+    assert [claim["holds"] for claim in claims(figures)] == [True, False, False, None]
+    tunings = [tuning(a=entry("rival")), tuning("2 busy", a=entry("rival"))]
+    measured = summary(tunings, KNOWN)
     assert measured.keys() == {"ours, quiet", "ours, 2 busy"}
-    assert [claim["holds"] for claim in claims(measured)] == [True, True, True]
+    assert [claim["holds"] for claim in claims(measured)] == [True, True, True, None]
+    turned = costs([{"a": reference(library=[2.0] * 12, rival=[3.0] * 12)}])
+    for warm, holds in ((KNOWN, True), (turned, False)):
+        said = claims(summary(tunings, KNOWN, warm))
+        assert [claim["holds"] for claim in said] == [True, True, True, holds]
 
 
 @pytest.mark.parametrize(("unknown", "holds"), [(0, True), (1, True), (2, False)])
@@ -232,18 +237,18 @@ class Processes:
         self.asked: list[tuple[str, str]] = []
         self.broken: tuple[str, ...] = ()
         self.samples = {"library": [2.0] * 12, "rival": [1.0] * 12}
+        self.warm = {"library": [1.0] * 12, "rival": [1.5] * 12}
 
     def run(self, arm: str, load_name: str, folder: Path, turns: int, layers: int) -> Any:
         assert (folder.is_dir(), turns, layers) == (True, 40, 0)
         self.asked.append((arm, load_name))
         if arm in self.broken:
             raise regret_module.ArmError("it ended with 1: TypeError")
-        if arm == "reference":
+        if "reference" in arm:
+            samples = self.samples if arm == "reference" else self.warm
             return {
                 "compile_s": 1.0,
-                "problems": {
-                    "a": {"samples_ms": self.samples, "disturbed": False, **entry("rival")}
-                },
+                "problems": {"a": {"samples_ms": samples, "disturbed": False, **entry("rival")}},
             }
         firm = load_name == "quiet"
         return {
@@ -280,8 +285,7 @@ def test_a_run_has_the_figures_of_both_arms_and_goes_on_where_it_was(
     status, written = go()
     assert status == 0
     assert processes.asked == [
-        ("reference", "quiet"),
-        ("reference", "quiet"),
+        *[("reference", "quiet"), ("warm reference", "quiet")] * 2,
         ("ours", "quiet"),
         ("stock", "quiet"),
         ("ours", "2 busy"),
@@ -291,11 +295,12 @@ def test_a_run_has_the_figures_of_both_arms_and_goes_on_where_it_was(
     figures = written["summary"]
     assert figures["ours, quiet"]["near"] == figures["stock, quiet"]["near"] == 1.0
     assert (figures["ours, 2 busy"]["provisional"], figures["ours, 2 busy"]["kept"]) == (1, 0)
-    assert [claim["holds"] for claim in written["claims"]] == [True, None, True]
+    assert figures["ours, quiet"]["warm"]["mean_time"] == 1.5
+    assert [claim["holds"] for claim in written["claims"]] == [True, None, True, False]
     assert go()[0] == 0
-    assert len(processes.asked) == 7
+    assert len(processes.asked) == 9
     go("--rounds", "2")
-    assert len(processes.asked) == 12
+    assert len(processes.asked) == 14
 
 
 def test_without_figures_the_status_is_not_zero(
@@ -340,6 +345,8 @@ def test_a_reference_samples_every_candidate_in_turns_and_stock_names_them_alike
     assert problem["choice"] in samples
     (turns,) = {len(each) for each in samples.values()}
     assert 1 <= turns <= 4
+    warm = regret_module.run("warm reference", "quiet", tmp_path / "warm", turns=4, layers=1)
+    assert all(each["samples_ms"].keys() == samples.keys() for each in warm["problems"].values())
     stock = regret_module.run("stock", "quiet", tmp_path, turns=0, layers=1)
     assert stock["problems"].keys() == answer["problems"].keys()
     assert all(entry["choice"] in samples for entry in stock["problems"].values())
