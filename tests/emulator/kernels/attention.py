@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -25,6 +25,11 @@ from tests.emulator.runtime.launch import Launch
 from tests.emulator.runtime.runtime import Runtime
 from tests.support.attention.problems import attention
 
+Layout = tuple[tuple[int, ...], int]
+"""Strides of an operand, and the elements before its first one."""
+_SEEDS = {"q": 1, "k": 2, "v": 3, "do": 4}
+"""Of what is read; the others are outputs."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -44,6 +49,8 @@ class Case:
         multiprocessors: How many the kernel is said to run on; 0 for all of the GPU.
         spread: Whether rows of all heads lie side by side: [batch, row, head, dim].
         lse: Whether the forward writes lse, too; else the call is that of the operator without it.
+        factor: Factor of q @ k.T; 0 for that of torch, by the size of a head.
+        layouts: Strides and offset in elements of operands with layouts of their own, by name.
         spoil: Changes the call before it is run: how tests make it wrong.
     """
 
@@ -60,12 +67,14 @@ class Case:
     multiprocessors: int = 0
     spread: bool = False
     lse: bool = True
+    factor: float = 0.0
+    layouts: Mapping[str, Layout] = field(default_factory=dict[str, Layout])
     spoil: Callable[[FmhaCall], None] | None = None
 
     @property
     def scale(self) -> float:
         """Factor of q @ k.T."""
-        return self.dim**-0.5
+        return self.factor or self.dim**-0.5
 
 
 @dataclass(frozen=True)
@@ -115,8 +124,10 @@ def _reference(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) ->
     return _Reference(k, v, weights, weights @ v, lse)
 
 
-def _tensor(case: Case, heads: int, rows: int, dtype: torch.dtype, seed: int = 0) -> DeviceTensor:
-    """Return [batch, heads, rows, dim]; seed 0 is an output."""
+def _tensor(case: Case, name: str, dtype: torch.dtype) -> DeviceTensor:
+    """Return an operand, [batch, heads, rows, dim]."""
+    of_keys = name in ("k", "v", "dk", "dv")
+    heads, rows = (case.heads_kv, case.keys) if of_keys else (case.heads, case.queries)
     shape = (case.batch, heads, rows, case.dim)
     whole = heads * rows * case.dim
     stride = (
@@ -124,9 +135,11 @@ def _tensor(case: Case, heads: int, rows: int, dtype: torch.dtype, seed: int = 0
         if case.spread
         else (whole, rows * case.dim, case.dim, 1)
     )
+    stride, offset = case.layouts.get(name, (stride, 0))
+    seed = _SEEDS.get(name, 0)
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(shape, generator=generator, dtype=torch.float64) if seed else None
-    return device_tensor(shape, dtype, stride, values)
+    return device_tensor(shape, dtype, stride, values, offset)
 
 
 def run(runtime: Runtime, case: Case, target: Target, schedule: Schedule) -> Outcome:
@@ -137,13 +150,12 @@ def run(runtime: Runtime, case: Case, target: Target, schedule: Schedule) -> Out
         KernelError: It refused the call.
     """
     dtype = DTYPES[case.config.element]
-    q = _tensor(case, case.heads, case.queries, dtype, 1)
-    k, v = (_tensor(case, case.heads_kv, case.keys, dtype, seed) for seed in (2, 3))
+    q, k, v = (_tensor(case, name, dtype) for name in ("q", "k", "v"))
     exact = _reference(case, q.numbers(), k.numbers(), v.numbers())
     if case.config.backward:
         return _backward(runtime, case, target, schedule, (q, k, v), exact)
     written = torch.bfloat16 if case.config.element == "e4m3" else dtype
-    out = _tensor(case, case.heads, case.queries, written)
+    out = _tensor(case, "out", written)
     outputs = {"out": (out, exact.out)}
     mask = (case.scale, case.left, case.right, case.bottom_right)
     count = case.multiprocessors or target.multiprocessors
@@ -169,10 +181,8 @@ def _backward(
 ) -> Outcome:
     q, k, v = inputs
     dtype = DTYPES[case.config.element]
-    d_out = _tensor(case, case.heads, case.queries, dtype, 4)
-    out = _tensor(case, case.heads, case.queries, dtype)
-    dq = _tensor(case, case.heads, case.queries, dtype)
-    dk, dv = (_tensor(case, case.heads_kv, case.keys, dtype) for _ in range(2))
+    names = ("do", "out", "dq", "dk", "dv")
+    d_out, out, dq, dk, dv = (_tensor(case, name, dtype) for name in names)
     gradient = d_out.numbers()
     sums = (exact.out * gradient).sum(-1)
     # As the project's forward kernels and `attention.check.sample.exact_rows` write it: +inf where no key is seen.
@@ -294,7 +304,13 @@ def share_of(
         inputs: Its operands by name.
         outputs: What it has written, by name.
     """
-    facts = facts_of(case)
+    return share_of_facts(facts_of(case), inputs, outputs)
+
+
+def share_of_facts(
+    facts: Attention, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
+) -> float:
+    """Return the same of an attention as the project sees it."""
     if Reference(facts, inputs).judge(outputs).reason:
         return torch.inf
     sampled = _worst(facts, Sampler(facts, inputs), inputs, outputs)
