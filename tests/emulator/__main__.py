@@ -1,6 +1,8 @@
-"""Runs a recorded CUTLASS product on its emulated GPU: whether its numbers are right, and what it moves and computes.
+"""Runs a recorded candidate on its emulated GPU: whether its numbers are right, and what it moves and computes.
 
-python -m tests.emulator KEY [--cache-dir DIR] [--candidate NAME] [--gpu H100] [--schedule late]
+A candidate is a kernel of CUTLASS or Triton, of a product or an attention.
+
+python -m tests.emulator KEY [--cache-dir DIR] [--candidate NAME] [--gpu H100] [--schedule late] [--anyway]
 """
 
 from __future__ import annotations
@@ -17,17 +19,19 @@ from rich.table import Table
 from inductor_plugin.cache import Record, Store
 from inductor_plugin.cli.verb import find_record, open_cache
 from inductor_plugin.errors import CacheError, KernelError, TargetError
-from inductor_plugin.problem.definition import problem_in
 from inductor_plugin.problem.target import Target, target
 from tests.emulator.fault import FaultError
-from tests.emulator.kernels import build, recorded
-from tests.emulator.kernels.recorded import PREFIX, Recorded
+from tests.emulator.kernels import build
 from tests.emulator.machine.schedule import ALL, EAGER, WATCHED
 from tests.emulator.ptx.syntax import PtxError
+from tests.emulator.recorded.call import Call
+from tests.emulator.recorded.candidate import call_of, chosen
 from tests.emulator.runtime.devices import NAMES
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite.row import counts_of
 
+LONG_S = 1800.0
+"""A call that takes longer by its size is run only where that is asked for."""
 SCHEDULES = {str(schedule): schedule for schedule in (*ALL, WATCHED)}
 
 
@@ -43,12 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--candidate",
         default="",
-        help="name of a candidate; the winner, or the fastest CUTLASS kernel",
+        help="identity of a candidate, its start, or a name; the winner, or the fastest kernel that can be run",
     )
     parser.add_argument(
         "--gpu", default="", choices=("", *NAMES), help="the GPU; that of the record"
     )
     parser.add_argument("--schedule", default=str(EAGER), choices=list(SCHEDULES))
+    parser.add_argument(
+        "--anyway", action="store_true", help="run a call that is so large that it takes hours"
+    )
     options = parser.parse_args(arguments)
     try:
         store = open_cache(options)
@@ -57,62 +64,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CacheError, TargetError) as error:
         print(f"python -m tests.emulator: error: {error}", file=sys.stderr)
         return 2
-    print(
-        f"{record.describe}: {call.config.name} on {call.target.name}, {options.schedule}",
-        flush=True,
-    )
+    print(f"{record.describe}: {call.kernel} on {call.target.name}, {options.schedule}", flush=True)
+    if call.note:
+        print(f"note: {call.note}", flush=True)
     started = time.monotonic()
     try:
-        outcome = recorded.run(Runtime(build.CACHE), call, SCHEDULES[options.schedule])
+        verdict = call.run(Runtime(build.CACHE), SCHEDULES[options.schedule])
     except (FaultError, KernelError, PtxError) as error:
         print(f"wrong: {error}", file=sys.stderr)
         return 1
-    right = outcome.share <= 1 and not outcome.changed
+    right = verdict.error <= 1 and not verdict.changed
     print(
-        f"{'right' if right else 'WRONG'}: {outcome.share:.3g} of the accepted error against float64, {outcome.changed} bytes "
-        f"changed outside of the output, {len(outcome.launches)} launches, {time.monotonic() - started:.1f} s"
+        f"{'right' if right else 'WRONG'}: {verdict.error:.3g} of the accepted error against float64, {verdict.changed} bytes "
+        f"changed outside of the output, {len(verdict.launches)} launches, {time.monotonic() - started:.1f} s"
     )
-    Console().print(counts_table(counts_of(outcome.launches)))
+    Console().print(counts_table(counts_of(verdict.launches)))
     return 0 if right else 1
 
 
-def _chosen(store: Store, record: Record, options: argparse.Namespace) -> Recorded:
+def _chosen(store: Store, record: Record, options: argparse.Namespace) -> Call:
     """Return the candidate to run.
 
     Raises:
-        CacheError: The record has none that can be run.
+        CacheError: The record has none that can be run, or it takes too long.
         TargetError: Its GPU is not emulated.
     """
-    name = chosen_name(record, options.candidate)
-    gpu = _gpu(options.gpu, store.environment(record.environment) or {})
-    call = recorded.recorded(problem_in(record.problem), name, gpu)
+    row = chosen(record, options.candidate)
+    environment = store.environment(record.environment) or {}
+    call = call_of(record, row, _gpu(options.gpu, environment), environment)
     if isinstance(call, str):
-        raise CacheError(f"cannot run a candidate of {record.describe}: {call}")
+        raise CacheError(f"cannot run {row.name} of {record.describe}: {call}")
+    if call.seconds > LONG_S and not options.anyway:
+        raise CacheError(
+            f"{record.describe} takes about {call.seconds / 3600:.1f} hours in the emulator; choose a smaller call, "
+            "or say --anyway"
+        )
     return call
-
-
-def chosen_name(record: Record, wanted: str) -> str:
-    """Return the name of the candidate to run: the one that is wanted, the winner, or the fastest CUTLASS kernel.
-
-    Raises:
-        CacheError: The record has no such candidate.
-    """
-    names = {
-        row.name: row.median_ms for row in record.candidates.values() if row.name.startswith(PREFIX)
-    }
-    if not names:
-        kinds = ", ".join(sorted({row.name for row in record.candidates.values()})) or "none"
-        raise CacheError(f"{record.describe} has no CUTLASS candidate; its candidates are: {kinds}")
-    if wanted:
-        full = wanted if wanted.startswith(PREFIX) else PREFIX + wanted
-        if full not in names:
-            raise CacheError(f"no candidate {wanted!r}; there are {', '.join(sorted(names))}")
-        return full
-    decision = record.valid_decision
-    winner = record.candidates.get(decision.winner) if decision else None
-    if winner is not None and winner.name in names:
-        return winner.name
-    return min(names, key=lambda name: (names[name] is None, names[name] or 0.0, name))
 
 
 def _gpu(name: str, environment: Mapping[str, Any]) -> Target:

@@ -6,42 +6,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from inductor_plugin.cache import Record, open_store
-from inductor_plugin.errors import CacheError
-from tests.emulator.__main__ import chosen_name, main
-from tests.emulator.kernels.recorded import PREFIX
-from tests.support.cache.records import decision, measured, record
-from tests.support.emulator.products import PROBLEMS, first
-
-SLOW, FAST = f"{PREFIX}slow", f"{PREFIX}fast"
-
-
-def recorded_mm() -> Record:
-    rows = [
-        measured("mm"),
-        measured(SLOW, 3.0),
-        measured(FAST, 2.0),
-        measured(f"{PREFIX}failed", None),
-    ]
-    return record(*rows)
+from inductor_plugin.errors import KernelError
+from inductor_plugin.problem import Problem
+from tests.emulator.__main__ import main
+from tests.emulator.recorded import products
+from tests.emulator.recorded.products import PREFIX
+from tests.support.cache.records import measured, record
+from tests.support.emulator.products import PROBLEMS, first, operand
+from tests.support.emulator.recording import record_of
+from tests.support.lowering import Arg
 
 
-def test_it_is_the_winner_or_the_fastest_or_the_wanted_one() -> None:
-    plain = recorded_mm()
-    assert chosen_name(plain, "") == FAST
-    assert chosen_name(replace(plain, decision=decision("mm")), "") == FAST
-    assert chosen_name(replace(plain, decision=decision(SLOW)), "") == SLOW
-    assert chosen_name(plain, "slow") == chosen_name(plain, SLOW) == SLOW
-    with pytest.raises(CacheError, match=f"no candidate 'fats'; there are .*{FAST}"):
-        chosen_name(plain, "fats")
-    with pytest.raises(CacheError, match="no CUTLASS candidate; its candidates are: mm"):
-        chosen_name(record(measured("mm")), "")
+def torch_mm(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
+    return (torch.mm(a, b),)
 
 
-def filled(folder: Path, gpu: str) -> Record:
+def filled(folder: Path, gpu: str, problem: Problem = PROBLEMS["mm"]) -> Record:
     """Write a cache with one record of a GPU."""
-    problem = PROBLEMS["mm"]
     store = open_store(folder)
     facts = {"device": {"type": "cuda", "name": gpu}, "software": {}, "numerics": {}}
     written = replace(
@@ -61,6 +45,43 @@ def test_a_gpu_that_is_not_emulated_is_an_error_that_names_those_that_are(
     assert "RTX 4090 is not emulated; name another with --gpu: H100" in capsys.readouterr().err
     assert main(["nothing", "--cache-dir", str(tmp_path / "cache")]) == 2
     assert "nothing in" in capsys.readouterr().err
+
+
+def test_a_call_that_takes_hours_is_refused_unless_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = operand(8192, 8192)
+    large = Problem("mm", (size, size), size)
+    written = filled(tmp_path / "cache", "NVIDIA H100 80GB HBM3", large)
+    words = [written.digest, "--cache-dir", str(tmp_path / "cache")]
+    assert main(words) == 2
+    assert "takes about 6.1 hours in the emulator; choose a smaller call" in capsys.readouterr().err
+
+    def run(*call: object) -> None:
+        raise KernelError("it was asked for")
+
+    monkeypatch.setattr(products, "run", run)
+    assert main([*words, "--anyway"]) == 1
+    assert "wrong: it was asked for" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+def test_a_record_of_the_plugin_whose_winner_is_a_triton_kernel_is_run_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operands = Arg((70, 136)), Arg((136, 72))
+    written = record_of(tmp_path / "cache", torch_mm, *operands, fastest="triton_persistent_tma")
+    words = [written.digest, "--cache-dir", str(tmp_path / "cache")]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "triton_persistent_tma A_ROWS=True" in shown
+    assert "on H100, eager" in shown
+    assert "note:" not in shown
+    assert "right: 0." in shown
+    assert "tensor operations" in shown
+    assert main([*words, "--candidate", "triton_mm", "--schedule", "late"]) == 0
+    assert "triton_mm ACC_TYPE=" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -130,6 +130,7 @@ EMULATOR = (
     "runtime",
     "kernels",
     "suite",
+    "recorded",
     "held_out",
 )
 """Folders of tests/emulator, each of which may import the ones before it."""
