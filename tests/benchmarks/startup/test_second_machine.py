@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.startup import second_machine
 from benchmarks.startup.second_machine import ALONE, COPY, FILLS, REMOTES
+from tests.support.repository import REPOSITORY
 
 
 class Processes:
@@ -81,3 +82,24 @@ def test_figures_of_a_second_machine_that_compiled_or_measured_are_named(
 ) -> None:
     assert started(Processes(name, spent), monkeypatch, tmp_path / "out.json") == code
     assert (f"{name}: a second machine compiled" in capsys.readouterr().out) is bool(code)
+
+
+def test_the_page_has_the_committed_figures() -> None:
+    committed = REPOSITORY / "benchmarks/results/second_machine_cpu.json"
+    summary = json.loads(committed.read_text(encoding="utf-8"))["summary"]
+    near, far, farther, broken, silent = REMOTES
+    texts = {
+        ALONE: "none",
+        FILLS: "empty",
+        near.name: "filled by another machine, 0 ms away",
+        far.name: "20 ms away",
+        farther.name: "100 ms away",
+        COPY: "none, with a copy of that machine's cache",
+        broken.name: "answers 500",
+        silent.name: "does not answer",
+    }
+    lines = [
+        f"| {text} | {row['compile_s']:.1f} s | {row['compiled']:.0f} | {row['benchmarked']:.0f} |"
+        for row, text in ((summary[name], text) for name, text in texts.items())
+    ]
+    assert "\n".join(lines) in (REPOSITORY / "docs/fleet.md").read_text(encoding="utf-8")
