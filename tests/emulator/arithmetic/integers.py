@@ -220,3 +220,14 @@ def add_saturated(a: Array, b: Array) -> Array:
 def subtract_saturated(a: Array, b: Array) -> Array:
     """Return a - b of int32, limited to its range (``sub.sat.s32``)."""
     return limited(a.astype(I64) - b.astype(I64), "int32")
+
+
+def packed(a: Array, b: Array, rest: Any, kind: str) -> Array:
+    """Return two integers limited to a narrow kind, ``b`` in the lowest bits and ``a`` above it, below the low bits of ``rest``."""
+    bits, signed = int(kind[1:]), kind[0] == "s"
+    low = -(1 << bits - 1) if signed else 0
+    parts = [
+        np.clip(np.asarray(x, I64), low, low + (1 << bits) - 1) & (1 << bits) - 1 for x in (b, a)
+    ]
+    both = parts[0] | parts[1] << bits | np.asarray(rest, I64) << 2 * bits
+    return (both & 0xFFFFFFFF).astype(U32)

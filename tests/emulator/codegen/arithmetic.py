@@ -98,11 +98,18 @@ def _is_mixed(instruction: Instruction) -> bool:
 
 
 def binary(writer: Writer, instruction: Instruction, sign: str) -> None:
-    """Write a sum, difference, product or quotient."""
+    """Write a sum, difference, product or quotient.
+
+    Raises:
+        UnknownError: It is rounded in a direction, and no sum or difference of float32.
+    """
     kind = instruction.type
     if _is_mixed(instruction):
         _mixed(writer, instruction, f"{{0}} {sign} {{1}}")
         return
+    rounding = chosen(instruction, "rm rp rz")
+    if rounding and (kind != "f32" or sign not in "+-"):
+        raise UnknownError(f"{instruction.opcode}: .{rounding} of {kind}")
     if kind in HALVES:
         text = f"{{0}} {sign} {{1}}"
         half(writer, instruction, f"floats.saturated({text})" if instruction.has("sat") else text)
@@ -114,6 +121,8 @@ def binary(writer: Writer, instruction: Instruction, sign: str) -> None:
         target, a, b = instruction.operands
         x, y = _pair_of(writer, a, b, kind)
         text = f"{x} {sign} {y}"
+        if rounding:
+            text = f"floats.fma_directed({y}, {sign}1.0, {x}, {rounding!r})"
         if instruction.has("sat"):
             text = _saturated(kind, x, y, sign, text)
         writer.put(instruction, target, text, kind)
@@ -307,9 +316,9 @@ _SUM = "rn ftz sat"
 _EXTREME = "ftz relu NaN"
 
 OPCODES: dict[str, Opcode] = {
-    "add": opcode(_add, f"{_SUM} cc", types=2),
+    "add": opcode(_add, f"{_SUM} rm rp rz cc", types=2),
     "addc": opcode(_add, "cc", types=1),
-    "sub": opcode(_subtract, f"{_SUM} cc", types=2),
+    "sub": opcode(_subtract, f"{_SUM} rm rp rz cc", types=2),
     "subc": opcode(_subtract, "cc", types=1),
     "mul": opcode(_multiply, f"{_SUM} lo hi wide", types=1),
     "mad": opcode(_multiply_add, f"{_SUM} rm rp rz lo hi wide cc", types=1),

@@ -14,7 +14,14 @@ _LIMITED = (*_FLOAT8, "f16", "bf16", "f16x2", "bf16x2", "tf32")
 """Results of ``.relu`` and ``.satfinite``; those of 8 bits are always finite."""
 
 
+_PACKED = {("s8", "s32", "b32"), ("u8", "s32", "b32"), ("sat", "s16", "s32"), ("sat", "u16", "s32")}
+"""Last words of ``cvt.pack``; results of 8 bits lie below a third operand."""
+
+
 def _convert(writer: Writer, instruction: Instruction) -> None:
+    if instruction.has("pack"):
+        _pack(writer, instruction)
+        return
     target, origin = instruction.parts[-2:]
     limits = sorted({"relu", "satfinite"} & set(instruction.parts))
     if limits and (target not in _LIMITED or instruction.has("sat")):
@@ -33,6 +40,22 @@ def _convert(writer: Writer, instruction: Instruction) -> None:
         writer.put(instruction, instruction.operands[0], text, "b32")
     else:
         _scalar(writer, instruction, target, origin)
+
+
+def _pack(writer: Writer, instruction: Instruction) -> None:
+    """Write two integers of 32 bits as narrow ones in a register, the second one in the lowest bits (``cvt.pack``).
+
+    Raises:
+        UnknownError: Its types are others.
+    """
+    last = instruction.parts[-3:]
+    if last not in _PACKED or not instruction.has("sat"):
+        raise UnknownError(f"opcode {instruction.opcode}")
+    kind = next(part for part in last if part[1:] in ("8", "16"))
+    a, b = (writer.value(x, "s32", array=True) for x in instruction.operands[1:3])
+    rest = writer.value(instruction.operands[3], "u32", array=True) if kind[1:] == "8" else "0"
+    text = f"integers.packed({a}, {b}, {rest}, {kind!r})"
+    writer.put(instruction, instruction.operands[0], text, "b32")
 
 
 def _limited(instruction: Instruction, value: str, target: str) -> str:
@@ -121,5 +144,5 @@ def _scalar(writer: Writer, instruction: Instruction, target: str, origin: str) 
 
 
 OPCODES: dict[str, Opcode] = {
-    "cvt": opcode(_convert, "rn rz rna rni rzi rmi rpi ftz sat relu satfinite"),
+    "cvt": opcode(_convert, "rn rz rna rni rzi rmi rpi ftz sat relu satfinite pack"),
 }
