@@ -34,7 +34,7 @@ def test_a_sum_rounds_in_the_direction_it_names(name: str, factor: str, rounding
         f"neg.f32 %minus, %one; {name}.{rounding}.f32 %d, %a, %c; {name}.rn.f32 %f, %a, %c; "
         f"fma.{rounding}.f32 %e, %c, {factor}, %a;"
     )
-    results = dict.fromkeys(("%d", "%e", "%f", "%minus"), "f32")
+    results: dict[str, str] = dict.fromkeys(("%d", "%e", "%f", "%minus"), "f32")
     got, wanted, nearest, _ = evaluate(text, operands, results)
     number = ~np.isnan(wanted)
     assert np.array_equal(got[number].view(np.uint32), wanted[number].view(np.uint32))

@@ -1,6 +1,7 @@
 """``cvt.pack``: two integers as narrow ones in a register, against Python's integers."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 
 from __future__ import annotations
 
