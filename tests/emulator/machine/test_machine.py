@@ -186,7 +186,7 @@ def test_what_no_gpu_allows_is_a_fault(text: str, reason: str, error: CudaError)
     ("text", "reason"),
     [
         ("frobnicate.b32 %x, %y;", "opcode frobnicate.b32 is not known"),
-        ("add.rz.f32 %x, %y, %y;", "opcode add.rz.f32: .rz is not known"),
+        ("mul.rz.f32 %x, %y, %y;", "opcode mul.rz.f32: .rz is not known"),
         ("tcgen05.shift.cta_group::1.down [%x];", "opcode tcgen05.shift.cta_group::1.down"),
         ("mov.u32 %x, %nothing;", "%nothing is not known"),
         ("mov.u32 %x, nothing;", "there is no variable nothing"),
