@@ -49,6 +49,7 @@ _TUNING = ("max_autotune", "max_autotune_gemm")
 """Inductor's switches of tuning."""
 _STOCKS_RANKS = "distributed_max_autotune_gemm"  # torch 2.10 and later
 _ALL_PADDED = "force_shape_pad"
+_SPLIT_SIZE, _SPLIT = "triton.mix_order_reduction_split_size", 32
 _RUNTIME = "inductor_plugin.tuning.runtime"
 _HOOKING = threading.Lock()
 """Held while hooks are installed: each looks whether it is there already, and threads compile."""
@@ -223,7 +224,7 @@ def _with_carrier(
     carrier = ConfigCarrier(config, inner, _warm_up, first_miss.installed)
     result = {**accepted, **_tuning(accepted), CARRIER: carrier}
     result |= _limits(config, accepted, example_inputs) | _without_stocks_ranks(accepted)
-    result |= _without_timed_padding(config, accepted)
+    result |= _without_timed_padding(config, accepted) | _with_fixed_splits(config, accepted)
     if config.check_outputs != "off":
         result |= _checked_code(result)
     if config.gemm_backends:
@@ -255,6 +256,16 @@ def _without_timed_padding(config: Config, accepted: Mapping[str, Any]) -> dict[
     if not is_reproducible(config) or accepted.get(_ALL_PADDED, inductor_config.force_shape_pad):
         return {}
     return {"shape_padding": False}
+
+
+def _with_fixed_splits(config: Config, accepted: Mapping[str, Any]) -> dict[str, int]:
+    """Return the size of the pieces in which Inductor sums both rows and columns, where others repeat the compile.
+
+    On a GPU it times several while it generates code, and each groups a sum in another way, so that it is rounded otherwise
+    (``mix_order_reduction`` in `torch/_inductor/codegen/simd.py`). It begins with 16 to 128.
+    """
+    stated = accepted.get(_SPLIT_SIZE, inductor_config.triton.mix_order_reduction_split_size)
+    return {} if stated is not None or not is_reproducible(config) else {_SPLIT_SIZE: _SPLIT}
 
 
 def _names(backends: str) -> set[str]:
