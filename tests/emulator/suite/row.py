@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -104,8 +105,8 @@ def write(rows: Iterable[Row], facts: dict[str, Any], path: Path = TABLE) -> Non
     facts = {
         **facts,
         "seconds of each family": {name: round(s) for name, s in seconds.items()},
-        "seconds of all": round(sum(seconds.values())),
-        "seconds of compiling": round(sum(row.compile_s for row in ordered)),
+        "seconds of all": round(math.fsum(row.seconds for row in ordered)),
+        "seconds of compiling": round(math.fsum(row.compile_s for row in ordered)),
     }
     lines = ",\n".join("  " + json.dumps(asdict(row)) for row in ordered)
     text = f'{{\n "facts": {json.dumps(facts)},\n "rows": [\n{lines}\n ]\n}}\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -28,11 +29,11 @@ def seconds_of(durations: Durations, ids: list[str]) -> float:
 
 def test_all_cases_take_an_hour_on_two_cores_at_most() -> None:
     rows = row_module.read().values()
-    seconds = sum(row.seconds for row in rows)
+    seconds = math.fsum(row.seconds for row in rows)
     assert 0 < seconds / WORKERS <= MOST_OF_CASES_S
     facts = json.loads(row_module.TABLE.read_text(encoding="utf-8"))["facts"]
     assert facts["seconds of all"] == round(seconds)
-    assert facts["seconds of compiling"] == round(sum(row.compile_s for row in rows))
+    assert facts["seconds of compiling"] == round(math.fsum(row.compile_s for row in rows))
 
 
 def test_each_case_of_a_function_counts_with_its_own_figure_or_the_mean() -> None:

@@ -17,14 +17,15 @@ def _uneven() -> dict[str, Case]:
     """Return the alignments of A and B that `cp.async` copies, and two that it does not."""
     narrow = replace(_aligned(SM80, 1, 1, 1), stages=2)
     columns, single, whole = turned(SM80, "nn"), tf32(SM80, 16), int8(SM80, 64)
-    rows = replace(_aligned(turned(SM80, "tt"), 8, 4, 4), bias="full")
+    odd = replace(turned(narrow, "nt"), bias="full", align_c=1)
+    rows = replace(turned(SM80, "tt"), bias="full", align_b=4, align_c=4, align_d=4)
     by_fours = replace(_aligned(turned(single, "nt"), 1, 1, 1), bias="row")
     by_eights = replace(_aligned(turned(single, "nn"), 2, 2, 4), bias="full")
     mixed = replace(_aligned(turned(single, "tt"), 2, 4, 4), bias="row")
     return {
         "odd": Case(replace(narrow, layout_b="row"), 67, 35, 41),
         "odd, A by columns": Case(replace(narrow, layout_a="column"), 33, 67, 129, alpha=-0.5),
-        "odd, full bias": Case(replace(turned(narrow, "nt"), bias="full"), 65, 67, 41, beta=2.0),
+        "odd, full bias": Case(odd, 65, 67, 41, beta=2.0),
         "4 bytes": Case(_aligned(SM80, 2, 2, 2), 65, 70, 106),
         "A of 4 bytes, B of 16": Case(
             replace(_aligned(columns, 2, 8, 8), bias="row"), 66, 72, 104, beta=-1.0
