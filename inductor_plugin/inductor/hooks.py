@@ -50,6 +50,7 @@ _TUNING = ("max_autotune", "max_autotune_gemm")
 _STOCKS_RANKS = "distributed_max_autotune_gemm"  # torch 2.10 and later
 _ALL_PADDED = "force_shape_pad"
 _SPLIT_SIZE, _SPLIT = "triton.mix_order_reduction_split_size", 32
+"""Inductor's option, and our value: Inductor begins its search with 16 to 128, by the number of rows and multiprocessors."""
 _RUNTIME = "inductor_plugin.tuning.runtime"
 _HOOKING = threading.Lock()
 """Held while hooks are installed: each looks whether it is there already, and threads compile."""
@@ -262,7 +263,7 @@ def _with_fixed_splits(config: Config, accepted: Mapping[str, Any]) -> dict[str,
     """Return the size of the pieces in which Inductor sums both rows and columns, where others repeat the compile.
 
     On a GPU it times several while it generates code, and each groups a sum in another way, so that it is rounded otherwise
-    (``mix_order_reduction`` in `torch/_inductor/codegen/simd.py`). It begins with 16 to 128.
+    (``mix_order_reduction`` in `torch/_inductor/codegen/simd.py`).
     """
     stated = accepted.get(_SPLIT_SIZE, inductor_config.triton.mix_order_reduction_split_size)
     return {} if stated is not None or not is_reproducible(config) else {_SPLIT_SIZE: _SPLIT}

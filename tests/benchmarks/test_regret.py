@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from benchmarks.choices import regret as regret_module
-from benchmarks.choices.arm import LAYERS, distinct
+from benchmarks.choices.arm import LAYERS, distinct, race_all
 from benchmarks.choices.figures import (
     Tuning,
     agreement,
@@ -22,7 +22,9 @@ from benchmarks.choices.figures import (
     usual_choices,
 )
 from benchmarks.harness.load import LOADS, load
+from inductor_plugin.tuning import race
 from inductor_plugin.tuning.report.regret import share
+from inductor_plugin.worker.devices.cpu import CPU
 
 FACTS = {"gpu": "cpu", "torch": "2", "sources": "a"}
 
@@ -331,6 +333,30 @@ def test_no_process_starts_after_the_minutes(
 ) -> None:
     status, written = go("--minutes", "0")
     assert (status, written, processes.asked) == (1, None, [])
+
+
+@pytest.mark.parametrize(
+    ("arm", "words"),
+    [("reference", ["reference"]), ("warm reference", ["reference", "--warm"]), ("ours", ["ours"])],
+)
+def test_a_warm_reference_is_asked_for_by_an_option(
+    arm: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = mock.Mock(return_value=mock.Mock(returncode=0, stdout="{}"))
+    monkeypatch.setattr(regret_module.subprocess, "run", done)
+    assert regret_module.run(arm, "quiet", tmp_path, turns=4) == {}
+    (command,) = done.call_args.args
+    assert command[3:] == [*words, "--turns", "4"]
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_caches_are_evicted_before_samples_where_that_is_asked_for(
+    cold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ROUNDS_PER_LEG", "MAX_LEGS", "leaders", "final_sampling"):
+        monkeypatch.setattr(race, name, getattr(race, name))  # which `race_all` replaces
+    race_all(4, cold=cold)
+    assert race.final_sampling(CPU).cold_cache is cold
 
 
 @pytest.mark.slow

@@ -110,13 +110,14 @@ def compile_graph(
         keywords: Likewise.
     """
     config, dropped = active_config(), taken_dropped()
-    if config is None or V.aot_compilation:
+
+    def once() -> Any:
         return stock(gm, example_inputs, *arguments, **keywords)
+
+    if config is None or V.aot_compilation:
+        return once()
     if not _concerns(config):
-        waited_s, started = _waited_s(), time.perf_counter()
-        compiled = stock(gm, example_inputs, *arguments, **keywords)
-        elapsed_s = time.perf_counter() - started
-        own_s = max(0.0, elapsed_s - (_waited_s() - waited_s))
+        compiled, elapsed_s, own_s = _timed(once)
         unstored.charge(settle(config, dropped, elapsed_s), own_s)
         return compiled
 
@@ -126,11 +127,10 @@ def compile_graph(
 
     problem, (original, reason) = problem_of(gm, example_inputs), _original(gm)
     source = _UncompiledGraph(original, example_inputs, once_more, _donated(keywords))
-    trial, waited_s, started = Trial(digest_of(problem)), _waited_s(), time.perf_counter()
+    trial = Trial(digest_of(problem))
     with compiling(trial):
-        compiled = stock(gm, example_inputs, *arguments, **keywords)
-    elapsed_s, at_once = time.perf_counter() - started, unstored.is_due_at_once()
-    own_s = max(0.0, elapsed_s - (_waited_s() - waited_s))
+        compiled, elapsed_s, own_s = _timed(once)
+    at_once = unstored.is_due_at_once()
     allowance = allowance_of(trial, config, elapsed_s, dropped)
     if isinstance(compiled, CompiledFxGraph):
         tuned = _TunedGraph(
@@ -245,6 +245,14 @@ def _original(gm: fx.GraphModule) -> tuple[fx.GraphModule | None, str]:
 def _apart(value: Any) -> Any:
     """Return a copy of an argument that a compile changes (`BoxedBool`), any other as it is."""
     return copy.copy(value) if dataclasses.is_dataclass(value) else value
+
+
+def _timed(compile_once: Callable[[], Any]) -> tuple[Any, float, float]:
+    """Compile a graph; return it, the seconds that took, and those of them without tuning."""
+    waited_s, started = _waited_s(), time.perf_counter()
+    compiled = compile_once()
+    elapsed_s = time.perf_counter() - started
+    return compiled, elapsed_s, max(0.0, elapsed_s - (_waited_s() - waited_s))
 
 
 def _waited_s() -> float:

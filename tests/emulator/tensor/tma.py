@@ -68,7 +68,7 @@ class _Copies:
 
 
 def _signalled(block: int, mbarrier: int, *, pair: bool) -> int:
-    """Return the mbarrier that is told what a multicast load brings to a block: in it, or, with ``pair``, in the block of its pair
+    """Return the mbarrier that counts what a multicast load brings to a block: in it, or, with ``pair``, in the block of its pair
     with the parity of the block that the mbarrier is named in.
     """
     if pair:
