@@ -5,7 +5,7 @@ The seconds are in ``tests/durations.json``, written by ``make durations``. Four
 1. Every test function gets the same seconds, ``function_s``, and runs its cheapest case if that takes no more.
    A further case runs if it and all cheaper ones together take no more than `FURTHER_SHARE` of these seconds:
    a function of 200 cases runs some of them. Which of equally cheap cases run depends on their names alone.
-2. A file of which this leaves nothing runs its cheapest case, if that takes no more than `LONGEST_S`.
+2. A file of which this leaves nothing runs its cheapest case, if that takes no more than `FILE_S`.
 3. A case marked ``claim`` runs, whatever its function spends, if it takes no more than `CLAIM_S`: what the
    documentation says rests on it.
 4. A case marked ``slow`` never runs in `make test`, and a case that the file does not know always does.
@@ -31,6 +31,7 @@ from pathlib import Path
 
 BUDGET_S = 340.0  # test seconds; two workers take half of it and 20 s to import and collect
 LONGEST_S = 20.0  # a test that takes longer has to be marked slow
+FILE_S = 3.0  # seven files take longer to show anything
 CLAIM_S = 5.0  # 3 s, and more on a busy machine
 FURTHER_SHARE = 0.5  # what one more case shows is less than what the first shows
 LISTED_S = 1.0
@@ -111,7 +112,7 @@ def select(durations: Durations, cases: Iterable[Case]) -> Selection:
     for file in by_file.values():
         if all(case.node_id in left_out for case in file):
             cheapest = _cheapest_first(durations, file)[0]
-            if durations.seconds(cheapest) <= LONGEST_S:
+            if durations.seconds(cheapest) <= FILE_S:
                 del left_out[cheapest.node_id]
     return Selection(tuple(case for case in all_cases if case.node_id not in left_out), left_out)
 
