@@ -94,6 +94,7 @@ def test_the_fastest_candidate_is_the_one_in_the_code(lab: Callable[..., Any]) -
     assert "extern_kernels.mm(" not in code
 
 
+@pytest.mark.claim
 def test_a_triton_winner_takes_its_epilogue_in(lab: Callable[..., Any]) -> None:
     with lab(library_last) as opened:
         code = opened.lower(activated, A, B)
@@ -247,6 +248,7 @@ def operator() -> Iterator[None]:
         library._destroy()
 
 
+@pytest.mark.claim
 def test_a_template_winner_is_called_as_an_operator(lab: Callable[..., Any]) -> None:
     def template_first(candidate: BenchCandidate) -> float:
         return 0.1 if isinstance(candidate.kernel, OpKernel) else 1.0
