@@ -70,7 +70,8 @@ def decisions(store: Store) -> PinFile:
         pin = pin_of_record(record)
         if pin is not None:
             pins.append(pin)
-    environments = {pin.environment: store.environment(pin.environment) for pin in pins}
+    digests = {pin.environment for pin in pins} | {environment for environment, _ in failed}
+    environments = {digest: store.environment(digest) for digest in digests}
     return pin_file(pins, environments, failed=failed)
 
 
