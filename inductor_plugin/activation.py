@@ -148,17 +148,21 @@ def record(file: str | os.PathLike[str]) -> Generator[Any]:
     hooks = _hooks()
     if hooks is None:
         raise PinError(f"cannot record to {path}: this torch lacks the hooks of the plugin")
-    with hooks.recorded() as recording:
-        yield recording
+    from inductor_plugin.tuning.ranks.job import joined, rank_here  # noqa: PLC0415  loads torch, as `_hooks`
+    from inductor_plugin.tuning.ranks.recorded import begin, write_recorded  # noqa: PLC0415
+
+    begun = begin(path, joined())
+    try:
+        with hooks.recorded() as recording:
+            yield recording
+    finally:
+        begun = begun.in_job(joined())
     if not recording.graphs:
         raise PinError(
             f"nothing is recorded in {path}: no graph was compiled with the plugin in the block; call the model there "
             "for the first time, or torch._dynamo.reset() before it"
         )
-    from inductor_plugin.tuning.ranks.job import joined, rank_here  # noqa: PLC0415  loads torch, as `_hooks`
-    from inductor_plugin.tuning.ranks.recorded import write_recorded  # noqa: PLC0415
-
-    write_recorded(path, recording.file(), joined(), rank_here())
+    write_recorded(begun, recording.file(), rank_here())
 
 
 def disable() -> None:

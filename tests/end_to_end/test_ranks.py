@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from inductor_plugin.tuning.pins.document import read_file
 from tests.support.ranks.processes import run_ranks
 
 pytestmark = pytest.mark.slow  # `tests/inductor/graph/test_ranks.py` has two ranks in one process
@@ -30,7 +31,8 @@ def tuned(said: Said) -> int:
 
 
 def test_two_ranks_tune_each_problem_once_and_record_the_same_file(tmp_path: Path) -> None:
-    said = run_ranks(2, tmp_path, graphs=2, products=2, record=True, verify=True)
+    each = "pins-{rank}.json"
+    said = run_ranks(2, tmp_path, graphs=2, products=2, record=each, verify=True)
     decided = decisions(said)
     assert len(decided) == 4
     assert [len(same) for same in decided.values()] == [1] * 4
@@ -63,21 +65,34 @@ def limit_s(calm: Said, timeouts: int) -> float:
 
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Said]:
-    """Return the folder of a job of eight ranks without faults, and what they said."""
+    """Return the folder of a job of eight ranks without faults, and what they said; they have one cache, and record together."""
     folder = tmp_path_factory.mktemp("eight")
-    return folder, run_ranks(8, folder, record=True, verify=True, **EIGHT)
+    more = {"record": "pins.json", "parts": "parts.json", "taste": True}
+    return folder, run_ranks(8, folder, shared_cache=True, verify=True, **more, **EIGHT)
 
 
-def test_eight_ranks_tune_twenty_four_problems_in_all(eight: tuple[Path, Said]) -> None:
+def test_eight_ranks_tune_twenty_four_problems_in_all_and_record_one_file(
+    eight: tuple[Path, Said],
+) -> None:
     folder, said = eight
     decided = decisions(said)
     assert len(decided) == 24
     assert [len(same) for same in decided.values()] == [1] * 24
+    # What runs on all ranks is to the taste of the one that has decided it.
+    odd = [winner for ((winner, by, _),) in decided.values() if by % 2]
+    assert 0 < sum(winner.startswith("rivals") for winner in odd) == len(odd) < 24
     assert tuned(said) == 24
     assert sum(each["stats"]["benchmarked"] for each in said.values()) == 48
-    assert len({(folder / f"pins-{rank}.json").read_bytes() for rank in range(8)}) == 1
     assert [each["report"]["difference"] for each in said.values()] == [""] * 8
     assert max(each["error"] for each in said.values()) < 1e-5
+    # Each rank begins with another graph: to the second file it has added three decisions.
+    for name in ("pins", "parts"):
+        assert [file.name for file in folder.glob(f"*{name}*")] == [f"{name}.json"]
+        pins = read_file(folder / f"{name}.json").pins.values()
+        assert len(pins) == 24
+        recorded = {f"{pin.op}/{pin.digest}": pin.winner for pin in pins}
+        for each in said.values():
+            assert {key: winner for key, (winner, *_) in each["decisions"].items()} == recorded
 
 
 def test_a_rank_that_is_killed_one_that_is_stopped_and_one_that_skips_cost_a_time_out(

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import threading
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from inductor_plugin.cache.transfer.draft import draft_of, exclusive
@@ -20,12 +21,46 @@ logger = logging.getLogger(__name__)
 
 _GUARD = threading.Lock()
 _RECORDINGS: Counter[tuple[str, Path]] = Counter()
-"""How often a rank has recorded to a file: the second time, ranks replace what they have recorded the first time."""
+"""How many blocks with a file a rank has begun: in the second one, ranks replace what they have recorded in the first one."""
 _LEAST_S, _EACH_S = 60.0, 0.5
 """Seconds in which the ranks of a job write one file, at least and for each rank: with 500 pins, a rank's turn takes 0.2 s."""
 
 
-def write_recorded(file: Path, own: PinFile, job: Job | None, rank: int | None) -> None:
+@dataclass(frozen=True)
+class Begun:
+    """A block whose decisions are recorded.
+
+    Attributes:
+        file: The file that they are written to.
+        job: The job of this process; None without one.
+        number: How many blocks with that file this rank has begun in that job; 0 without one.
+    """
+
+    file: Path
+    job: Job | None
+    number: int
+
+    def in_job(self, job: Job | None) -> Begun:
+        """Return the block as it ends: it may have initialized the process group, and begins for that job then."""
+        return self if job is self.job else begin(self.file, job)
+
+
+def begin(file: Path, job: Job | None) -> Begun:
+    """Count a block that begins; one that raises is counted, too: the next block of this rank is of the other ranks' next.
+
+    Args:
+        file: The file, in an existing folder.
+        job: The job of this process; None without one.
+    """
+    if job is None:
+        return Begun(file, None, 0)
+    process = job.token, file.resolve()
+    with _GUARD:
+        _RECORDINGS[process] += 1
+        return Begun(file, job, _RECORDINGS[process])
+
+
+def write_recorded(begun: Begun, own: PinFile, rank: int | None) -> None:
     """Write a pin file; of ranks that write the same file, the first replaces what is there, and the others add to it.
 
     A file counts as this job's by its content, whose digest is in the job's store: a folder may be each rank's own, or shared.
@@ -33,16 +68,16 @@ def write_recorded(file: Path, own: PinFile, job: Job | None, rank: int | None) 
     decisions beside it (`beside`), with a warning.
 
     Args:
-        file: The file, in an existing folder.
+        begun: The block that ends.
         own: What this process has recorded.
-        job: The job of this process; None without one.
         rank: The rank of this process by its launcher; None without other ranks.
 
     Raises:
         OSError: The folder cannot be written to.
     """
+    file, job = begun.file, begun.job
     if job is not None:
-        rank, reason = job.rank, _add(file, own, job)
+        rank, reason = job.rank, _add(file, own, job, begun.number)
     else:
         reason = "there is no process group when the block ends"
     if rank is None:
@@ -62,13 +97,8 @@ def beside(file: Path, rank: int) -> Path:
     return file.with_name(f"{file.stem}.rank{rank}{file.suffix}")
 
 
-def _add(file: Path, own: PinFile, job: Job) -> str:
+def _add(file: Path, own: PinFile, job: Job, number: int) -> str:
     """Write the file of all ranks; return why it was left alone, empty if it was not."""
-    process = job.token, file.resolve()
-    with _GUARD:
-        # Also of a recording that does not come into the file: the next one is of the ranks' next.
-        _RECORDINGS[process] += 1
-        number = _RECORDINGS[process]
     limit_s = max(_LEAST_S, _EACH_S * job.world)
     try:
         with exclusive(file, limit_s):
@@ -87,7 +117,7 @@ def _joint(file: Path, own: PinFile, job: Job, number: int) -> str:
         file: The file.
         own: What this rank has recorded.
         job: Its job.
-        number: How often it has recorded to this file.
+        number: Which of its blocks with this file it is.
     """
     latest = number
     if file.exists():

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -33,8 +34,10 @@ import torch.distributed as dist
 from torch import nn
 
 import inductor_plugin
+from inductor_plugin.tuning import race, selection
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from tests.support.candidates.fast_templates import rivals_offered
+from tests.support.processes.pinned import rivals_win
 
 START_S = 900.0
 """Longest time in which other ranks start, or end: they import torch and compile on two busy cores."""
@@ -53,7 +56,9 @@ class Order:
         stop: The rank that stops itself then.
         skip: The rank that leaves the last graph out.
         verify: Whether the ranks are compared at the end.
-        record: Whether decisions are recorded.
+        record: Name of the file that decisions are recorded to, which may have ``{rank}``; none are without it.
+        parts: Name of a file to which each rank records only the graph that it compiles first, as a stage of a pipeline does.
+        taste: Whether ranks with an odd number decide for the rivals, so that what runs depends on who has decided.
         shared_cache: Whether the ranks have one cache directory.
         later_port: Port of a second store.
         host: Whether rank 0 serves the store, as without ``torchrun``. It ends after the others, unless it is the one that is lost.
@@ -70,7 +75,9 @@ class Order:
     stop: int = -1
     skip: int = -1
     verify: bool = False
-    record: bool = False
+    record: str = ""
+    parts: str = ""
+    taste: bool = False
     shared_cache: bool = False
     later_port: int = 0
     host: bool = False
@@ -104,17 +111,24 @@ def at_second_problem(signal_number: int) -> None:
     DeviceContext.start = started  # type: ignore[method-assign]
 
 
-def run_products(order: Order, rank: int, world: int, options: dict[str, Any]) -> float:
+def recorded(folder: Path, name: str, rank: int) -> AbstractContextManager[Any]:
+    """Return a block that records, if there is a name."""
+    return inductor_plugin.record(folder / name.format(rank=rank)) if name else nullcontext()
+
+
+def run_products(
+    order: Order, rank: int, world: int, options: dict[str, Any], folder: Path
+) -> float:
     """Compile and run the graphs; return the largest error."""
     torch.manual_seed(0)
     models = [Products(graph, order.products) for graph in range(order.graphs)]
     x, worst = torch.randn(4, 16 + order.graphs * order.products), 0.0
     begin = rank * order.graphs // world
-    for model in models[begin:] + models[:begin]:
+    for number, model in enumerate(models[begin:] + models[:begin]):
         if rank == order.skip and model is models[-1]:
             continue
         compiled: Any = torch.compile(model, backend="inductor_plugin", options=options)
-        with torch.no_grad():
+        with torch.no_grad(), recorded(folder, "" if number else order.parts, rank):
             worst = max(worst, float((compiled(x) - model(x)).abs().max()))
     return worst
 
@@ -241,6 +255,11 @@ def main(arguments: Sequence[str]) -> None:
     logging.getLogger("inductor_plugin").addHandler(warnings)
     if rank in (order.kill, order.stop):
         at_second_problem(signal.SIGKILL if rank == order.kill else signal.SIGSTOP)
+    if order.taste and rank % 2:
+        selection.decide = rivals_win
+        race.LEAD = (
+            math.inf
+        )  # a rival that is far behind would be measured a few times, and not be chosen
     decisions: dict[str, list[Any]] = {}
 
     def take(tickets: Sequence[Any]) -> None:
@@ -255,22 +274,22 @@ def main(arguments: Sequence[str]) -> None:
     if rank == order.odd:
         options |= order.odd_options
     said: dict[str, Any] = {"rank": rank, "decisions": decisions}
-    pins = folder / f"pins-{rank}.json"
     started = time.monotonic()
     with (
         rivals_offered(),
         inductor_plugin.observe(take),
-        inductor_plugin.record(pins) if order.record else nullcontext(),
+        recorded(folder, order.record, rank),
     ):
         if order.model == "products":
-            said["error"] = run_products(order, rank, world, options)
+            said["error"] = run_products(order, rank, world, options, folder)
             if order.again:
                 said["before"] = {**decisions}
                 dist.destroy_process_group()
                 torch._dynamo.reset()
                 join(order.later_port, world - 1 - rank, world)
                 options["cache_dir"] = str(folder / f"later-{rank}")
-                said["error"] = max(said["error"], run_products(order, rank, world, options))
+                later = run_products(order, rank, world, options, folder)
+                said["error"] = max(said["error"], later)
         else:
             said["losses"] = run_training(order, rank, world, options)
     said["seconds"] = time.monotonic() - started

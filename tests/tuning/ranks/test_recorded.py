@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,7 +21,7 @@ from inductor_plugin.tuning.pins.pin import Pin, PinFile
 from inductor_plugin.tuning.ranks import job as job_module
 from inductor_plugin.tuning.ranks import recorded as recorded_module
 from inductor_plugin.tuning.ranks.job import Job
-from inductor_plugin.tuning.ranks.recorded import write_recorded
+from inductor_plugin.tuning.ranks.recorded import begin, write_recorded
 from tests.support.ranks.simulated import MemoryStore
 
 
@@ -33,7 +35,7 @@ def digests(file: Path) -> set[str]:
 
 
 def write(file: Path, job: Job, *names: str) -> None:
-    write_recorded(file, pins(*names), job, job.rank)
+    write_recorded(begin(file, job), pins(*names), job.rank)
 
 
 def jobs() -> list[Job]:
@@ -52,18 +54,48 @@ def test_ranks_that_record_to_one_file_write_it_together(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["pins.json"]
 
 
-def test_record_writes_the_file_of_all_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "pins.json"
-    for job in jobs():
-        kept = SimpleNamespace(graphs=1, file=functools.partial(pins, f"{job.rank}"))
+Record = Callable[[Job, str], AbstractContextManager[Any]]
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    """Return what makes this process a rank, and opens a block that records one decision to ``pins.json``."""
+
+    def opened(job: Job, name: str) -> AbstractContextManager[Any]:
+        kept = SimpleNamespace(graphs=1, file=functools.partial(pins, name))
         hooks = SimpleNamespace(recorded=functools.partial(nullcontext, kept))
         monkeypatch.setattr(activation, "_hooks", Mock(return_value=hooks))
         monkeypatch.setattr(job_module, "joined", Mock(return_value=job))
-        with inductor_plugin.record(file):
+        return inductor_plugin.record(tmp_path / "pins.json")
+
+    return opened
+
+
+def test_record_writes_the_file_of_all_ranks(tmp_path: Path, record: Record) -> None:
+    for job in jobs():
+        with record(job, f"{job.rank}"):
             pass
-    assert digests(file) == {"0", "1"}
+    assert digests(tmp_path / "pins.json") == {"0", "1"}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "in its first block"])
+def test_a_rank_whose_block_raises_records_the_next_one_with_the_others(
+    late: bool, tmp_path: Path, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted when blocks end, its second block was its first, and joined what the others had recorded in theirs."""
+    file, (other, failing) = tmp_path / "pins.json", jobs()
+    with record(other, "first 0"):
+        pass
+    block = record(failing, "first 1")
+    asked = [None if late else failing, failing]  # when the block begins, and when it ends
+    monkeypatch.setattr(job_module, "joined", Mock(side_effect=asked))
+    with pytest.raises(ZeroDivisionError), block:
+        raise ZeroDivisionError
+    assert digests(file) == {"first 0"}
+    for job in (failing, other):
+        with record(job, f"second {job.rank}"):
+            pass
+    assert digests(file) == {"second 0", "second 1"}
 
 
 def test_a_second_recording_of_ranks_replaces_the_first(tmp_path: Path) -> None:
@@ -110,7 +142,7 @@ def test_a_rank_that_cannot_ask_the_store_writes_beside_the_file_of_the_job(
     ranks = [Job(rank, 3, store) for rank in range(3)]
     write(file, ranks[0], "stage 0")
     gone = Job(1, 3, MemoryStore(lost="it is gone")) if lost else None
-    write_recorded(file, pins("stage 1"), gone, 1)
+    write_recorded(begin(file, gone), pins("stage 1"), 1)
     assert digests(file) == {"stage 0"}
     write(file, ranks[2], "stage 2")
     assert digests(file) == {"stage 0", "stage 2"}
@@ -161,6 +193,6 @@ def test_a_process_without_ranks_replaces_the_file(
 ) -> None:
     file = tmp_path / "pins.json"
     for name in ("first", "second"):
-        write_recorded(file, pins(name), None, None)
+        write_recorded(begin(file, None), pins(name), None)
     assert digests(file) == {"second"}
     assert not caplog.records
