@@ -226,8 +226,8 @@ def test_a_merge_in_steps_gives_what_one_of_all_does(
     run(store, "pin", tmp_path / "fast.json")
     failing = open_store(tmp_path / "cache")
     failing.put_record(record(measured("fast", None, status="wrong")))
-    one = another(tmp_path / "of-lib", "lib", 1, 0.25)
-    run(one, "pin", tmp_path / "lib.json")
+    other = another(tmp_path / "of-lib", "lib", 1, 0.25)
+    run(other, "pin", tmp_path / "lib.json")
     paths = {"fast": tmp_path / "fast.json", "lib": tmp_path / "lib.json", "cache": failing.root}
     first, second, third = (str(paths[name]) for name in order)
     both, steps, whole = (str(tmp_path / f"{name}.json") for name in ("both", "steps", "whole"))
