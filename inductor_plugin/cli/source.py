@@ -70,8 +70,7 @@ def decisions(store: Store) -> PinFile:
         pin = pin_of_record(record)
         if pin is not None:
             pins.append(pin)
-    digests = {pin.environment for pin in pins} | {environment for environment, _ in failed}
-    environments = {digest: store.environment(digest) for digest in digests}
+    environments = {pin.environment: store.environment(pin.environment) for pin in pins}
     return pin_file(pins, environments, failed=failed)
 
 

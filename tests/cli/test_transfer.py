@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 from pathlib import Path
@@ -216,27 +215,6 @@ def test_a_merge_keeps_no_pin_whose_winner_a_named_cache_has_seen_fail(
     }
     assert here == {record().place: "lib"}
     assert len(winners) == 2  # one of another environment, of which the cache has seen nothing
-
-
-@pytest.mark.parametrize("order", [*itertools.permutations(("fast", "lib", "cache"))])
-def test_a_merge_in_steps_gives_what_one_of_all_does(
-    order: tuple[str, ...], store: Store, tmp_path: Path
-) -> None:
-    """The cache has seen the winner of most samples fail, and decides nothing."""
-    run(store, "pin", tmp_path / "fast.json")
-    failing = open_store(tmp_path / "cache")
-    failing.put_record(record(measured("fast", None, status="wrong")))
-    other = another(tmp_path / "of-lib", "lib", 1, 0.25)
-    run(other, "pin", tmp_path / "lib.json")
-    paths = {"fast": tmp_path / "fast.json", "lib": tmp_path / "lib.json", "cache": failing.root}
-    first, second, third = (str(paths[name]) for name in order)
-    both, steps, whole = (str(tmp_path / f"{name}.json") for name in ("both", "steps", "whole"))
-    assert main(["merge", both, first, second]) == 0
-    assert main(["merge", steps, both, third]) == 0
-    assert main(["merge", whole, first, second, third]) == 0
-    assert Path(steps).read_bytes() == Path(whole).read_bytes()
-    pins = read_file(Path(steps)).pins
-    assert pins[record().place].winner == "lib"
 
 
 def test_a_merge_of_caches_says_that_a_problem_is_not_decided_any_more(

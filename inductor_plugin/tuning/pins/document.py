@@ -1,15 +1,12 @@
 """The pin file as text: a few lines for each problem, in a fixed order, without times of day.
 
-Format 2 is written, 1 is read, too: a list of environment, operator, digest, description and winner. What a merge has to know
-of its sources (`PinFile.spare`, `PinFile.failed`) follows the pins of an environment.
+Format 2 is written, 1 is read, too: a list of environment, operator, digest, description and winner.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,7 @@ from inductor_plugin.errors import OptionError, expanded
 from inductor_plugin.tuning.pins.pin import Fields, Pin, PinFile, environment_name
 
 FORMAT = 2
-_ENVIRONMENT = ("name", "digest", "pins", "spare", "failed")
+_ENVIRONMENT = ("name", "digest", "pins")
 """Fields of an environment in the file that are not its own."""
 _LINES = (
     ("problem",),
@@ -44,7 +41,11 @@ _LINES = (
 
 def dump(file: PinFile) -> str:
     """Return the text of a pin file; equal files give equal text."""
-    environments = sorted(_environment(digest, file) for digest in _digests(file))
+    environments = [
+        _environment(digest, file.environments.get(digest, {}), _ordered(file, digest))
+        for digest in sorted({pin.environment for pin in file.pins.values()})
+    ]
+    environments.sort()
     templates = json.dumps(
         {name: list(file.templates[name]) for name in sorted(file.templates)}, indent=2
     ).replace("\n", "\n  ")
@@ -77,14 +78,12 @@ def parse(text: str) -> PinFile:
         {"templates": {}, **fields},
         {"templates": table_of(list_of(as_text)), "environments": list_of(_parsed_environment)},
     )
-    read: list[_Environment] = values["environments"]
-    return PinFile(
-        {pin.place: pin for each in read for pin in each.pins},
-        {each.digest: each.fields for each in read if each.fields},
-        values["templates"],
-        {(each.digest, name): status for each in read for name, status in each.failed.items()},
-        _by_place(pin for each in read for pin in each.spare),
-    )
+    pins: dict[str, Pin] = {}
+    known: dict[str, Fields] = {}
+    for digest, own, rows in values["environments"]:
+        pins |= {pin.place: pin for pin in rows}
+        known |= {digest: own} if own else {}
+    return PinFile(pins, known, values["templates"])
 
 
 def read_file(path: Path) -> PinFile:
@@ -117,53 +116,18 @@ def read_named(path: str) -> PinFile:
         raise OptionError(f"{path!r} is not a pin file: {error}; write one again") from error
 
 
-@dataclass(frozen=True)
-class _Environment:
-    """What a file says of one environment: ``failed`` has statuses by the names of the quarantine."""
-
-    digest: str
-    fields: Fields
-    pins: Sequence[Pin]
-    spare: Sequence[Pin]
-    failed: Mapping[str, str]
+def _ordered(file: PinFile, environment: str) -> list[Pin]:
+    """Return the pins of an environment in the order of the file: by operator and problem."""
+    pins = (pin for pin in file.pins.values() if pin.environment == environment)
+    return sorted(pins, key=lambda pin: (pin.op, pin.describe, pin.digest))
 
 
-def _digests(file: PinFile) -> set[str]:
-    """Return the environments that a file says something of."""
-    pins = chain(file.pins.values(), *file.spare.values())
-    failed = (environment for environment, _ in file.failed)
-    return {*file.environments, *failed, *(pin.environment for pin in pins)}
-
-
-def _by_place(pins: Iterable[Pin]) -> dict[str, tuple[Pin, ...]]:
-    """Return pins by what they decide, in the order of their winners, as a merge has them."""
-    result: dict[str, tuple[Pin, ...]] = {}
-    for pin in sorted(pins, key=lambda pin: pin.winner):
-        result[pin.place] = (*result.get(pin.place, ()), pin)
-    return result
-
-
-def _listed(pins: Iterable[Pin], environment: str) -> str:
-    """Return the pins of an environment in the order of the file: by operator, problem and winner."""
-    its = (pin for pin in pins if pin.environment == environment)
-    ordered = sorted(its, key=lambda pin: (pin.op, pin.describe, pin.digest, pin.winner))
-    listed = ",\n".join(map(_pin_text, ordered))
-    return f"[{_block(listed, '      ')}]"
-
-
-def _environment(digest: str, file: PinFile) -> str:
-    fields = file.environments.get(digest, {})
+def _environment(digest: str, fields: Fields, pins: Iterable[Pin]) -> str:
     named = {name: fields[name] for name in sorted(fields) if name not in _ENVIRONMENT}
     head = {"name": environment_name(digest, fields), "digest": digest, **named}
     lines = [f"      {json.dumps(name)}: {_value(value)}" for name, value in head.items()]
-    lines.append(f'      "pins": {_listed(file.pins.values(), digest)}')
-    spare = [pin for pins in file.spare.values() for pin in pins if pin.environment == digest]
-    if spare:
-        lines.append(f'      "spare": {_listed(spare, digest)}')
-    failed = {name: file.failed[where, name] for where, name in file.failed if where == digest}
-    if failed:
-        text = json.dumps(failed, sort_keys=True, indent=2).replace("\n", "\n      ")
-        lines.append(f'      "failed": {text}')
+    listed = ",\n".join(map(_pin_text, pins))
+    lines.append(f'      "pins": [{_block(listed, "      ")}]')
     return "    {\n" + ",\n".join(lines) + "\n    }"
 
 
@@ -193,16 +157,12 @@ def _pin_text(pin: Pin) -> str:
     return "        {" + ",\n         ".join(filter(None, lines)) + "}"
 
 
-def _parsed_environment(value: Any) -> _Environment:
+def _parsed_environment(value: Any) -> tuple[str, Fields, tuple[Pin, ...]]:
     fields = table(value)
     digest = typed(fields, {"digest": as_text})["digest"]
-    rows = list_of(lambda row: _pin(digest, row))
-    said = typed(
-        {"spare": [], "failed": {}, **fields},
-        {"pins": rows, "spare": rows, "failed": table_of(as_text)},
-    )
+    rows = typed(fields, {"pins": list_of(lambda row: _pin(digest, row))})["pins"]
     own = {name: inner for name, inner in fields.items() if name not in _ENVIRONMENT}
-    return _Environment(digest, own, **said)
+    return digest, own, rows
 
 
 _REQUIRED: Mapping[str, Callable[[Any], Any]] = dict.fromkeys(("op", "digest", "winner"), as_text)

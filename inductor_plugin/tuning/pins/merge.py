@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 
 from inductor_plugin.tuning.pins.pin import Pin, PinFile, Tried
@@ -18,12 +18,10 @@ class Disagreement:
     Attributes:
         pins: What each source says, by the source's name; None if it says nothing.
         failed: By winner, which sources have seen it fail, and how.
-        pin: The pin that a merge keeps; None if each winner was seen to fail.
     """
 
     pins: Mapping[str, Pin | None]
-    failed: Mapping[str, Mapping[str, str]]
-    pin: Pin | None
+    failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
     @property
     def decided(self) -> Sequence[Pin]:
@@ -34,6 +32,12 @@ class Disagreement:
     def is_conflict(self) -> bool:
         """Whether sources decide the problem differently, or one has seen a winner fail."""
         return bool(self.failed) or len({pin.winner for pin in self.decided}) > 1
+
+    @property
+    def pin(self) -> Pin | None:
+        """The pin that a merge keeps; None if each winner was seen to fail."""
+        sound = [pin for pin in self.decided if pin.winner not in self.failed]
+        return functools.reduce(better, sound) if sound else None
 
 
 def merge(files: Sequence[PinFile]) -> PinFile:
@@ -90,13 +94,12 @@ def compare(sources: Mapping[str, PinFile]) -> list[Disagreement]:
         sources: Pin files, or caches as such, by name.
     """
     places = {place: pin for file in sources.values() for place, pin in file.pins.items()}
-    kept = merge([*sources.values()]).pins
     rows: list[Disagreement] = []
     for place in sorted(places, key=lambda place: (places[place].op, place)):
         pins = {name: file.pins.get(place) for name, file in sources.items()}
         failed = _failures(pins.values(), sources)
         if failed or len({None if pin is None else pin.winner for pin in pins.values()}) > 1:
-            rows.append(Disagreement(pins, failed, kept.get(place)))
+            rows.append(Disagreement(pins, failed))
     return rows
 
 

@@ -78,9 +78,9 @@ class PinFile:
         pins: The decisions by `Pin.place`.
         environments: Fields of the environments by digest; those that are not known are missing.
         templates: Class and version of each template that pins name. Files that were merged may know several.
-        failed: The failure of each candidate that was seen to fail on a problem: caches know it, and what was merged from one.
+        failed: The failure of each candidate that was seen to fail on a problem. Only caches know it: a file says nothing of it.
         spare: What some of several that were merged decide, and is not in ``pins``: of each other winner the best pin, by
-            place. A further one may have seen the kept winner fail.
+            place. A further one may have seen the kept winner fail. It is not written to a file.
     """
 
     pins: Mapping[str, Pin]
@@ -111,7 +111,6 @@ def pin_file(
     """
     by_place = {pin.place: pin for pin in pins}
     digests = {pin.environment for pin in by_place.values()}
-    digests |= {environment for environment, _ in failed or {}}
     named = {pin.template for pin in by_place.values()}
     return PinFile(
         by_place,

@@ -133,44 +133,6 @@ def test_a_problem_takes_a_few_lines_that_can_be_read() -> None:
     ]
 
 
-def test_what_only_a_merge_needs_follows_the_pins_and_decides_nothing(tmp_path: Path) -> None:
-    lost = replace(FULL, winner="t.x-2", samples=3)
-    failed = {("e", "t.x-3@d"): "wrong", ("e", "t.x-3@c"): "raised"}
-    content = replace(pin_file([FULL], {"e": CPU}), failed=failed, spare={FULL.place: (lost,)})
-    text = dump(content)
-    assert parse(text) == content
-    lines = [line.strip() for line in text.splitlines()]
-    start = lines.index('"spare": [')
-    assert lines[start + 2].startswith('"winner": "t.x-2",')
-    start = lines.index('"failed": {')
-    assert lines[start + 1 : start + 4] == ['"t.x-3@c": "raised",', '"t.x-3@d": "wrong"', "}"]
-    bare = dump(replace(content, failed={}, spare={}))
-    assert set(bare.splitlines()) - set(text.splitlines()) == {"      ]"}  # a comma follows it
-    (tmp_path / "pins.json").write_text(text, encoding="utf-8")
-    pins = read_pins(str(tmp_path / "pins.json"))
-    assert pins.pins == {FULL.place: FULL}
-    undecided = dump(replace(content, pins={}))
-    (tmp_path / "pins.json").write_text(undecided, encoding="utf-8")
-    assert read_pins(str(tmp_path / "pins.json")).winner("e", "mm", "d") is None
-
-
-@pytest.mark.parametrize(
-    ("more", "what"),
-    [
-        ({"failed": {"x@d": 3}}, "failed"),
-        ({"failed": []}, "failed"),
-        ({"spare": {"winner": "x"}}, "spare"),
-        ({"spare": [{"op": "mm", "digest": "d"}]}, "winner is missing"),
-    ],
-)
-def test_what_a_merge_needs_is_checked_as_it_is_read(
-    more: dict[str, Any], what: str, tmp_path: Path
-) -> None:
-    environment: dict[str, Any] = {"digest": "e", "pins": [], **more}
-    with pytest.raises(OptionError, match=f"not a pin file: .*{what}"):
-        read_pins(written(tmp_path, {"format": 2, "environments": [environment]}))
-
-
 @pytest.mark.parametrize("number", [0, 3, 10**30, "2", None])
 def test_another_format_is_refused(tmp_path: Path, number: Any) -> None:
     with pytest.raises(OptionError, match="not a pin file: its format"):
