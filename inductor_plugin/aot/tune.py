@@ -32,7 +32,7 @@ class TuneRequest:
         model: ``module:function``.
         options: Options of the plugin and of Inductor.
         training: Compile the forward and the backward pass; else a forward pass without gradients.
-        dynamic: Let all sizes be unknown, and compile once for all sets of inputs.
+        dynamic: Let all sizes be unknown. Each set of inputs is compiled nevertheless: a decision holds for a class of sizes.
         pin_file: File for the decisions, for ``policy=pinned``; None for none.
     """
 
@@ -53,7 +53,7 @@ class TunedProblem:
         winner: The kernel that runs; None if nothing could be measured.
         library: The library kernel it was compared with, if there is one.
         speedup: Time of the library kernel over that of what runs, 1.0 where it stays; None if one of them is not known.
-        known: True if nothing had to be measured.
+        known: True if nothing had to be measured for the first set of inputs that has it.
         provisional: True if a later compile measures it again, since other work has prolonged samples, or the tuning
             budget ended before the finals.
         rejected_speedup: Where the library kernel stays, its time over that of the fastest other candidate, if both are known.
@@ -118,19 +118,18 @@ def tune(request: TuneRequest, say: Callable[[str], None] = print) -> TuneReport
     lost = store.unwritten
     model, sets = model.to(device).train(request.training), models.moved(sets, device)
     frozen = device == "cpu" and not request.training
-    tickets: dict[str, TuningTicket] = {}
+    tickets, known = dict[str, TuningTicket](), dict[str, bool]()
 
     def keep(decided: Sequence[TuningTicket]) -> None:
-        tickets.update((ticket.digest, ticket) for ticket in decided)
+        for ticket in decided:
+            tickets[ticket.digest] = ticket
+            known.setdefault(ticket.digest, ticket.hit)
 
     before, started = COUNTERS.snapshot(), time.perf_counter()
     pinning = record(request.pin_file) if request.pin_file else contextlib.nullcontext()
     with pinning, observe(keep), _lowered_again(frozen=frozen):
-        compiled = _compiled(model, request)
         for number, inputs in enumerate(sets, start=1):
-            if number > 1 and not request.dynamic:
-                compiled = _compiled(model, request)
-            _call(compiled, model, inputs, request)
+            _call(_compiled(model, request), model, inputs, request)
             say(f"inputs {number} of {len(sets)}: {len(tickets)} problems so far")
     return TuneReport(
         model=request.model,
@@ -138,7 +137,7 @@ def tune(request: TuneRequest, say: Callable[[str], None] = print) -> TuneReport
         sets=len(sets),
         frozen=frozen,
         seconds=time.perf_counter() - started,
-        problems=_problems(list(tickets.values())),
+        problems=_problems(list(tickets.values()), known),
         stats=COUNTERS.snapshot().since(before),
         unwritten=store.unwritten - lost,
     )
@@ -160,7 +159,7 @@ def device_of(model: nn.Module, sets: Sequence[models.Inputs]) -> str:
 
 
 def _compiled(model: nn.Module, request: TuneRequest) -> Callable[..., Any]:
-    """Return the model, to be compiled at its next call: other sizes than the last ones do not become dynamic."""
+    """Return the model, to be compiled at its next call: a graph of other sizes neither serves these nor makes them dynamic."""
     torch._dynamo.reset()  # pyright: ignore[reportUnknownMemberType]
     options: dict[str, Any] = dict(request.options)
     return torch.compile(model, backend="inductor_plugin", options=options, dynamic=request.dynamic)
@@ -197,7 +196,9 @@ def _call(compiled: Any, model: nn.Module, inputs: models.Inputs, request: TuneR
     model.zero_grad()
 
 
-def _problems(tickets: Sequence[TuningTicket]) -> tuple[TunedProblem, ...]:
+def _problems(
+    tickets: Sequence[TuningTicket], known: Mapping[str, bool]
+) -> tuple[TunedProblem, ...]:
     problems = [
         TunedProblem(
             key=ticket.digest,
@@ -205,7 +206,7 @@ def _problems(tickets: Sequence[TuningTicket]) -> tuple[TunedProblem, ...]:
             winner=ticket.verdict.winner,
             library=ticket.verdict.library,
             speedup=ticket.verdict.speedup,
-            known=ticket.hit,
+            known=known[ticket.digest],
             provisional=ticket.verdict.provisional,
             rejected_speedup=ticket.verdict.rejected_speedup,
         )

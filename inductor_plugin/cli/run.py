@@ -73,7 +73,9 @@ def _tune_arguments(parser: ArgumentParser) -> None:
         "--training", action="store_true", help="the forward and the backward pass, not frozen"
     )
     parser.add_argument(
-        "--dynamic", action="store_true", help="let all sizes be unknown: one compile for all sets"
+        "--dynamic",
+        action="store_true",
+        help="let all sizes be unknown; each set tunes the classes of its own",
     )
     parser.add_argument(
         "--pins", metavar="FILE", type=Path, help="also write the decisions, for policy=pinned"
