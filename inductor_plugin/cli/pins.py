@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import Record, Store, report
 from inductor_plugin.cache.transfer.draft import draft_of, exclusive
-from inductor_plugin.cli.source import environments_here, read_pin_file
+from inductor_plugin.cli.source import (
+    condemned,
+    environments_here,
+    environments_of,
+    faults_of,
+    read_pin_file,
+)
 from inductor_plugin.cli.verb import (
     Verb,
     check_environment,
@@ -26,7 +32,8 @@ from inductor_plugin.errors import CacheError, printable
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.pins.check import stale
 from inductor_plugin.tuning.pins.document import dump
-from inductor_plugin.tuning.pins.pin import Pin, identity, pin_file, pin_of_record
+from inductor_plugin.tuning.pins.merge import merge
+from inductor_plugin.tuning.pins.pin import Pin, Tried, identity, pin_file, pin_of_record, tried
 from inductor_plugin.worker.devices.templates import add_templates
 
 
@@ -60,7 +67,9 @@ def _pin(arguments: Namespace) -> int:
     check_op(store, arguments.op)
     check_environment(store, arguments.environment)
     pins: list[Pin] = []
-    for record in _selected(store.iter_records(), arguments):
+    records = _selected(store.iter_records(), arguments)
+    failed = _failures(store, records, arguments)
+    for record in records:
         pin = pin_of_record(record)
         if pin is None:
             continue
@@ -69,14 +78,32 @@ def _pin(arguments: Namespace) -> int:
             store.pin_record(record)
     if store.degraded is not None and arguments.keep:
         raise CacheError(f"the records are not kept: {store.degraded}")
-    environments = {pin.environment: store.environment(pin.environment) for pin in pins}
+    environments = environments_of(store, pins, failed)
     if {pin.template for pin in pins} - {"", *default_registry().names()}:
         add_templates()  # as in `_check`: without its identity a later version of a template could not be recognized
-    content = pin_file(pins, environments, default_registry().identity())
+    # Merged with nothing: what the quarantine has condemned is no decision, whatever its record says.
+    content = merge([pin_file(pins, environments, default_registry().identity(), failed)])
     with exclusive(file), draft_of(file) as draft:
         draft.write_text(dump(content), encoding="utf-8")
-    say(arguments, {"file": str(file), "pins": len(pins)}, f"{len(pins)} decisions pinned")
+    text = f"{len(content.pins)} decisions pinned"
+    text += f"; the file also names {len(failed)} failures" if failed else ""
+    say(arguments, {"file": str(file), "pins": len(content.pins)}, text)
     return 0
+
+
+def _failures(store: Store, records: Sequence[Record], arguments: Namespace) -> Mapping[Tried, str]:
+    """Return what a cache has seen fail; of selected records, on their problems."""
+    failed = condemned(store)
+    if arguments.op or arguments.environment:
+        problems = {tried(record.environment, "", record.digest) for record in records}
+        failed = {
+            (environment, name): status
+            for (environment, name), status in failed.items()
+            if (environment, f"-{name.rpartition('-')[2]}") in problems
+        }
+    for record in records:
+        failed |= faults_of(record)
+    return failed
 
 
 def _unpin_arguments(parser: ArgumentParser) -> None:

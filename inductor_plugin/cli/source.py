@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import Store, digest_of, open_store, report
+from inductor_plugin.cache import Record, Store, digest_of, open_store, report
 from inductor_plugin.cache.record import FAULTS
 from inductor_plugin.cli.verb import check_source, is_cache
 from inductor_plugin.errors import CacheError, expanded
 from inductor_plugin.tuning.pins.document import read_file
 from inductor_plugin.tuning.pins.merge import Disagreement
-from inductor_plugin.tuning.pins.pin import Pin, PinFile, pin_file, pin_of_record, tried
+from inductor_plugin.tuning.pins.pin import Pin, PinFile, Tried, pin_file, pin_of_record, tried
 
 
 def is_source(path: Path) -> bool:
@@ -57,21 +57,39 @@ def read_pin_file(path: Path) -> PinFile:
 def decisions(store: Store) -> PinFile:
     """Return the decisions of a cache, and what it has seen fail."""
     pins: list[Pin] = []
-    # As in a compile: what is not tried again, whatever a record says, and what a record says.
-    failed = {
+    failed = condemned(store)
+    for record in store.iter_records():
+        failed |= faults_of(record)
+        pin = pin_of_record(record)
+        if pin is not None:
+            pins.append(pin)
+    return pin_file(pins, environments_of(store, pins, failed), failed=failed)
+
+
+def condemned(store: Store) -> dict[Tried, str]:
+    """Return what is not tried again in a compile, whatever a record says, and how it failed."""
+    return {
         (entry.environment, entry.candidate): entry.status
         for entry in store.iter_quarantine()
         if entry.condemned
     }
-    for record in store.iter_records():
-        for name, row in record.candidates.items():
-            if row.status in FAULTS:
-                failed[tried(record.environment, name, record.digest)] = row.status
-        pin = pin_of_record(record)
-        if pin is not None:
-            pins.append(pin)
-    environments = {pin.environment: store.environment(pin.environment) for pin in pins}
-    return pin_file(pins, environments, failed=failed)
+
+
+def faults_of(record: Record) -> dict[Tried, str]:
+    """Return which candidates failed by a record, and how."""
+    return {
+        tried(record.environment, name, record.digest): row.status
+        for name, row in record.candidates.items()
+        if row.status in FAULTS
+    }
+
+
+def environments_of(
+    store: Store, pins: Iterable[Pin], failed: Iterable[Tried]
+) -> dict[str, Mapping[str, Any] | None]:
+    """Return the fields of the environments of decisions and failures, None where a cache does not know them."""
+    digests = {*(pin.environment for pin in pins), *(environment for environment, _ in failed)}
+    return {digest: store.environment(digest) for digest in digests}
 
 
 def row_of(disagreement: Disagreement) -> dict[str, Any]:
@@ -88,25 +106,31 @@ def row_of(disagreement: Disagreement) -> dict[str, Any]:
             for winner, by_source in disagreement.failed.items()
             for source, status in by_source.items()
         ],
-        "sources": {name: _said(pin) for name, pin in disagreement.pins.items()},
+        "sources": {
+            name: None if pin is None else _said(pin) for name, pin in disagreement.pins.items()
+        },
+        "spare": [
+            {"source": name, **_said(pin)}
+            for name, pins in disagreement.spare.items()
+            for pin in pins
+        ],
     }
 
 
-def _said(pin: Pin | None) -> dict[str, Any] | None:
-    if pin is None:
-        return None
+def _said(pin: Pin) -> dict[str, Any]:
     names = ("winner", "winner_ms", "samples", "library", "library_ms", "reason")
     return {name: getattr(pin, name) for name in names}
 
 
 def rows_text(rows: list[dict[str, Any]]) -> str:
-    """Return what sources say of problems as a table, one line for each source."""
+    """Return what sources say of problems as a table, a line for each source and for each decision that one does not use."""
     heads = ("PROBLEM", "SOURCE", "MS", "LIBRARY MS", "SAMPLES", "WINNER")
     lines: list[tuple[str, ...]] = []
     for row in report.shown(rows):
-        said: Mapping[str, Any] = row["sources"]
+        said: list[tuple[str, Any]] = [*row["sources"].items()]
+        said += [(f"{pin['source']}, not used", pin) for pin in row["spare"]]
         faults: list[Mapping[str, str]] = row["failed"]
-        for index, (name, pin) in enumerate(said.items()):
+        for index, (name, pin) in enumerate(said):
             problem = row["problem"] if not index else ""
             times = ("-", "-", "-", "not decided there")
             if pin is not None:

@@ -272,8 +272,8 @@ class Selection:
     def _pinned(self, ticket: TuningTicket) -> Verdict | None:
         if self._pins is None:
             return None
-        absence = self._pins.absence(self._environment, self.environment_fields)
-        return pinned(ticket, absence)
+        here = self._environment, self.environment_fields
+        return pinned(ticket, self._pins.absence(*here, ticket.problem.op, ticket.digest))
 
     def _build_of(self, ticket: TuningTicket, winner: str | None) -> Task | None:
         """Return a task that builds the library of a decided kernel; None if it has none, or it is in the cache.

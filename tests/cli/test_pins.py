@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from inductor_plugin.cache import Store, digest_of, open_store
+from inductor_plugin.cache.quarantine import quarantine_name
 from inductor_plugin.cache.transfer.draft import exclusive
 from inductor_plugin.cli import pins
 from inductor_plugin.inductor.candidates.offers import candidate_id
@@ -19,6 +20,8 @@ from inductor_plugin.inductor.candidates.template_choice import operator_key
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
+from inductor_plugin.tuning.pins.document import read_file
+from inductor_plugin.tuning.pins.pin import tried
 from inductor_plugin.tuning.pins.replay import read_pins
 from tests.support.cache.records import ENVIRONMENT, decision, measured, record
 from tests.support.candidates.fast_templates import RivalTemplate, rivals_offered
@@ -189,6 +192,32 @@ def test_a_file_of_the_first_format_is_read(
     (tmp_path / "pins.json").write_text(json.dumps({"format": 1, "pins": [row]}))
     answer = answer_of(store, capsys, "check", tmp_path / "pins.json", status=1)
     assert [(each["pinned"], each["found"]) for each in answer["different"]] == [("slow", "fast")]
+
+
+def test_pin_writes_what_the_cache_has_seen_fail_and_check_takes_none_of_it_for_a_pin(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """The first problem's winner is in quarantine, the second's has a rival that failed, a third was decided by nobody."""
+    file, kept = tmp_path / "pins.json", record()
+    wrong = measured("bad", None, status="wrong")
+    store.put_record(record(wrong, problem=2))
+    store.put_record(record(wrong, op="bmm", problem=3))
+    name = quarantine_name("fast", kept.digest)
+    store.quarantine(kept.environment, name, {"status": "raised", "reason": "r"})
+    assert answer_of(store, capsys, "pin", file)["pins"] == 2
+    content = read_file(file)
+    assert content.failed == {
+        tried(kept.environment, "fast", kept.digest): "raised",
+        tried(kept.environment, "bad", record(problem=2).digest): "wrong",
+        tried(kept.environment, "bad", record(problem=3).digest): "wrong",
+    }
+    assert kept.place not in content.pins
+    assert [pin.winner for pin in content.spare[kept.place]] == ["fast"]
+    said = answer_of(store, capsys, "check", file)
+    assert (said["pins"], said["apply"], said["different"]) == (2, 2, [])
+    run(store, "pin", file, "--op", "bmm", "--force")
+    assert [*read_file(file).failed] == [tried(kept.environment, "bad", record(problem=3).digest)]
+    assert "0 decisions pinned; the file also names 1 failures" in capsys.readouterr().out
 
 
 def test_pin_can_keep_records_from_being_pruned(

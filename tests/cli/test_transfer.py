@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from pathlib import Path
@@ -215,6 +216,48 @@ def test_a_merge_keeps_no_pin_whose_winner_a_named_cache_has_seen_fail(
     }
     assert here == {record().place: "lib"}
     assert len(winners) == 2  # one of another environment, of which the cache has seen nothing
+
+
+def test_merges_by_way_of_files_give_the_file_of_one_merge(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a pin, of a rival with fewer samples, and of a cache that has seen the pin's kernel fail and decides nothing."""
+    a, b = another(tmp_path / "a", "fast", 100, 0.25), another(tmp_path / "b", "lib", 50, 0.5)
+    c = open_store(tmp_path / "c")
+    c.put_environment(ENVIRONMENT)
+    c.put_record(record(measured("fast", None, status="wrong")))
+    number = itertools.count()
+
+    def merged(*sources: Path) -> Path:
+        file = tmp_path / f"{next(number)}.json"
+        assert main(["merge", str(file), *map(str, sources)]) == 0
+        return file
+
+    at_once = merged(a.root, b.root, c.root)
+    assert {pin.winner for pin in read_file(at_once).pins.values()} == {"lib"}
+    for first, second, third in itertools.permutations((a.root, b.root, c.root)):
+        both = merged(first, second)
+        assert merged(both, third).read_bytes() == at_once.read_bytes()
+        assert merged(third, both, merged(third), both).read_bytes() == at_once.read_bytes()
+        run(open_store(third), "pin", tmp_path / "pinned.json", "--force")
+        assert merged(both, tmp_path / "pinned.json").read_bytes() == at_once.read_bytes()
+    both = merged(a.root, b.root)
+    capsys.readouterr()
+    assert main(["merge", str(both), str(c.root), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    hold("merge_pins", said)
+    (conflict,) = said["conflicts"]
+    assert (conflict["kept"], conflict["failed"][0]["winner"]) == ("lib", "fast")
+    (spare,) = conflict["spare"]
+    assert (spare["source"], spare["winner"], spare["winner_ms"]) == (str(both), "lib", 0.5)
+    assert main(["diff", str(both), str(a.root)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{both}, not used 0.25 - 100 fast; wrong in {both}" in said
+    (line,) = [line for line in both.read_text().splitlines() if line.endswith(': "wrong"')]
+    both.write_text(both.read_text().replace(line, ""))
+    assert {pin.winner for pin in read_file(both).pins.values()} == {"lib"}
+    assert main(["merge", str(both), str(both)]) == 0  # without the line, it counts again
+    assert both.read_bytes() == merged(a.root, b.root).read_bytes()
 
 
 def test_a_merge_of_caches_says_that_a_problem_is_not_decided_any_more(

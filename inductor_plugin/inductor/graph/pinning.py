@@ -58,9 +58,11 @@ class Pinning:
     def fusion(self, problem: Problem, selection: Selection) -> Pin | None:
         """Return the pin of a product with its epilogue; without one, record why, and return None."""
         assert self.pins is not None
-        pin = self.pins.pin(selection.environment, problem.op, problem_digest(problem))
+        digest = problem_digest(problem)
+        pin = self.pins.pin(selection.environment, problem.op, digest)
         if pin is None:
-            why = self.pins.absence(selection.environment, selection.environment_fields)
+            here = selection.environment, selection.environment_fields
+            why = self.pins.absence(*here, problem.op, digest)
             self.unpinned[described(problem.fields(), problem.describe())] = why
         return pin
 

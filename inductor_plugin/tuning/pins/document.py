@@ -1,14 +1,16 @@
 """The pin file as text: a few lines for each problem, in a fixed order, without times of day.
 
-Format 2 is written, 1 is read, too: a list of environment, operator, digest, description and winner.
+A file with failures, or with decisions that are not used, is of format 3, any other of 2. Format 1 is read, too: a list of
+environment, operator, digest, description and winner.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from inductor_plugin.cache.document import (
     amount,
@@ -23,10 +25,11 @@ from inductor_plugin.cache.document import (
 from inductor_plugin.cache.document import text as as_text
 from inductor_plugin.cache.guard import read
 from inductor_plugin.errors import OptionError, expanded
-from inductor_plugin.tuning.pins.pin import Fields, Pin, PinFile, environment_name
+from inductor_plugin.tuning.pins.pin import Fields, Pin, PinFile, Tried, environment_name
 
-FORMAT = 2
-_ENVIRONMENT = ("name", "digest", "pins")
+_PINS, _ALL = 2, 3
+"""Formats. A version that knows 2 alone would merge a file of 3 without its failures, so it has to refuse it."""
+_ENVIRONMENT = ("name", "digest", "pins", "spare", "failed")
 """Fields of an environment in the file that are not its own."""
 _LINES = (
     ("problem",),
@@ -41,17 +44,14 @@ _LINES = (
 
 def dump(file: PinFile) -> str:
     """Return the text of a pin file; equal files give equal text."""
-    environments = [
-        _environment(digest, file.environments.get(digest, {}), _ordered(file, digest))
-        for digest in sorted({pin.environment for pin in file.pins.values()})
-    ]
-    environments.sort()
+    environments = sorted(_environment(file, digest) for digest in _digests(file))
+    number = _ALL if file.failed or any(file.spare.values()) else _PINS
     templates = json.dumps(
         {name: list(file.templates[name]) for name in sorted(file.templates)}, indent=2
     ).replace("\n", "\n  ")
     listed = ",\n".join(environments)
     return (
-        f'{{\n  "format": {FORMAT},\n  "templates": {templates},\n'
+        f'{{\n  "format": {number},\n  "templates": {templates},\n'
         f'  "environments": [{_block(listed, "  ")}]\n}}\n'
     )
 
@@ -72,18 +72,27 @@ def parse(text: str) -> PinFile:
         first: tuple[Pin, ...] = typed(fields, {"pins": list_of(_first_pin)})["pins"]
         return PinFile({pin.place: pin for pin in first})
     number = typed(fields, {"format": whole})["format"]
-    if number != FORMAT:
-        raise ValueError(f"its format is {number}, and this version reads 1 and {FORMAT}")
+    if number not in (_PINS, _ALL):
+        raise ValueError(f"its format is {number}, and this version reads 1 to {_ALL}")
     values = typed(
         {"templates": {}, **fields},
         {"templates": table_of(list_of(as_text)), "environments": list_of(_parsed_environment)},
     )
-    pins: dict[str, Pin] = {}
-    known: dict[str, Fields] = {}
-    for digest, own, rows in values["environments"]:
-        pins |= {pin.place: pin for pin in rows}
-        known |= {digest: own} if own else {}
-    return PinFile(pins, known, values["templates"])
+    parts: tuple[_OfEnvironment, ...] = values["environments"]
+    failed = {run: status for part in parts for run, status in part.failed.items()}
+    decided = {pin.place: pin for part in parts for pin in part.pins}
+    # After an edit a winner may be among what failed: it is no decision. Nothing takes its place before a merge.
+    lost = [pin for pin in decided.values() if pin.tried in failed]
+    spare: dict[str, dict[str, Pin]] = {}
+    for pin in chain(*(part.spare for part in parts), lost):
+        spare.setdefault(pin.place, {})[pin.winner] = pin
+    return PinFile(
+        {place: pin for place, pin in decided.items() if pin.tried not in failed},
+        {part.digest: part.own for part in parts if part.own},
+        values["templates"],
+        failed,
+        {place: tuple(pins[name] for name in sorted(pins)) for place, pins in spare.items()},
+    )
 
 
 def read_file(path: Path) -> PinFile:
@@ -116,19 +125,39 @@ def read_named(path: str) -> PinFile:
         raise OptionError(f"{path!r} is not a pin file: {error}; write one again") from error
 
 
-def _ordered(file: PinFile, environment: str) -> list[Pin]:
+def _digests(file: PinFile) -> set[str]:
+    """Return the environments of which a file says anything."""
+    pins = chain(file.pins.values(), *file.spare.values())
+    return {
+        *(pin.environment for pin in pins),
+        *file.environments,
+        *(run[0] for run in file.failed),
+    }
+
+
+def _ordered(pins: Iterable[Pin], environment: str) -> list[Pin]:
     """Return the pins of an environment in the order of the file: by operator and problem."""
-    pins = (pin for pin in file.pins.values() if pin.environment == environment)
-    return sorted(pins, key=lambda pin: (pin.op, pin.describe, pin.digest))
+    own = (pin for pin in pins if pin.environment == environment)
+    return sorted(own, key=lambda pin: (pin.op, pin.describe, pin.digest, pin.winner))
 
 
-def _environment(digest: str, fields: Fields, pins: Iterable[Pin]) -> str:
+def _environment(file: PinFile, digest: str) -> str:
+    fields = file.environments.get(digest, {})
     named = {name: fields[name] for name in sorted(fields) if name not in _ENVIRONMENT}
     head = {"name": environment_name(digest, fields), "digest": digest, **named}
     lines = [f"      {json.dumps(name)}: {_value(value)}" for name, value in head.items()]
-    listed = ",\n".join(map(_pin_text, pins))
-    lines.append(f'      "pins": [{_block(listed, "      ")}]')
+    lines.append(_list_text("pins", _ordered(file.pins.values(), digest)))
+    spare = _ordered(chain(*file.spare.values()), digest)
+    lines += [_list_text("spare", spare)] if spare else []
+    failed = {name: status for (own, name), status in file.failed.items() if own == digest}
+    listed = ",\n".join(f"        {json.dumps(n)}: {json.dumps(failed[n])}" for n in sorted(failed))
+    lines += [f'      "failed": {{{_block(listed, "      ")}}}'] if failed else []
     return "    {\n" + ",\n".join(lines) + "\n    }"
+
+
+def _list_text(name: str, pins: Iterable[Pin]) -> str:
+    listed = ",\n".join(map(_pin_text, pins))
+    return f'      "{name}": [{_block(listed, "      ")}]'
 
 
 def _value(value: Any) -> str:
@@ -157,12 +186,27 @@ def _pin_text(pin: Pin) -> str:
     return "        {" + ",\n         ".join(filter(None, lines)) + "}"
 
 
-def _parsed_environment(value: Any) -> tuple[str, Fields, tuple[Pin, ...]]:
+class _OfEnvironment(NamedTuple):
+    """What a file says of one environment: its digest and fields, and the rest as in `PinFile`."""
+
+    digest: str
+    own: Fields
+    pins: tuple[Pin, ...]
+    spare: tuple[Pin, ...]
+    failed: Mapping[Tried, str]
+
+
+def _parsed_environment(value: Any) -> _OfEnvironment:
     fields = table(value)
-    digest = typed(fields, {"digest": as_text})["digest"]
-    rows = typed(fields, {"pins": list_of(lambda row: _pin(digest, row))})["pins"]
+    digest: str = typed(fields, {"digest": as_text})["digest"]
+    rows = list_of(lambda row: _pin(digest, row))
+    values = typed(
+        {"spare": [], "failed": {}, **fields},
+        {"pins": rows, "spare": rows, "failed": table_of(as_text)},
+    )
     own = {name: inner for name, inner in fields.items() if name not in _ENVIRONMENT}
-    return digest, own, rows
+    failed = {(digest, name): status for name, status in values["failed"].items()}
+    return _OfEnvironment(digest, own, values["pins"], values["spare"], failed)
 
 
 _REQUIRED: Mapping[str, Callable[[Any], Any]] = dict.fromkeys(("op", "digest", "winner"), as_text)

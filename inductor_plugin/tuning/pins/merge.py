@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import chain
 
 from inductor_plugin.tuning.pins.pin import Pin, PinFile, Tried
@@ -17,11 +17,15 @@ class Disagreement:
 
     Attributes:
         pins: What each source says, by the source's name; None if it says nothing.
-        failed: By winner, which sources have seen it fail, and how.
+        failed: By winner, spare ones among them, which sources have seen it fail, and how.
+        pin: The pin that a merge keeps; None if each winner was seen to fail. It may be a source's spare one.
+        spare: What each source has decided otherwise before, and does not use (`PinFile.spare`).
     """
 
     pins: Mapping[str, Pin | None]
-    failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    failed: Mapping[str, Mapping[str, str]]
+    pin: Pin | None
+    spare: Mapping[str, Sequence[Pin]]
 
     @property
     def decided(self) -> Sequence[Pin]:
@@ -31,13 +35,8 @@ class Disagreement:
     @property
     def is_conflict(self) -> bool:
         """Whether sources decide the problem differently, or one has seen a winner fail."""
-        return bool(self.failed) or len({pin.winner for pin in self.decided}) > 1
-
-    @property
-    def pin(self) -> Pin | None:
-        """The pin that a merge keeps; None if each winner was seen to fail."""
-        sound = [pin for pin in self.decided if pin.winner not in self.failed]
-        return functools.reduce(better, sound) if sound else None
+        winners = {pin.winner for pin in self.decided}
+        return len(winners) > 1 or not winners.isdisjoint(self.failed)
 
 
 def merge(files: Sequence[PinFile]) -> PinFile:
@@ -94,12 +93,15 @@ def compare(sources: Mapping[str, PinFile]) -> list[Disagreement]:
         sources: Pin files, or caches as such, by name.
     """
     places = {place: pin for file in sources.values() for place, pin in file.pins.items()}
+    kept = merge([*sources.values()]).pins
     rows: list[Disagreement] = []
     for place in sorted(places, key=lambda place: (places[place].op, place)):
         pins = {name: file.pins.get(place) for name, file in sources.items()}
-        failed = _failures(pins.values(), sources)
-        if failed or len({None if pin is None else pin.winner for pin in pins.values()}) > 1:
-            rows.append(Disagreement(pins, failed))
+        spare = {name: file.spare.get(place, ()) for name, file in sources.items()}
+        failed = _failures([*pins.values(), *chain(*spare.values())], sources)
+        row = Disagreement(pins, failed, kept.get(place), spare)
+        if row.is_conflict or None in pins.values():
+            rows.append(row)
     return rows
 
 

@@ -78,9 +78,10 @@ class PinFile:
         pins: The decisions by `Pin.place`.
         environments: Fields of the environments by digest; those that are not known are missing.
         templates: Class and version of each template that pins name. Files that were merged may know several.
-        failed: The failure of each candidate that was seen to fail on a problem. Only caches know it: a file says nothing of it.
+        failed: The failure of each candidate that was seen to fail on a problem, of problems without a pin, too: what is
+            merged later may have one.
         spare: What some of several that were merged decide, and is not in ``pins``: of each other winner the best pin, by
-            place. A further one may have seen the kept winner fail. It is not written to a file.
+            place. A further one may have seen the kept winner fail.
     """
 
     pins: Mapping[str, Pin]
@@ -101,7 +102,7 @@ def pin_file(
     identities: Iterable[tuple[str, str, str]] = (),
     failed: Mapping[Tried, str] | None = None,
 ) -> PinFile:
-    """Return a pin file with the environments and templates that its pins name.
+    """Return a pin file with the environments that its pins and failures name, and the templates of its pins.
 
     Args:
         pins: The decisions; of several with the same `Pin.place` the last stays.
@@ -110,7 +111,9 @@ def pin_file(
         failed: What was seen to fail (`PinFile.failed`).
     """
     by_place = {pin.place: pin for pin in pins}
-    digests = {pin.environment for pin in by_place.values()}
+    digests = {pin.environment for pin in by_place.values()} | {
+        digest for digest, _ in failed or {}
+    }
     named = {pin.template for pin in by_place.values()}
     return PinFile(
         by_place,

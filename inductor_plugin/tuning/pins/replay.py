@@ -16,7 +16,7 @@ from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.measurement import NOT_FAILED
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.pins.document import read_named
-from inductor_plugin.tuning.pins.pin import Fields, Pin, brief, environment_name
+from inductor_plugin.tuning.pins.pin import Fields, Pin, PinFile, brief, environment_name
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.validity import DISTURBED, NOT_CHECKED
 
@@ -31,11 +31,13 @@ class Pins:
         path: The file they came from.
         pins: The decisions by ``environment/op/digest``.
         environments: Fields of their environments by digest, as far as the file has them.
+        lost: Why a problem that the file has decided once has no pin, by `Pin.place`.
     """
 
     path: str
     pins: Mapping[str, Pin]
     environments: Mapping[str, Fields] = field(default_factory=dict[str, Fields])
+    lost: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def pin(self, environment: str, op: str, digest: str) -> Pin | None:
         """Return the pin of a problem, or None."""
@@ -50,13 +52,20 @@ class Pins:
         """Return True if any pin is of an operator."""
         return any(pin.op == op for pin in self.pins.values())
 
-    def absence(self, environment: str, fields: Mapping[str, Any]) -> str:
+    def absence(
+        self, environment: str, fields: Mapping[str, Any], op: str = "", digest: str = ""
+    ) -> str:
         """Return why a problem of an environment has no pin, in a few words.
 
         Args:
             environment: Digest of the environment.
             fields: Its fields.
+            op: Operator of the problem.
+            digest: Digest of the problem.
         """
+        lost = self.lost.get(place_of(environment, op, digest))
+        if lost:
+            return lost
         digests = {pin.environment for pin in self.pins.values()}
         if environment in digests:
             return "it is not in the pin file"
@@ -82,7 +91,23 @@ def read_pins(path: str) -> Pins:
         OptionError: There is no such file, or it is not a pin file.
     """
     content = read_named(path)
-    return Pins(path, content.pins, content.environments)
+    return Pins(path, content.pins, content.environments, lost(content))
+
+
+def lost(file: PinFile) -> dict[str, str]:
+    """Return why problems of a pin file have no pin though the file has decided them, by `Pin.place`."""
+    undecided = {place: pins for place, pins in file.spare.items() if place not in file.pins}
+    failed = {
+        place: [
+            f"{pin.winner} ({file.failed[pin.tried]})" for pin in pins if pin.tried in file.failed
+        ]
+        for place, pins in undecided.items()
+    }
+    return {
+        place: f"what the pin file had for it was seen to fail: {', '.join(names)}"
+        for place, names in failed.items()
+        if names
+    }
 
 
 def not_offered(pin: Pin) -> str:

@@ -76,6 +76,22 @@ def less_than_no_samples(mark: Path) -> tuple[bytes, str]:
     return pin_text(marking_call(mark), samples=-1), "samples"
 
 
+def in_an_environment(call: str, **fields: Any) -> bytes:
+    environment: dict[str, Any] = {"digest": "e", "name": call, "pins": [], **fields}
+    return json.dumps({"format": 3, "environments": [environment]}).encode()
+
+
+def a_call_for_a_failure(mark: Path) -> tuple[bytes, str]:
+    call = marking_call(mark)
+    return in_an_environment(call, failed={"x-1-d": [call]}), "failed"
+
+
+def a_call_for_an_unused_winner(mark: Path) -> tuple[bytes, str]:
+    call = marking_call(mark)
+    row = {"op": "mm", "digest": "d", "winner": [call]}
+    return in_an_environment(call, spare=[row]), "spare: its winner"
+
+
 def deep(mark: Path) -> tuple[bytes, str]:
     call = json.dumps(marking_call(mark)).encode()
     return b'{"reason": ' + call + b', "pins": ' + b"[" * 100_000, "nested too deeply"
@@ -95,7 +111,7 @@ def a_list(mark: Path) -> tuple[bytes, str]:
 
 CASES = [
     a_pickle, a_pickle_of_text, python, a_call_for_a_winner, a_module_for_a_template, no_time, less_than_no_samples, deep,
-    of_another_format, no_list, a_list,
+    of_another_format, no_list, a_list, a_call_for_a_failure, a_call_for_an_unused_winner,
 ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from inductor_plugin.inductor.graph.pinning import Pinning
 from inductor_plugin.inductor.graph.trial import Trial
 from inductor_plugin.kernels.call import SequenceKernel
 from inductor_plugin.tuning.pins.document import dump, read_file
+from inductor_plugin.tuning.pins.merge import merge
 from inductor_plugin.tuning.pins.pin import PinFile
 from inductor_plugin.worker.jobs import BenchCandidate
 from tests.support.fakes.tasks import problem
@@ -105,6 +106,23 @@ def test_a_fusion_without_a_pin_is_two_kernels_or_an_error(tmp_path: Path) -> No
     with pytest.raises(
         InductorError, match=r"PinError: .* 1 problems .* \+ add.relu: it is not in the pin file"
     ):
+        replayed(activated, tmp_path, file)
+
+
+def test_what_the_file_calls_failed_is_the_library_kernel_or_an_error(tmp_path: Path) -> None:
+    """The product alone and with its epilogue."""
+    _, file = recorded(FUSED, activated, tmp_path)
+    content = read_file(file)
+    seen = PinFile({}, failed={pin.tried: "wrong" for pin in content.pins.values()})
+    file.write_text(dump(merge([content, seen])))
+    assert not read_file(file).pins
+    code, lab = replayed(activated, tmp_path, file, strict=False)
+    assert "triton_tem_fused" not in code
+    assert "extern_kernels." in code
+    assert not lab.screens
+    assert not lab.finals
+    lines = r".*what the pin file had for it was seen to fail: \S+ \(wrong\)"
+    with pytest.raises(InductorError, match=rf"PinError: .* 2 problems {lines};{lines}"):
         replayed(activated, tmp_path, file)
 
 

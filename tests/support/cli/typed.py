@@ -53,6 +53,15 @@ REMOTE = make_dataclass(
     "REMOTE", [(f"remote_{name}", int) for name in vars(Amounts())], frozen=True
 )
 """The counters of a cache that has used a remote."""
+SPARE = make_dataclass(
+    "SPARE",
+    [
+        *(("source", str), ("winner", str), ("winner_ms", float | None), ("samples", int)),
+        *(("library", str | None), ("library_ms", float | None), ("reason", str)),
+    ],
+    frozen=True,
+)
+"""What a source has decided and does not use."""
 TYPES: Mapping[str, Mapping[str, Any]] = {
     # Counters of newer versions are counters, too.
     "stats": {"": (Document(Usage, {"type": "number"}), REMOTE), "limit_bytes": int | None},
@@ -77,7 +86,9 @@ TYPES: Mapping[str, Mapping[str, Any]] = {
     "verify": {"damaged[]": Damage, "left": int, "vouchers": Vouchers},
     "prune": {"": Pruned},
     "import": {"": Imported, "packs[]": Pack},
-    "merge_caches": {"": Imported, "packs[]": Pack},
+    "diff_sources": {"different[].spare[]": SPARE},
+    "merge_caches": {"": Imported, "packs[]": Pack, "conflicts[].spare[]": SPARE},
+    "merge_pins": {"conflicts[].spare[]": SPARE},
     "release": {"released[].problem": str | None},
     "repro": {"file": str | None, "script": str | None},
     "push": {"": Transferred},

@@ -13,7 +13,7 @@ import pytest
 from inductor_plugin.errors import OptionError
 from inductor_plugin.tuning.pins.document import dump, parse
 from inductor_plugin.tuning.pins.merge import merge
-from inductor_plugin.tuning.pins.pin import Pin, pin_file
+from inductor_plugin.tuning.pins.pin import Pin, PinFile, pin_file, tried
 from inductor_plugin.tuning.pins.replay import read_pins
 
 ONE = {"environment": "e", "op": "mm", "digest": "d", "winner": "triton_mm-12"}
@@ -133,7 +133,95 @@ def test_a_problem_takes_a_few_lines_that_can_be_read() -> None:
     ]
 
 
-@pytest.mark.parametrize("number", [0, 3, 10**30, "2", None])
+LIBRARY = replace(FULL, winner="mm-1", template="", winner_ms=1.0, samples=4, reason="calm")
+ALL = PinFile(
+    {FULL.place: FULL},
+    {"e": CPU},
+    {"t": ("module.T",)},
+    {tried("e", "t.x-2", "d"): "wrong", tried("g", "t.x-1", "0123456789abcdef"): "raised"},
+    {LIBRARY.place: (LIBRARY, replace(LIBRARY, winner="t.x-2"))},
+)
+
+
+def test_failures_and_decisions_that_are_not_used_read_as_they_were_written() -> None:
+    assert parse(dump(ALL)) == ALL
+    undecided = PinFile({}, {}, {}, {FULL.tried: "wrong"}, {FULL.place: (FULL,)})
+    assert parse(dump(undecided)) == undecided
+
+
+def test_they_take_a_few_lines_that_can_be_read_in_an_order_of_their_own() -> None:
+    text = dump(ALL)
+    assert text.startswith('{\n  "format": 3,\n')
+    lines = [line.strip() for line in text.splitlines()]
+    start = lines.index('"spare": [')
+    row = [
+        '"winner": "mm-1", "winner_ms": 1.0, "samples": 4,',
+        '"library": "mm-1", "library_ms": 1.0,',
+        '"reason": "calm",',
+    ]
+    assert lines[start + 1 : start + 5] == ['{"problem": "mm(8x8) fp32",', *row]
+    assert lines[start + 11 : start + 15] == ["],", '"failed": {', '"t.x-2-d": "wrong"', "}"]
+    assert '"t.x-1-0123456789ab": "raised"' in lines
+    shuffled = replace(
+        ALL,
+        failed={run: ALL.failed[run] for run in reversed([*ALL.failed])},
+        spare={place: pins[::-1] for place, pins in ALL.spare.items()},
+    )
+    assert dump(shuffled) == text
+
+
+def test_a_file_without_them_is_of_format_2_and_has_the_text_of_earlier_versions() -> None:
+    """So an earlier version reads it. It refuses any other, which it would merge without them."""
+    assert dump(PinFile({FULL.place: FULL}, {"e": CPU}, {"t": ("module.T",)})) == (
+        '{\n  "format": 2,\n  "templates": {\n    "t": [\n      "module.T"\n    ]\n  },\n  "environments": [\n    {\n'
+        '      "name": "Z80, 2 threads, torch 2.14.1",\n      "digest": "e",\n'
+        '      "device": {"name": "Z80", "threads": 2, "type": "cpu"},\n      "software": {"torch": "2.14.1"},\n'
+        '      "pins": [\n        {"problem": "mm(8x8) fp32",\n'
+        '         "winner": "t.x-1", "template": "t", "winner_ms": 0.5, "samples": 9,\n'
+        '         "library": "mm-1", "library_ms": 1.0,\n         "reason": "2.000x faster",\n'
+        '         "op": "mm", "digest": "d"}\n      ]\n    }\n  ]\n}\n'
+    )
+
+
+def test_a_pin_whose_winner_the_file_itself_calls_failed_is_no_decision() -> None:
+    """As after an edit by hand. Nothing takes its place: a replay runs the library kernel, until files are merged again."""
+    text = dump(ALL).replace('"t.x-2-d": "wrong"', '"t.x-1-d": "wrong"')
+    assert text != dump(ALL)
+    edited = parse(text)
+    assert edited.pins == {}
+    assert [pin.winner for pin in edited.spare[FULL.place]] == ["mm-1", "t.x-1", "t.x-2"]
+    assert merge([edited]).pins[FULL.place].winner in {"mm-1", "t.x-2"}
+    other = json.loads(text)  # as after both sides of a conflict in git were taken
+    other["environments"][0]["pins"] = []
+    twice = json.loads(dump(PinFile({FULL.place: FULL})))
+    twice["environments"] += other["environments"]
+    for environments in (twice["environments"], twice["environments"][::-1]):
+        assert parse(json.dumps({**twice, "environments": environments})).pins == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"failed": ["x"]}, r"its failed: \['x'\] is not an object"),
+        ({"failed": {"x": 3}}, "its failed: 3 is not text"),
+        ({"failed": {"x": "\ud800"}}, "its failed: .* is not text"),
+        ({"failed": None}, "its failed: None is not an object"),
+        ({"spare": {}}, r"its spare: \{\} is not a list"),
+        ({"spare": ["x"]}, "its spare: 'x' is not an object"),
+        ({"spare": [{"op": "mm", "digest": "d"}]}, "its spare: its winner is missing"),
+        ({"spare": [{**ONE, "samples": -1}]}, "its spare: its samples: -1 is not a whole number"),
+    ],
+)
+def test_failures_and_unused_decisions_of_odd_types_are_named(
+    tmp_path: Path, fields: Any, what: str
+) -> None:
+    rows: list[Any] = []
+    content = {"format": 3, "environments": [{"digest": "e", "pins": rows, **fields}]}
+    with pytest.raises(OptionError, match=f"not a pin file: its environments: {what}"):
+        read_pins(written(tmp_path, content))
+
+
+@pytest.mark.parametrize("number", [0, 4, 10**30, "2", None])
 def test_another_format_is_refused(tmp_path: Path, number: Any) -> None:
     with pytest.raises(OptionError, match="not a pin file: its format"):
         read_pins(written(tmp_path, {"format": number, "environments": []}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,6 +14,7 @@ from inductor_plugin.tuning.pins.merge import compare, merge
 from inductor_plugin.tuning.pins.pin import Pin, PinFile, Tried, tried
 
 CPU = {"device": {"type": "cpu", "name": "Z80"}, "software": {"torch": "2.14.1"}}
+OTHER = {"device": {"type": "cpu", "name": "6502"}, "software": {"torch": "2.14.1"}}
 
 
 def pin(digest: str, winner: str, samples: int = 1, winner_ms: float | None = 1.0) -> Pin:
@@ -22,10 +23,18 @@ def pin(digest: str, winner: str, samples: int = 1, winner_ms: float | None = 1.
     )
 
 
+def written(content: PinFile) -> PinFile:
+    """Return a pin file as it is read back from its text, which stays the same when it is written again."""
+    text = dump(content)
+    read = parse(text)
+    assert dump(read) == text
+    return read
+
+
 def file(*pins: Pin, known: bool = True, failed: Mapping[Tried, str] | None = None) -> PinFile:
     return PinFile(
         {entry.place: entry for entry in pins},
-        {"e": CPU} if known else {},
+        {"e": CPU, "f": OTHER} if known else {},
         {"t": ("module.T",)},
         failed or {},
     )
@@ -36,12 +45,17 @@ def seen(winner: str, digest: str = "a", status: str = "wrong") -> dict[Tried, s
     return {tried("e", winner, digest): status}
 
 
+environments = strategies.sampled_from("eef")  # most in the same one
 pins = strategies.builds(
-    pin,
-    strategies.sampled_from("abc"),
-    strategies.sampled_from(["mm-1", "x-1", "x-2"]),
-    strategies.integers(0, 2),
-    strategies.none() | strategies.sampled_from([1.0, 2.0]),
+    replace,
+    strategies.builds(
+        pin,
+        strategies.sampled_from("abc"),
+        strategies.sampled_from(["mm-1", "x-1", "x-2"]),
+        strategies.integers(0, 2),
+        strategies.none() | strategies.sampled_from([1.0, 2.0]),
+    ),
+    environment=environments,
 )
 
 
@@ -52,7 +66,7 @@ def listed(some: list[Pin], known: bool, failed: dict[Tried, str]) -> PinFile:
 failures = strategies.dictionaries(
     strategies.builds(
         tried,
-        strategies.just("e"),
+        environments,
         strategies.sampled_from(["x-1", "x-2"]),
         strategies.sampled_from("ab"),
     ),
@@ -64,15 +78,27 @@ files = strategies.builds(
 )
 
 
+def in_a_file(files: Sequence[PinFile]) -> PinFile:
+    """Return a merge as the next one reads it from the file into which it was written."""
+    return written(merge(files))
+
+
 def check(a: PinFile, b: PinFile, c: PinFile) -> None:
+    """Hold merges in all orders and steps against one of all; each step may be a file that the next one reads."""
     expected = merge([a, b, c])
+    assert written(expected) == expected
     for order in itertools.permutations((a, b, c)):
-        first, second, third = order
-        assert merge([merge([first, second]), third]) == expected
-        assert merge([first, merge([second, third])]) == expected
+        assert merge(order) == expected
         assert dump(merge(order)) == dump(expected)
-    assert merge([expected, a]) == merge([expected, expected]) == merge([expected]) == expected
-    assert parse(dump(expected)).pins == expected.pins
+    for first, second, third in ((a, b, c), (b, c, a), (c, a, b)):
+        for step in (merge, in_a_file):
+            both, last = step([first, second]), step([third])
+            assert merge([both, third]) == merge([last, both, both]) == expected
+            rows = compare({"both": both, "third": third})
+            assert all(row.pin == expected.pins.get(row.decided[0].place) for row in rows)
+    for again in (expected, written(expected)):
+        assert merge([again, a]) == merge([again, again]) == merge([again]) == expected
+    assert not any(row.is_conflict for row in compare({"one": expected, "two": written(expected)}))
     failed = {**a.failed, **b.failed, **c.failed}
     assert not any(entry.tried in failed for entry in expected.pins.values())
     conflicts = [row for row in compare({"a": a, "b": b, "c": c}) if row.is_conflict]
@@ -143,11 +169,35 @@ def test_a_failure_that_comes_later_lets_an_earlier_decision_count_again() -> No
     assert merge([once, file(failed=seen("fast"))]).pins == {cached.place: cached}
 
 
+def test_a_failure_that_comes_by_way_of_files_lets_an_earlier_decision_count_again() -> None:
+    """A cache that has seen `fast` fail and decides nothing: merged last, first with the other cache, or at once."""
+    a, b = file(pin("a", "fast", samples=100)), file(pin("a", "lib", samples=50))
+    c = file(failed=seen("fast"))
+    expected = merge([a, b, c])
+    assert [kept.winner for kept in expected.pins.values()] == ["lib"]
+    for steps in ([[a, b], c], [a, [b, c]], [[a, c], b]):
+        parts = [in_a_file(step) if isinstance(step, list) else step for step in steps]
+        assert in_a_file(parts) == expected
+
+
+def test_what_a_file_does_not_use_is_listed_with_its_time_once_it_may_count_again() -> None:
+    fast, lib = pin("a", "fast", samples=100), pin("a", "lib", samples=50, winner_ms=2.0)
+    both = in_a_file([file(fast), file(lib)])
+    sources = {"both": both, "cache": file(failed=seen("fast"))}
+    (row,) = compare(sources)
+    assert row.is_conflict
+    assert row.pins == {"both": fast, "cache": None}
+    assert row.spare == {"both": (lib,), "cache": ()}
+    assert row.pin == lib == merge([*sources.values()]).pins[lib.place]
+    assert compare({"after": in_a_file([*sources.values()]), "other": file(lib)}) == []
+
+
 def test_templates_and_environments_of_all_files_are_kept() -> None:
-    other = PinFile({}, {"f": {"device": {"name": "6502"}}}, {"t": ("module.T 2",), "u": ("U",)})
+    new = {"device": {"name": "8080"}}
+    other = PinFile({}, {"g": new}, {"t": ("module.T 2",), "u": ("U",)})
     for order in ((file(), other), (other, file())):
-        merged = merge(order)
-        assert merged.environments == {"e": CPU, "f": {"device": {"name": "6502"}}}
+        merged = in_a_file(order)
+        assert merged.environments == {"e": CPU, "f": OTHER, "g": new}
         assert merged.templates == {"t": ("module.T", "module.T 2"), "u": ("U",)}
 
 

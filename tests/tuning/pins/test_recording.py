@@ -68,6 +68,17 @@ def test_a_file_has_the_environment_of_each_pin_though_another_thread_compiles()
     assert file.environments == {"e": CPU}
 
 
+def test_a_recording_has_decisions_alone_whatever_failed_on_the_way(tmp_path: Path) -> None:
+    """So a replay in an empty cache, where nothing was tried, records the same."""
+    ticket, kept = rig(tmp_path).plan(offers("a", "b")), Recording()
+    race(ticket, {"library": 3.0, "a": 1.0}, failed={"b": "wrong"})
+    rig(tmp_path).selection.decide(ticket)
+    kept.take([ticket])
+    file = kept.file()
+    assert [pin.winner for pin in file.pins.values()] == ["a"]
+    assert (file.failed, file.spare) == ({}, {})
+
+
 @pytest.mark.parametrize(("offered", "winner"), [(("a", "b"), "b"), (("a",), "library")])
 def test_what_ran_is_recorded_where_its_pin_did_not_decide(
     tmp_path: Path, offered: tuple[str, ...], winner: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 from inductor_plugin.tuning.measurement import unmeasured
 from inductor_plugin.tuning.offer import CandidateOffer
-from inductor_plugin.tuning.pins.pin import Pin
-from inductor_plugin.tuning.pins.replay import Pins, pinned
+from inductor_plugin.tuning.pins.document import dump
+from inductor_plugin.tuning.pins.pin import Pin, PinFile
+from inductor_plugin.tuning.pins.replay import Pins, pinned, read_pins
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.validity import DISTURBED, NOT_CHECKED, REFUSED
 from tests.support.fakes.selection import (
@@ -145,6 +147,41 @@ def test_why_there_is_no_pin_is_said_in_a_few_words_where_little_is_known() -> N
     assert pins_of(pin_of("here")).absence("here", {}) == "it is not in the pin file"
     unknown = pins_of(pin_of("elsewhere")).absence("here", {})
     assert unknown == "the pin file is of another environment"
+
+
+def test_a_problem_whose_pin_the_file_calls_failed_runs_the_library_kernel_and_says_why(
+    tmp_path: Path,
+) -> None:
+    """What the file does not use is no decision, either: it decides after a merge alone."""
+    ticket = rig(tmp_path).plan(offers("a", "b"))
+    (pin,) = pinned_to(ticket, "a").pins.values()
+    failed, spare = {pin.tried: "wrong"}, (pin, replace(pin, winner="b"))
+    file = tmp_path / "pins.json"
+    for unused, why in ((spare[:1], "a (wrong)"), (spare, "a (wrong)")):
+        file.write_text(dump(PinFile({}, {}, {}, failed, {pin.place: unused})))
+        pins = read_pins(str(file))
+        bench = rig(tmp_path, pins, policy="pinned", pin_file=str(file))
+        again = bench.plan(offers("a", "b"))
+        assert again.pin is None
+        verdict = bench.selection.decide(again)
+        assert (verdict.winner, again.task) == ("library", None)
+        assert again.unpinned == f"what the pin file had for it was seen to fail: {why}"
+        assert again.unpinned in verdict.reason
+        assert not pins.has(pin.op)
+
+
+def test_a_pin_decides_beside_failures_and_decisions_that_are_not_used(tmp_path: Path) -> None:
+    ticket = rig(tmp_path).plan(offers("a", "b"))
+    (pin,) = pinned_to(ticket, "b").pins.values()
+    other = replace(pin, winner="a", samples=99)
+    file = tmp_path / "pins.json"
+    file.write_text(
+        dump(PinFile({pin.place: pin}, {}, {}, {other.tried: "wrong"}, {pin.place: (other,)}))
+    )
+    bench = rig(tmp_path, read_pins(str(file)), policy="pinned", pin_file=str(file))
+    again = bench.plan(offers("a", "b"))
+    verdict = bench.selection.decide(again)
+    assert (verdict.winner, verdict.reason, again.unpinned) == ("b", "pinned", "")
 
 
 def ticket_of(offered: list[CandidateOffer], winner: str | None, **statuses: str) -> TuningTicket:
