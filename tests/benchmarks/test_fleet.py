@@ -158,9 +158,9 @@ def test_with_more_workers_than_kernels_the_longest_chain_rules(farm: bool, time
 def test_the_committed_fleets_are_near_the_bound_where_a_worker_has_a_hundred_kernels() -> None:
     rows: list[dict[str, Any]] = json.loads((RESULTS / "fleet.json").read_text())["runs"]
     grid = [row for row in rows if row["what"] == "grid" and row["workers"] <= 1000]
-    many = {row["workers"]: row for row in grid if row["candidates"] == 100 * row["workers"]}
-    assert sorted(many) == [1, 10, 100, 1000]
-    assert all(1.0 <= row["ratio"] <= 1.1 for row in many.values())
+    many = [row for row in grid if row["candidates"] >= 100 * row["workers"]]
+    assert sorted(row["workers"] for row in many) == 4 * [1] + 3 * [10] + 2 * [100] + [1000]
+    assert all(1.0 <= row["ratio"] <= 1.1 for row in many)
     assert all(1.0 <= row["over"] <= 1.25 for row in grid)
 
 
