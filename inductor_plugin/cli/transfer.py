@@ -114,7 +114,8 @@ def _say_imported(
 ) -> None:
     """Print what was taken over, whether the cache is new, and what several caches decide differently."""
     lines = [announcement(store.root)] if is_new else []
-    lines += [_imported_text(imported), *_conflict_lines(conflicts or [])]
+    kept = "a pinned decision is kept, or else the timing with more samples"
+    lines += [_imported_text(imported), *_conflict_lines(conflicts or [], kept)]
     fields = {**asdict(imported), "cache_dir": str(store.root), "created": is_new}
     if conflicts is not None:
         fields["conflicts"] = conflicts
@@ -204,7 +205,8 @@ def _merge_pins(arguments: Namespace, target: Path, sources: Sequence[Path]) -> 
         with draft_of(file) as draft:
             draft.write_text(dump(merged), encoding="utf-8")
     pins = len(merged.pins)
-    text = "\n".join([*_conflict_lines(conflicts), f"{printable(str(file))}: {pins} decisions"])
+    said = _conflict_lines(conflicts, "the timing with more samples is kept")
+    text = "\n".join([*said, f"{printable(str(file))}: {pins} decisions"])
     say(arguments, {"file": str(file), "pins": pins, "conflicts": conflicts}, text)
     return 0
 
@@ -218,12 +220,10 @@ def _conflicts(sources: Mapping[str, PinFile]) -> list[dict[str, Any]]:
     return [row_of(each) for each in compare(sources) if each.is_conflict]
 
 
-def _conflict_lines(conflicts: list[dict[str, Any]]) -> list[str]:
+def _conflict_lines(conflicts: list[dict[str, Any]], kept: str) -> list[str]:
     if not conflicts:
         return []
-    heading = (
-        f"{len(conflicts)} problems are decided differently; the timing with more samples is kept"
-    )
+    heading = f"{len(conflicts)} problems are decided differently; {kept}"
     void = sum(bool(conflict["failed"]) for conflict in conflicts)
     if void:
         heading += f", in {void} of them not that of a winner which a source has seen to fail"

@@ -274,8 +274,8 @@ def test_a_merge_of_caches_says_that_a_problem_is_not_decided_any_more(
     assert conflict["kept"] is None
     assert main(words) == 0
     assert (
-        "1 problems are decided differently; the timing with more samples is kept, in 1 of them not that of a winner "
-        "which a source has seen to fail; 1 are not decided any more\n"
+        "1 problems are decided differently; a pinned decision is kept, or else the timing with more samples, "
+        "in 1 of them not that of a winner which a source has seen to fail; 1 are not decided any more\n"
     ) in capsys.readouterr().out
 
 
