@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 
@@ -71,7 +71,7 @@ def merge(files: Sequence[PinFile]) -> PinFile:
     )
 
 
-def _kept(pins: Iterable[Pin], failed: Mapping[Tried, str]) -> Pin | None:
+def _kept(pins: Iterable[Pin], failed: Collection[Tried]) -> Pin | None:
     """Return the best pin of a problem; None if each winner was seen to fail."""
     sound = [pin for pin in pins if pin.tried not in failed]
     return functools.reduce(better, sound) if sound else None
@@ -93,23 +93,22 @@ def compare(sources: Mapping[str, PinFile]) -> list[Disagreement]:
         sources: Pin files, or caches as such, by name.
     """
     places = {place: pin for file in sources.values() for place, pin in file.pins.items()}
-    kept = merge([*sources.values()]).pins
+    failing = {run for file in sources.values() for run in file.failed}
     rows: list[Disagreement] = []
     for place in sorted(places, key=lambda place: (places[place].op, place)):
         pins = {name: file.pins.get(place) for name, file in sources.items()}
         spare = {name: file.spare.get(place, ()) for name, file in sources.items()}
-        failed = _failures([*pins.values(), *chain(*spare.values())], sources)
-        row = Disagreement(pins, failed, kept.get(place), spare)
+        said = [pin for pin in (*pins.values(), *chain(*spare.values())) if pin is not None]
+        failed = _failures(said, sources)
+        row = Disagreement(pins, failed, _kept(said, failing), spare)
         if row.is_conflict or None in pins.values():
             rows.append(row)
     return rows
 
 
-def _failures(
-    pins: Iterable[Pin | None], sources: Mapping[str, PinFile]
-) -> dict[str, dict[str, str]]:
+def _failures(pins: Iterable[Pin], sources: Mapping[str, PinFile]) -> dict[str, dict[str, str]]:
     """Return `Disagreement.failed` of the pins of one problem."""
-    runs = {pin.winner: pin.tried for pin in pins if pin is not None}
+    runs = {pin.winner: pin.tried for pin in pins}
     seen = {
         winner: {name: file.failed[run] for name, file in sources.items() if run in file.failed}
         for winner, run in runs.items()

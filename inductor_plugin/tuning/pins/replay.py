@@ -52,9 +52,7 @@ class Pins:
         """Return True if any pin is of an operator."""
         return any(pin.op == op for pin in self.pins.values())
 
-    def absence(
-        self, environment: str, fields: Mapping[str, Any], op: str = "", digest: str = ""
-    ) -> str:
+    def absence(self, environment: str, fields: Mapping[str, Any], op: str, digest: str) -> str:
         """Return why a problem of an environment has no pin, in a few words.
 
         Args:

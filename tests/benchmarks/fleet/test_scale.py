@@ -83,6 +83,8 @@ def variants(rows: list[Row]) -> Iterator[str]:
         share = measuring / row["gpus"] / (compiling / row["workers"])
         yield f"measuring takes {share:.1f} of the time that compiling takes"
     yield f"100 workers have 10,000 kernels in {less['ratio']:.2f}, 1,000 workers have 100,000 in {most['ratio']:.2f}"
+    more = row_of(rows, what="half as many GPUs", workers=100, candidates=100_000)
+    yield f"With a thousand kernels for each worker it is {more['ratio']:.2f}."
     one_by_one = grid(rows, 100, 10_000)["worker_s_per_model"]
     together = row_of(rows, what="all models at once", workers=100, candidates=10_000)
     together = together["worker_s_per_model"]

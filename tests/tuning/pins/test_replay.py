@@ -134,18 +134,18 @@ def test_why_there_is_no_pin_names_the_environment_nearest_to_this_one() -> None
     near = {"device": {"name": "Z80"}, "software": {"torch": "0.9", "triton": "2"}}
     far = {"device": {"name": "6502"}, "software": {"torch": "0.9", "triton": "1"}}
     both = pins_of(pin_of("far"), pin_of("near"), far=far, near=near)
-    why = both.absence("here", here)
+    why = both.absence("here", here, "mm", "d")
     assert "Z80" in why
     assert "6502" not in why
     assert why.endswith("from there to here software.torch: '0.9' -> '1.0'")
     # An environment that the file knows, but has no pin of, is no candidate.
-    assert "6502" in pins_of(pin_of("far"), far=far, near=near).absence("here", here)
+    assert "6502" in pins_of(pin_of("far"), far=far, near=near).absence("here", here, "mm", "d")
 
 
 def test_why_there_is_no_pin_is_said_in_a_few_words_where_little_is_known() -> None:
-    assert pins_of().absence("here", {}) == "the pin file has no pins"
-    assert pins_of(pin_of("here")).absence("here", {}) == "it is not in the pin file"
-    unknown = pins_of(pin_of("elsewhere")).absence("here", {})
+    assert pins_of().absence("here", {}, "mm", "d") == "the pin file has no pins"
+    assert pins_of(pin_of("here")).absence("here", {}, "mm", "d") == "it is not in the pin file"
+    unknown = pins_of(pin_of("elsewhere")).absence("here", {}, "mm", "d")
     assert unknown == "the pin file is of another environment"
 
 
@@ -157,7 +157,7 @@ def test_a_problem_whose_pin_the_file_calls_failed_runs_the_library_kernel_and_s
     (pin,) = pinned_to(ticket, "a").pins.values()
     failed, spare = {pin.tried: "wrong"}, (pin, replace(pin, winner="b"))
     file = tmp_path / "pins.json"
-    for unused, why in ((spare[:1], "a (wrong)"), (spare, "a (wrong)")):
+    for unused in (spare[:1], spare):
         file.write_text(dump(PinFile({}, {}, {}, failed, {pin.place: unused})))
         pins = read_pins(str(file))
         bench = rig(tmp_path, pins, policy="pinned", pin_file=str(file))
@@ -165,7 +165,7 @@ def test_a_problem_whose_pin_the_file_calls_failed_runs_the_library_kernel_and_s
         assert again.pin is None
         verdict = bench.selection.decide(again)
         assert (verdict.winner, again.task) == ("library", None)
-        assert again.unpinned == f"what the pin file had for it was seen to fail: {why}"
+        assert again.unpinned == "what the pin file had for it was seen to fail: a (wrong)"
         assert again.unpinned in verdict.reason
         assert not pins.has(pin.op)
 
