@@ -148,9 +148,10 @@ class RemoteTier:
         return self._drained and self._exchange is not None and self._exchange.is_unconfirmed
 
     def close(self) -> None:
-        """Drain, and ask and write nothing more."""
+        """Drain, and ask and write nothing more; what is being answered is waited for within the same limit."""
         if os.getpid() != self._pid:
             return
+        ends = time.monotonic() + self._options.timeout_s
         try:
             self.drain()
         finally:
@@ -164,12 +165,11 @@ class RemoteTier:
         if first:
             self._count(Amounts(unsent=left))
         if first and left:
-            logger.warning(
-                "inductor-plugin: %d records are not in %s yet (%s); `inductor-plugin push` writes them",
-                left,
-                shown(self._options.url),
-                self._health.reason or f"not written within {self._options.timeout_s:g} s",
-            )
+            reason = self._health.reason or f"not written within {self._options.timeout_s:g} s"
+            text = "inductor-plugin: %d records are not in %s yet (%s); `inductor-plugin push` writes them"
+            logger.warning(text, left, shown(self._options.url), reason)
+        if self._thread is not None:  # it still counts its last answer in the cache
+            self._thread.join(max(0.0, ends - time.monotonic()))
 
     def _may_ask(self) -> bool:
         """Return True if the remote is asked now; called with the lock held."""
