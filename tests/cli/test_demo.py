@@ -85,6 +85,7 @@ def test_the_demos_own_cache_is_emptied_and_nothing_beside_it(tmp_path: Path):
         raise subprocess.TimeoutExpired("demo", 1)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg-cache"))
         patch.setattr(subprocess, "run", fail)
         with pytest.raises(WorkerTimeoutError, match="more than 5 s; try a smaller model"):
             demo.run_demo(say=lambda text: None, timeout_s=5)

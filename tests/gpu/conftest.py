@@ -56,8 +56,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what has passed, if asked to; the most telling tests first (`tests.gpu.harness.order`)."""
     here = Path(__file__).parent
-    mine = [item for item in items if here in item.path.parents]
-    if not mine or not torch.cuda.is_available():
+    # The device first: without it, asking 15,000 tests for their folders takes 1 s.
+    mine = (
+        [item for item in items if here in item.path.parents] if torch.cuda.is_available() else []
+    )
+    if not mine:
         return
     path = Path(config.getoption("--gpu-results", default=None) or RESULTS)
     resumed, fresh = (

@@ -128,6 +128,7 @@ print(worker.run(CallJob("os", "getpid"), 10.0))
 
 
 @pytest.mark.parametrize("fork_holds_the_pipe", [False, True])
+@pytest.mark.claim
 def test_a_killed_parent_takes_worker_and_compiler_along(tmp_path: Path, fork_holds_the_pipe: bool):
     compiler = tmp_path / "compiler"
     compiler.write_text("#!/bin/sh\necho $$ > compiler.pid\nsleep 600\n")

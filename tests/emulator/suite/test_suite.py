@@ -37,10 +37,11 @@ def sampled(place: int, schedules: Sequence[Schedule]) -> list[Schedule]:
     return [*always, others[place % len(others)]] if others else always
 
 
+_ROWS = row_module.read()
 RUNS = [
     (name, schedule)
     for place, (name, entry) in enumerate(ENTRIES.items())
-    if entry.family not in _UNSEEN or name in row_module.read()
+    if entry.family not in _UNSEEN or name in _ROWS
     for schedule in sampled(place, entry.schedules)
 ]
 

@@ -7,8 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jsonschema import Draft202012Validator
-
 from tests.support.repository import REPOSITORY
 
 FOLDER = REPOSITORY / "docs" / "schemas"
@@ -53,7 +51,7 @@ def hold(name: str, said: Any) -> None:
         jsonschema.ValidationError: It does not follow.
     """
     text = (FOLDER / f"{name}.json").read_text(encoding="utf-8")
-    _validator(text).validate(said)
+    _parsed(text).validate(said)
 
 
 def hold_answer(words: Sequence[str], said: Any) -> None:
@@ -61,6 +59,19 @@ def hold_answer(words: Sequence[str], said: Any) -> None:
     hold(schema_name(words, said), said)
 
 
+def validator(schema: Any) -> Any:
+    """Return the validator of a schema.
+
+    Raises:
+        jsonschema.SchemaError: It is none.
+    """
+    # Here, because it takes 2.5 s, most of them for the grammars of URLs, in each process that imports it.
+    from jsonschema import Draft202012Validator
+
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
 @functools.cache
-def _validator(text: str) -> Any:
-    return Draft202012Validator(json.loads(text))
+def _parsed(text: str) -> Any:
+    return validator(json.loads(text))
