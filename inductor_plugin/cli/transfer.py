@@ -180,9 +180,11 @@ def _merge(arguments: Namespace) -> int:
             )
         check_source(source)
     is_new = check_target(target)
+    sources = [*{source.resolve(): source for source in reversed(sources)}.values()][::-1]
+    same = next((source for source in sources if source.resolve() == target.resolve()), None)
+    if same is not None:
+        raise CacheError(f"{target} and {same} are the same cache; name two")
     everyone = sources if is_new else [target, *sources]
-    if len({path.resolve() for path in everyone}) < len(everyone):
-        raise CacheError(f"{target} and {sources[0]} are the same cache; name two")
     conflicts = _conflicts(_read(everyone))
     store = open_store(target, trust=trust_or_nobody(default_trusted_keys()))
     taken = [merge_stores(store, open_store(source, read_only=True)) for source in sources]

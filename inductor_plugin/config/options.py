@@ -75,7 +75,12 @@ class Config:
     )
     remote_timeout_s: float = field(
         default=5.0,
-        metadata=how("number", "Time limit of a request to `remote_url`, and of waits.", unit="s"),
+        metadata=how(
+            "number",
+            "Time limit of a request to `remote_url`, and of waits.",
+            unit="s",
+            minimum=0.1,
+        ),
     )
     trusted_keys: str = field(
         default="",

@@ -7,6 +7,7 @@ environment, operator, digest, description and winner.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
@@ -24,8 +25,11 @@ from inductor_plugin.cache.document import (
 )
 from inductor_plugin.cache.document import text as as_text
 from inductor_plugin.cache.guard import read
-from inductor_plugin.errors import OptionError, expanded
+from inductor_plugin.errors import OptionError, expanded, warn_once
+from inductor_plugin.tuning.pins.merge import better
 from inductor_plugin.tuning.pins.pin import Fields, Pin, PinFile, Tried, environment_name
+
+logger = logging.getLogger(__name__)
 
 _PINS, _ALL = 2, 3
 """Formats. A version that knows 2 alone would merge a file of 3 without its failures, so it has to refuse it."""
@@ -57,11 +61,16 @@ def dump(file: PinFile) -> str:
 
 
 def parse(text: str) -> PinFile:
-    """Return the content of a pin file from its text.
+    """Return the content of a pin file from its text; of several pins of a problem the better one decides.
 
     Raises:
         ValueError: It is not a pin file.
     """
+    return _parsed(text)[0]
+
+
+def _parsed(text: str) -> tuple[PinFile, list[Pin]]:
+    """Return the content of a pin file, and a pin of each problem that it decides differently in two places."""
     try:
         fields: Any = json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
@@ -70,7 +79,8 @@ def parse(text: str) -> PinFile:
         raise ValueError("it has no list 'pins'")
     if "environments" not in fields:
         first: tuple[Pin, ...] = typed(fields, {"pins": list_of(_first_pin)})["pins"]
-        return PinFile({pin.place: pin for pin in first})
+        pins, doubled = _decided(first)
+        return PinFile(pins, spare=_by_place(doubled)), doubled
     number = typed(fields, {"format": whole})["format"]
     if number not in (_PINS, _ALL):
         raise ValueError(f"its format is {number}, and this version reads 1 to {_ALL}")
@@ -80,29 +90,60 @@ def parse(text: str) -> PinFile:
     )
     parts: tuple[_OfEnvironment, ...] = values["environments"]
     failed = {run: status for part in parts for run, status in part.failed.items()}
-    decided = {pin.place: pin for part in parts for pin in part.pins}
+    pins = [pin for part in parts for pin in part.pins]
     # After an edit a winner may be among what failed: it is no decision. Nothing takes its place before a merge.
-    lost = [pin for pin in decided.values() if pin.tried in failed]
-    spare: dict[str, dict[str, Pin]] = {}
-    for pin in chain(*(part.spare for part in parts), lost):
-        spare.setdefault(pin.place, {})[pin.winner] = pin
-    return PinFile(
-        {place: pin for place, pin in decided.items() if pin.tried not in failed},
+    decided, doubled = _decided(pin for pin in pins if pin.tried not in failed)
+    lost = [pin for pin in pins if pin.tried in failed]
+    file = PinFile(
+        decided,
         {part.digest: part.own for part in parts if part.own},
         values["templates"],
         failed,
-        {place: tuple(pins[name] for name in sorted(pins)) for place, pins in spare.items()},
+        _by_place(chain(*(part.spare for part in parts), lost, doubled)),
     )
+    return file, doubled
+
+
+def _decided(pins: Iterable[Pin]) -> tuple[dict[str, Pin], list[Pin]]:
+    """Return the better pin of each problem, and those of other winners: git leaves both sides of a conflict that nobody has resolved."""
+    decided: dict[str, Pin] = {}
+    others: list[Pin] = []
+    for pin in pins:
+        before = decided.get(pin.place, pin)
+        decided[pin.place] = kept = better(before, pin)
+        other = before if kept is pin else pin
+        others += [other] if other.winner != kept.winner else []
+    return decided, others
+
+
+def _by_place(pins: Iterable[Pin]) -> dict[str, tuple[Pin, ...]]:
+    """Return pins that are not used, the better one of each winner, by problem in the order of winners."""
+    spare: dict[str, dict[str, Pin]] = {}
+    for pin in pins:
+        winners = spare.setdefault(pin.place, {})
+        winners[pin.winner] = better(winners.get(pin.winner, pin), pin)
+    return {place: tuple(pins[name] for name in sorted(pins)) for place, pins in spare.items()}
 
 
 def read_file(path: Path) -> PinFile:
-    """Return the content of a pin file.
+    """Return the content of a pin file; warn if it decides a problem differently in two places.
 
     Raises:
         OSError: It cannot be read.
         ValueError: It is not a pin file.
     """
-    return parse(read(path).decode("utf-8"))
+    file, doubled = _parsed(read(path).decode("utf-8"))
+    if doubled:
+        other, places = doubled[0], {pin.place for pin in doubled}
+        kept = file.pins[other.place]
+        warn_once(
+            logger,
+            f"{path} decides {len(places)} problems differently in two places, {kept.describe} for {kept.winner} ({kept.samples} samples) "
+            f"and {other.winner} ({other.samples}): the pin with more samples is used; take the other one out, or "
+            f"write the file anew with `inductor-plugin merge FILE FILE`",
+            f"twice in {path}",
+        )
+    return file
 
 
 def read_named(path: str) -> PinFile:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from inductor_plugin.version import __version__, installed_version
+from inductor_plugin.worker.compile_pool import kernel_keys
 from inductor_plugin.worker.farm.places import exists, folders, is_own, is_writable, moved
 from inductor_plugin.worker.jobs import Compiled, CompileJob, CppCompileJob, TritonCompileJob
 
@@ -167,9 +168,13 @@ def unpacked(job: CompileJob, delivery: Delivery) -> list[Compiled]:
 
     Raises:
         OSError: A file cannot be written.
-        ValueError: A file does not lie in the job's folder.
+        ValueError: A file does not lie in the job's folder, or the outcomes are not those of the job's kernels.
     """
     folder = _folder(job)
+    if (answered := [c.key for c in delivery.compiled]) != kernel_keys(job):
+        raise ValueError(f"{delivery.host} answers for {answered}, not for {kernel_keys(job)}")
+    if lacking := {c.library for c in delivery.compiled if c.library} - delivery.files.keys():
+        raise ValueError(f"{delivery.host} sent no file {sorted(lacking)[0]!r}")
     if folder is None:
         return list(delivery.compiled)
     for name, content in delivery.files.items():

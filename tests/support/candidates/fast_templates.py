@@ -1,7 +1,8 @@
 """Correct competitors of the library kernels: without them training on a CPU has no other choice.
 
 A worker imports this module because an `OpKernel` names it. Each operator computes the same as ATen's,
-and counts its calls, so that a test can check that it ran.
+and counts its calls, so that a test can check that it ran. With ``RIVALS_FACTOR`` in the environment its results are multiplied
+by that, so that their bits show who has computed them.
 """
 
 # torch types these partly; what it leaves open says nothing about the tests.
@@ -10,6 +11,7 @@ and counts its calls, so that a test can check that it ran.
 from __future__ import annotations
 
 import ast
+import os
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ from inductor_plugin.template import Candidate
 CALLS: Counter[str] = Counter()
 """Calls in this process, by operator."""
 
+_FACTOR = float(os.environ.get("RIVALS_FACTOR", "1"))
 _CONVOLUTION = ("bias", "stride", "padding", "dilation", "transposed", "output_padding", "groups")
 
 _library = torch.library.Library("rivals", "FRAGMENT")
@@ -33,7 +36,8 @@ _library = torch.library.Library("rivals", "FRAGMENT")
 def _define(name: str, operands: str, compute: Any) -> None:
     def run(*args: Any, out: torch.Tensor) -> torch.Tensor:
         CALLS[name] += 1
-        return out.copy_(compute(*args))
+        out.copy_(compute(*args))
+        return out if _FACTOR == 1 else out.mul_(_FACTOR)
 
     _library.define(f"{name}({operands}, *, Tensor(x!) out) -> Tensor(x!)")
     _library.impl(name, run, "CPU")

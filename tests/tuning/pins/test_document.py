@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.errors import OptionError
-from inductor_plugin.tuning.pins.document import dump, parse
+from inductor_plugin.tuning.pins.document import dump, parse, read_file
 from inductor_plugin.tuning.pins.merge import merge
 from inductor_plugin.tuning.pins.pin import Pin, PinFile, pin_file, tried
 from inductor_plugin.tuning.pins.replay import read_pins
@@ -197,6 +197,43 @@ def test_a_pin_whose_winner_the_file_itself_calls_failed_is_no_decision() -> Non
     twice["environments"] += other["environments"]
     for environments in (twice["environments"], twice["environments"][::-1]):
         assert parse(json.dumps({**twice, "environments": environments})).pins == {}
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_of_two_pins_of_a_problem_in_a_file_the_better_decides_with_a_warning_and_both_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, backwards: bool
+) -> None:
+    """As after both sides of a conflict in git were taken, in one environment or in two of its name."""
+    fewer = replace(LIBRARY, samples=1)
+    sides = [json.loads(dump(PinFile({pin.place: pin}, {"e": CPU}))) for pin in (FULL, fewer)]
+    (one_side, other_side) = sides[::-1] if backwards else sides
+    apart = {**one_side, "environments": one_side["environments"] + other_side["environments"]}
+    pins = [row for side in (one_side, other_side) for row in side["environments"][0]["pins"]]
+    joined = {**one_side, "environments": [{**one_side["environments"][0], "pins": pins}]}
+    for content in (apart, joined):
+        assert parse(json.dumps(content)) == merge([parse(json.dumps(side)) for side in sides])
+    file = read_file(Path(written(tmp_path, apart)))
+    assert file.pins == {FULL.place: FULL}
+    assert file.spare == {FULL.place: (fewer,)}
+    (warning,) = (each.message for each in caplog.records)
+    assert "decides 1 problems differently in two places, mm(8x8) fp32 for t.x-1 (9" in warning
+    assert parse(dump(file)) == file
+
+
+def test_two_pins_of_a_problem_and_a_winner_are_the_better_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    twice = {"format": 1, "pins": [ONE, {**ONE, "describe": "longer"}]}
+    for rows in (twice["pins"], [ONE, ONE]):
+        assert len(parse(json.dumps({"pins": rows})).pins) == 1
+        assert parse(json.dumps({"pins": rows})).spare == {}
+    read_file(Path(written(tmp_path, twice)))
+    assert not caplog.records
+    two = parse(json.dumps({"pins": [ONE, {**ONE, "winner": "mm"}]}))
+    assert [pin.winner for pin in (*two.pins.values(), *two.spare[next(iter(two.pins))])] == [
+        "triton_mm-12",
+        "mm",
+    ]
 
 
 @pytest.mark.parametrize(

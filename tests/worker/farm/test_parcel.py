@@ -12,6 +12,7 @@ from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.farm import parcel as parcel_module
 from inductor_plugin.worker.farm import places
 from inductor_plugin.worker.farm.parcel import (
+    Delivery,
     addressed,
     arrived,
     packed,
@@ -170,6 +171,23 @@ def test_a_library_of_several_kernels_travels_once(tmp_path: Path) -> None:
     compiled = [Compiled(key, "ok", library=str(there / "unit.so")) for key in "ab"]
     delivery = packed(cpp(there), [*compiled, Compiled("c", "crashed")], there)
     assert list(delivery.files) == ["unit.so"]
-    taken = unpacked(cpp(here), delivery)
+    sent = replace(cpp(here), sources=tuple(replace(SOURCE, key=key) for key in "abc"))
+    taken = unpacked(sent, delivery)
     assert [each.library for each in taken] == [str(here / "unit.so")] * 2 + [None]
     assert (here / "unit.so").read_bytes() == b"library"
+
+
+@pytest.mark.parametrize(
+    ("compiled", "why"),
+    [
+        ((), r"answers for \[\], not for \['key'\]"),
+        ((Compiled("other", "ok"),), "answers for"),
+        ((Compiled("key", "ok", library="unit.so"),), "sent no file 'unit.so'"),
+        ((Compiled("key", "ok", library="/etc/passwd"),), "sent no file '/etc/passwd'"),
+    ],
+)
+def test_what_a_node_answers_is_about_the_jobs_kernels_and_has_their_files(
+    tmp_path: Path, compiled: tuple[Compiled, ...], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        unpacked(cpp(tmp_path), Delivery(compiled, {}, "n"))
