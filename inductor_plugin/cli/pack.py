@@ -68,7 +68,7 @@ def _precompile_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="also measure all problems into the cache, on a node of the cluster bench_farm that has the GPU",
+        help="also measure all problems into the cache, on one GPU at a time of a node of the cluster bench_farm that has it",
     )
 
 

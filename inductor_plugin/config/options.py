@@ -153,7 +153,7 @@ class Config:
         default="",
         metadata=how(
             "farm",
-            "Ray cluster whose nodes measure, as `compile_farm`, on this process's kind of GPU; empty: measured here (docs/fleet.md).",
+            "Ray cluster whose nodes measure, as `compile_farm`, on this process's kind of GPU, one GPU at a time for each process; empty: measured here (docs/fleet.md).",
         ),
     )
     compile_timeout_s: float = field(

@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine: each node is a raylet with one CPU, and processes of its own."""
+"""A Ray cluster on this machine: each node is a raylet with one CPU if nothing else is said, and processes of its own."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ _START_S = 200
 
 
 @contextmanager
-def cluster(nodes: int, resources: Mapping[str, float] | None = None) -> Generator[Any]:
+def cluster(
+    nodes: int, resources: Mapping[str, float] | None = None, cpus: int = 1
+) -> Generator[Any]:
     """Start a cluster, and connect to it; skip the test where Ray is not installed.
 
     Args:
         nodes: Its nodes.
         resources: Custom resources of each.
+        cpus: CPUs of each.
     """
     os.environ.setdefault("RAY_raylet_start_wait_time_s", str(_START_S))  # read when it is imported
     ray: Any = pytest.importorskip("ray")
@@ -31,7 +34,7 @@ def cluster(nodes: int, resources: Mapping[str, float] | None = None) -> Generat
     started = utilities.Cluster()
     try:
         for _ in range(nodes):
-            add_node(started, resources)
+            add_node(started, resources, cpus)
         ray.init(address=started.address, log_to_driver=False, configure_logging=False)
         yield started
     finally:
@@ -39,22 +42,37 @@ def cluster(nodes: int, resources: Mapping[str, float] | None = None) -> Generat
         started.shutdown()
 
 
-def add_node(started: Any, resources: Mapping[str, float] | None = None, attempts: int = 3) -> Any:
-    """Add a node with one CPU, and return it.
+def add_node(
+    started: Any,
+    resources: Mapping[str, float] | None = None,
+    cpus: int = 1,
+    memory_bytes: int | None = None,
+    attempts: int = 3,
+) -> Any:
+    """Add a node, and return it.
 
     Ray gives a node up that has not started within 30 s, as on a machine with ten times as many processes as cores.
+
+    Args:
+        started: The cluster.
+        resources: Custom resources of the node.
+        cpus: Its CPUs.
+        memory_bytes: Its memory for tasks; None for what the machine has.
+        attempts: How often it is tried.
     """
+    memory = {} if memory_bytes is None else {"memory": memory_bytes}
     try:
         return started.add_node(
-            num_cpus=1,
+            num_cpus=cpus,
             object_store_memory=_STORE_BYTES,
             include_dashboard=False,
             resources=dict(resources or {}),
+            **memory,
         )
     except Exception:  # what Ray raises has no class of its own
         if attempts == 1:
             raise
-        return add_node(started, resources, attempts - 1)
+        return add_node(started, resources, cpus, memory_bytes, attempts - 1)
 
 
 def compiling_processes(place: str) -> list[int]:

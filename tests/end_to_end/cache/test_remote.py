@@ -145,14 +145,31 @@ def test_a_server_lists_folders_and_those_names_alone_that_begin_so(url: str) ->
     assert files.names("v1/e/records/mm/2", 30.0) == files.folders("v1/none/", 30.0) == []
 
 
-FAULTS: dict[str, dict[str, Any]] = {
-    "refused": {"status": 500},
-    "half of them refused": {"status": 503, "rate": 0.5},
-    "slow": {"delay_s": 30.0},
-    "cut off": {"cut": True, "methods": ["GET"]},
-    "cut short": {"cut": "whole", "methods": ["GET"]},
-    "corrupted": {"flip": True, "methods": ["GET"]},
-    "not written": {"status": 500, "methods": ["PUT"]},
+@dataclass(frozen=True)
+class Fault:
+    """A fault of a server, and how a machine shows that it has met it.
+
+    Attributes:
+        of: As of `S3Server.fault`.
+        counts: The cache's counters of which one counts it; none where what it does is drawn.
+        hits: Records that the machine gets; None where that is drawn.
+    """
+
+    of: dict[str, Any]
+    counts: tuple[str, ...]
+    hits: int | None = 0
+
+
+# A machine that is busy may not get as far as the content of an answer.
+_FAILS, _DAMAGED = ("remote_failures",), ("remote_corrupt", "remote_failures")
+FAULTS = {
+    "refused": Fault({"status": 500}, _FAILS),
+    "half of them refused": Fault({"status": 503, "rate": 0.5}, (), None),
+    "slow": Fault({"delay_s": 30.0}, _FAILS),
+    "cut off": Fault({"cut": True, "methods": ["GET"]}, _FAILS),
+    "cut short": Fault({"cut": "whole", "methods": ["GET"]}, _DAMAGED),
+    "corrupted": Fault({"flip": True, "methods": ["GET"]}, _DAMAGED),
+    "not written": Fault({"status": 500, "methods": ["PUT"]}, ("remote_unsent",), None),
 }
 
 
@@ -173,20 +190,25 @@ def test_a_faulty_store_changes_no_result_loses_nothing_and_is_not_waited_for(
         started = time.monotonic()
         machine(tmp_path, "first", url, torch.mm, a, b)
         calm_s = time.monotonic() - started
-        server.fault(**FAULTS[fault])
+        server.fault(**FAULTS[fault].of)
         waits.clear()
         started = time.monotonic()
         limit = {"remote_timeout_s": LIMIT_S}
         answer, spent, _ = machine(tmp_path, "second", url, torch.mm, a, b, **limit)
         took_s = time.monotonic() - started
-        assert waits or fault != "slow"
+        assert waits
         assert most_s(waits) <= LIMIT_S
         assert all(each.took_s <= each.limit_s + LATE_S for each in waits)
         waits.clear()
-        other, _, _ = machine(tmp_path, "second", url, torch.mm, c, d, **limit)
+        other, _, counters = machine(tmp_path, "second", url, torch.mm, c, d, **limit)
+        assert waits
         assert most_s(waits) <= LIMIT_S
         assert all(each.took_s <= each.limit_s + LATE_S for each in waits)
+        assert server.faulted() > 0
         server.fault()
+    counts, hits = FAULTS[fault].counts, counters.get("remote_hits", 0)
+    assert not counts or any(counters.get(name) for name in counts)
+    assert hits == FAULTS[fault].hits or FAULTS[fault].hits is None
     assert torch.allclose(answer, a @ b, atol=1e-4)
     assert torch.allclose(other, c @ d, atol=1e-4)
     assert spent.problems == 1

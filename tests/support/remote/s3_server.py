@@ -55,6 +55,10 @@ class S3Server:
         """Return the number of requests for objects by method, and of listings."""
         return json.loads(self._request("GET", "/_requests"))
 
+    def faulted(self) -> int:
+        """Return how many requests have met the fault that holds now."""
+        return json.loads(self._request("GET", "/_faults"))
+
     def objects(self) -> dict[str, int]:
         """Return the sizes of all objects by name."""
         return json.loads(self._request("GET", "/_objects"))
@@ -98,7 +102,7 @@ class Faults:
         self._application = application
         self._fault: dict[str, Any] = {}
         self._requests: dict[str, int] = {}
-        self._random = random.Random(0)
+        self._random, self._faulted = random.Random(0), 0
         self._guard = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
@@ -117,6 +121,7 @@ class Faults:
                 and fault.get("names", "") in path
                 and self._random.random() < fault.get("rate", 1.0)
             )
+            self._faulted += hit
         if not hit:
             return self._application(environ, start)
         time.sleep(fault.get("delay_s", 0.0))
@@ -152,10 +157,14 @@ class Faults:
 
     def _control(self, path: str, environ: dict[str, Any], start: Any) -> list[bytes]:
         answer = b"{}"
-        if path == "/_faults":
+        if path == "/_faults" and environ["REQUEST_METHOD"] == "GET":
+            with self._guard:
+                answer = json.dumps(self._faulted).encode()
+        elif path == "/_faults":
             size = int(environ.get("CONTENT_LENGTH") or 0)
             with self._guard:
                 self._fault = json.loads(environ["wsgi.input"].read(size) or b"{}")
+                self._random, self._faulted = random.Random(0), 0
         elif path == "/_requests":
             with self._guard:
                 answer = json.dumps(self._requests).encode()

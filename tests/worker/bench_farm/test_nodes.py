@@ -16,8 +16,9 @@ from inductor_plugin.errors import WorkerError
 from inductor_plugin.kernels.call import CppKernel, ExternKernel, OpKernel
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.worker.bench_farm import finder as finder_module
-from inductor_plugin.worker.bench_farm.bench import FarmBench, on_nodes
+from inductor_plugin.worker.bench_farm.bench import FarmBench, finder_of, on_nodes
 from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.farm.resource import resource_of
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     Compiled,
@@ -150,3 +151,52 @@ def test_an_idle_node_is_free_for_others(measuring_cluster: Any) -> None:
     assert second.screen(screen(LIBRARY)).status == "ok"
     first.close()
     second.close()
+
+
+def test_of_two_kinds_of_gpus_a_process_measures_on_one_of_its_own_or_not_at_all(
+    measuring_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes are called after GPUs that they do not have, and each worker stands for a process."""
+    own, other = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
+    nodes = {
+        name: add_node(measuring_cluster, {resource_of(name): count})
+        for name, count in ((own, 2.0), (other, 1.0))
+    }
+    farm = f"ray:{measuring_cluster.address}"
+    first, second, third, fourth = workers = [
+        FarmBench(SETTINGS, finder_of(farm, SETTINGS, name, lambda _: None))
+        for name in (own, own, own, other)
+    ]
+
+    def measuring() -> tuple[int, int, int]:
+        """Return how many GPUs are held: of the one kind, of the other, and of all nodes."""
+        places = [nodes[name].raylet_socket_name for name in (own, other)]
+        at_own, at_other = (len(ray_processes(place, NODE)) for place in places)
+        return at_own, at_other, len(ray_processes(measuring_cluster.address, NODE))
+
+    outcomes: list[Outcome] = []
+    jobs = [
+        threading.Thread(target=lambda: outcomes.append(first.screen(screen(LIBRARY))))
+        for _ in range(3)
+    ]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join(LIMIT_S)
+    assert [outcome.status for outcome in outcomes] == ["ok"] * 3
+    assert measuring() == (1, 0, 1)  # one at a time, though another of that node is free
+    assert second.screen(screen(LIBRARY)).status == "ok"
+    assert measuring() == (2, 0, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(finder_module, "_SEARCH_S", 1.0)
+        patch.setattr(finder_module, "_LEAST_S", 5.0)
+        with pytest.raises(WorkerError, match="or others measure"):
+            third.screen(screen(LIBRARY))
+    assert measuring() == (2, 0, 2)  # the other kind is free, and is not taken
+    assert fourth.screen(screen(LIBRARY)).status == "ok"
+    assert measuring() == (2, 1, 3)
+    for worker in workers:
+        worker.close()
+    until(lambda: measuring() == (0, 0, 0), LIMIT_S)
+    for node in nodes.values():
+        measuring_cluster.remove_node(node)

@@ -1,39 +1,42 @@
+"""Compiles in a pool, local or of a farm. What has neither pool nor process here is about texts: a unit's source, a compiler's words."""
+
 from __future__ import annotations
 
 import os
 import signal
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inductor_plugin.cache import Resources
 from inductor_plugin.kernels.unit import CppSource, single_unit, unique_symbol
 from inductor_plugin.worker import compile_pool
-from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.failure import last_lines
 from inductor_plugin.worker.farm.pool import Pool
 from inductor_plugin.worker.jobs import (
     Compiled,
     CppCompileJob,
     TritonCompileJob,
-    WorkerSettings,
 )
 from inductor_plugin.worker.process import WorkerProcess
 from tests.support.fakes.waiting import wait_idle
 from tests.support.processes.compiling import (
-    GXX,
     SETTINGS,
+    Pools,
     a_pool,
+    all_pools,
     build,
     shell_compiler,
     source,
     times,
 )
 
-__all__ = ["a_pool"]  # the fixture
+__all__ = ["a_pool", "all_pools"]  # fixtures
 
 
 BLOCK = 'extern "C" __attribute__((used)) int32_t const kernel_block[2] = {65536, 128};'
@@ -203,19 +206,33 @@ def test_a_worker_that_dies_costs_its_kernel_alone(
 
 
 def test_who_has_not_begun_is_not_blamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    pools: Pools,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ):
-    monkeypatch.setattr(compile_pool, "SETUP_S", 1.0)
+    def wrapped(compiles: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_stopped(*arguments: Any) -> Any:
+            attempt, setup_s = WorkerProcess.attempt, compile_pool.SETUP_S
+
+            def attempt_stopped(process: WorkerProcess, *job: Any) -> Any:
+                process.start()
+                os.kill(process.pid or 0, signal.SIGSTOP)  # before it takes the job
+                return attempt(process, *job)
+
+            WorkerProcess.attempt, compile_pool.SETUP_S = attempt_stopped, 1.0  # pyright: ignore
+            try:
+                return compiles(*arguments)
+            finally:
+                WorkerProcess.attempt, compile_pool.SETUP_S = attempt, setup_s  # pyright: ignore
+
+        return compile_stopped
+
     monkeypatch.setattr(compile_pool, "_WARNED", set[str]())
-    process = WorkerProcess(SETTINGS, "compile worker")
-    process.start()
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGSTOP)  # before it takes the job
-    job = CppCompileJob((source("a", 2), source("b", 3)), GXX, str(tmp_path), 60.0)
-    compiled = compile_pool.compile_all(process, job)
-    process.close()
-    assert [c.status for c in compiled] == ["skipped", "skipped"]
-    assert "hung" in compiled[0].reason
+    pools.wrap(wrapped)
+    compiled = build(pools.open(), tmp_path, source("a", 2), source("b", 3))
+    assert [c.status for c in compiled.values()] == ["skipped", "skipped"]
+    assert "hung" in compiled["a"].reason
     assert "inductor-plugin: 2 kernels are not compiled" in caplog.text
 
 
@@ -249,12 +266,10 @@ def test_a_thread_does_not_keep_its_last_job(pool: Pool, tmp_path: Path):
     assert kept() is None
 
 
-def test_a_worker_without_memory_for_itself_does_not_blame_the_kernel(tmp_path: Path):
-    small = WorkerSettings(SETTINGS.sys_path, "compile", memory_bytes=1024)
-    pool = CompilePool(1, small, 0)
-    compiled = build(pool, tmp_path, source("a", 2))["a"]
-    pool.close()
-    assert compiled.status == "skipped"
+def test_a_worker_without_memory_for_itself_does_not_blame_the_kernel(pools: Pools, tmp_path: Path):
+    pools.may_compile_here = True  # all nodes refuse it, and no worker starts here, either
+    pool = pools.open(settings=replace(SETTINGS, memory_bytes=1024))
+    assert build(pool, tmp_path, source("a", 2))["a"].status == "skipped"
 
 
 def test_a_full_disk_is_told_once_and_blames_no_kernel(
@@ -274,15 +289,19 @@ def test_a_full_disk_is_told_once_and_blames_no_kernel(
 
 
 def test_a_pool_answers_although_a_job_raises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    pools: Pools, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    def broken(*_arguments: object) -> list[Compiled]:
-        raise ValueError("what nobody expected")
+    """A farm tries it here, where it raises, too."""
 
-    monkeypatch.setattr(compile_pool, "compile_all", broken)
-    pool = CompilePool(1, SETTINGS, 0)
-    compiled = build(pool, tmp_path, source("a", 2))["a"]
-    pool.close()
+    def wrapped(_: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_broken(*_arguments: object) -> Any:
+            raise ValueError("what nobody expected")
+
+        return compile_broken
+
+    pools.may_compile_here = True
+    pools.wrap(wrapped)
+    compiled = build(pools.open(), tmp_path, source("a", 2))["a"]
     assert compiled.status == "skipped"
     assert "what nobody expected" in caplog.text
 
@@ -316,15 +335,23 @@ def test_triton_compiles_for_a_gpu_that_is_not_there(pool: Pool, tmp_path: Path)
     assert built["bad"].resources is None
 
 
-def test_flags_from_the_environment_do_not_reach_nvcc(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from inductor_plugin.worker.child import compile as child_compile
+def test_flags_from_the_environment_do_not_reach_nvcc(pools: Pools, tmp_path: Path):
+    def wrapped(compiles: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_flagged(*arguments: Any) -> Any:
+            flags = dict.fromkeys(("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "NVCC_OTHER"), "-G")
+            os.environ |= flags
+            try:
+                return compiles(*arguments)
+            finally:
+                for name in flags:
+                    del os.environ[name]
 
-    for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "NVCC_OTHER"):
-        monkeypatch.setenv(name, "-G")
-    code, said = child_compile._call(["env"], tmp_path)  # pyright: ignore[reportPrivateUsage]
-    assert code == 0
-    assert "NVCC_OTHER=-G" in said
-    assert "NVCC_APPEND_FLAGS" not in said
-    assert "NVCC_PREPEND_FLAGS" not in said
+        return compile_flagged
+
+    pools.wrap(wrapped)
+    # With these settings no worker runs on a node, which would have the variables that there were when it was started.
+    pool = pools.open(settings=replace(SETTINGS, idle_s=SETTINGS.idle_s + 1.0))
+    command = ("sh", "-c", f"env > {tmp_path}/variables; : > {{output}}")
+    assert build(pool, tmp_path, source("a", 2), command=command)["a"].status == "ok"
+    lines = (tmp_path / "variables").read_text().splitlines()
+    assert [line for line in lines if line.startswith("NVCC_")] == ["NVCC_OTHER=-G"]

@@ -1,12 +1,12 @@
-"""Whose fault it is that a job failed, and how long it may take. No process starts here."""
+"""Whose fault it is that a job failed, and how long it may take: in a thread of the local pool, and on a node. No process starts here."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import pytest
 
@@ -14,6 +14,10 @@ from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker import compile_pool
 from inductor_plugin.worker.child import compile as child_compile
 from inductor_plugin.worker.compile_pool import SETUP_S, compile_all
+from inductor_plugin.worker.farm import node as node_module
+from inductor_plugin.worker.farm.folder import NodeFolder
+from inductor_plugin.worker.farm.node import compile_parcel
+from inductor_plugin.worker.farm.parcel import parcel_of
 from inductor_plugin.worker.jobs import (
     OUT_OF_TIME,
     Compiled,
@@ -24,7 +28,7 @@ from inductor_plugin.worker.jobs import (
     TritonCompileJob,
 )
 from tests.support.fakes.waiting import FakeClock
-from tests.support.processes.compiling import GXX, source
+from tests.support.processes.compiling import GXX, SETTINGS, source
 
 
 class Process:
@@ -43,6 +47,9 @@ class Process:
         self.setups_s: list[float] = []
         self.limits_s: list[float | None] = []
 
+    def start(self) -> None:
+        """Run already."""
+
     def attempt(self, job: CompileJob, timeout_s: float, on_event: Any) -> Any:
         self.jobs.append(job)
         self.setups_s.append(timeout_s)
@@ -56,16 +63,46 @@ def batch(*keys: str, timeout_s: float = 60.0) -> CppCompileJob:
     return CppCompileJob(tuple(source(key, 2) for key in keys), GXX, "", timeout_s)
 
 
-def compiled_by(process: Process, job: CompileJob, until: float = math.inf) -> list[Compiled]:
+class Compiles(Protocol):
+    """Compiles a job with a worker, until a time."""
+
+    def __call__(
+        self, process: Process, job: CompileJob, until: float = math.inf
+    ) -> list[Compiled]: ...
+
+
+def in_a_thread(process: Process, job: CompileJob, until: float = math.inf) -> list[Compiled]:
     untyped: Any = process
     return compile_all(untyped, job, until)
+
+
+@pytest.fixture(name="compiled_by", params=["local", "farm"])
+def compiled_here_or_there(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Compiles]:
+    """What runs a job in a pool: a thread, or the function that Ray runs on a node."""
+    folders = list[NodeFolder]()
+    monkeypatch.setattr(node_module, "_FOLDERS", folders)
+
+    def on_a_node(process: Process, job: CompileJob, until: float = math.inf) -> list[Compiled]:
+        monkeypatch.setattr(node_module, "_PROCESSES", {SETTINGS: process})
+        limit_s = until - compile_pool.time.monotonic()
+        delivery = compile_parcel(parcel_of(job), SETTINGS, limit_s)
+        assert not delivery.refusal
+        return list(delivery.compiled)
+
+    yield on_a_node if request.param == "farm" else in_a_thread
+    for folder in folders:
+        folder.remove()
 
 
 def done(job: Any) -> list[Compiled]:
     return [Compiled(key, "ok") for key in compile_pool.kernel_keys(job)]
 
 
-def test_a_compiler_may_take_what_its_job_allows_and_no_longer_than_is_left() -> None:
+def test_a_compiler_may_take_what_its_job_allows_and_no_longer_than_is_left(
+    compiled_by: Compiles,
+) -> None:
     process = Process(done)
     ends = time.monotonic() + 50.0
     for timeout_s, until in ((7.0, math.inf), (0.0, math.inf), (7.0, ends), (600.0, ends)):
@@ -90,7 +127,7 @@ def test_a_compiler_may_take_what_its_job_allows_and_no_longer_than_is_left() ->
     ],
 )
 def test_a_kernel_is_blamed_for_its_compiler_alone(
-    failure: JobFailed, status: str, reason: str, *, starts: bool
+    compiled_by: Compiles, failure: JobFailed, status: str, reason: str, *, starts: bool
 ) -> None:
     process = Process(lambda _: failure, starts=starts)
     (kernel,) = compiled_by(process, TritonCompileJob("k", "k", "", (), 60.0))
@@ -98,9 +135,12 @@ def test_a_kernel_is_blamed_for_its_compiler_alone(
     assert len(process.jobs) == 1
 
 
-def test_a_job_that_is_ended_at_its_time_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_is_ended_at_its_time_blames_nobody(
+    compiled_by: Compiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = FakeClock(100.0)
-    monkeypatch.setattr(compile_pool, "time", clock)
+    for module in (compile_pool, node_module):
+        monkeypatch.setattr(module, "time", clock)
 
     def late(_: CompileJob) -> JobFailed:
         clock.now += 10.0
@@ -116,9 +156,9 @@ def test_a_job_that_is_ended_at_its_time_blames_nobody(monkeypatch: pytest.Monke
         assert len(process.jobs) == 1  # neither those of a batch one by one nor the next
 
 
-def test_kernels_of_a_batch_that_breaks_its_worker_are_compiled_one_by_one_in_the_same_time() -> (
-    None
-):
+def test_kernels_of_a_batch_that_breaks_its_worker_are_compiled_one_by_one_in_the_same_time(
+    compiled_by: Compiles,
+) -> None:
     ends = time.monotonic() + 50.0
 
     def breaks(job: CppCompileJob) -> Any:
@@ -139,7 +179,9 @@ def test_kernels_of_a_batch_that_breaks_its_worker_are_compiled_one_by_one_in_th
     assert len(refused.jobs) == 1  # the worker has tried each alone already
 
 
-def test_a_worker_that_does_not_start_skips_its_job(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_does_not_start_skips_its_job(
+    compiled_by: Compiles, caplog: pytest.LogCaptureFixture
+) -> None:
     def fails(_: CompileJob) -> Any:
         raise WorkerError("it does not start\nat all")
 

@@ -1,4 +1,8 @@
-"""Compile workers that are started ahead; none of them starts here."""
+"""Compile workers that are started ahead; none of them starts here.
+
+They are the local pool's alone. Ray starts the processes of a node, with the first job there and for all who use the cluster, and each
+keeps a worker that has the imports of its last job: nothing that a sender could start ahead.
+"""
 
 from __future__ import annotations
 

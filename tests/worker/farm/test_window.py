@@ -42,7 +42,7 @@ def test_after_a_pause_it_begins_with_few_again() -> None:
 
 
 def test_those_who_have_few_and_those_who_have_many_come_to_have_equally_many() -> None:
-    """Ray's order gives each a share of the CPUs as large as its share of the tasks."""
+    """Whatever order Ray takes them in, each has a share of the CPUs about as large as its share of the tasks."""
     cpus, windows = 960, [Window(40), Window(920)]
     for _ in range(60):
         total = sum(window.most for window in windows)
