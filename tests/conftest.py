@@ -118,6 +118,12 @@ def measured_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
+def cache_home(clean_environment: None) -> Path:
+    """Return the folder, not there yet, in which the plugin's default cache of a test lies."""
+    return Path(os.environ["XDG_CACHE_HOME"]) / "inductor_plugin"
+
+
+@pytest.fixture
 def cache_dir(tmp_path: Path) -> Path:
     """Return a path for a plugin cache, not there yet."""
     return tmp_path / "plugin-cache"

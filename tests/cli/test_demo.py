@@ -75,9 +75,9 @@ def test_a_report_is_plain_json():
     assert said["second"]["stats"]["record_hits"] == 5
 
 
-def test_the_demos_own_cache_is_emptied_and_nothing_beside_it(tmp_path: Path):
-    beside = tmp_path / "xdg-cache/inductor_plugin/records"
-    inside = tmp_path / "xdg-cache/inductor_plugin/.demo-cache/records"
+def test_the_demos_own_cache_is_emptied_and_nothing_beside_it(cache_home: Path):
+    beside = cache_home / "records"
+    inside = cache_home / ".demo-cache/records"
     for folder in (beside, inside):
         folder.mkdir(parents=True)
 
@@ -85,7 +85,6 @@ def test_the_demos_own_cache_is_emptied_and_nothing_beside_it(tmp_path: Path):
         raise subprocess.TimeoutExpired("demo", 1)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg-cache"))
         patch.setattr(subprocess, "run", fail)
         with pytest.raises(WorkerTimeoutError, match="more than 5 s; try a smaller model"):
             demo.run_demo(say=lambda text: None, timeout_s=5)

@@ -56,11 +56,11 @@ def inductor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("page", sorted(set(PAGES) - COMPILE))
 def test_what_a_page_shows_of_a_cache_is_what_verbs_say(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, tmp_path: Path, cache_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_sample(tmp_path / "xdg-cache")
+    put_sample(cache_home.parent)
     if page == "trust.md":  # what it signs: the sample has records alone
-        store = open_store(tmp_path / "xdg-cache" / "inductor_plugin")
+        store = open_store(cache_home)
         store.put_kernel(kernel_key(), {"kernel.so": b"library"})
     monkeypatch.chdir(tmp_path)
     pages.run_page(page)

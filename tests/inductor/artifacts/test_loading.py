@@ -88,13 +88,13 @@ def test_the_library_of_call_sites_is_searched_again_after_kernels_were_loaded(
     assert state.searched == -1
 
 
-def test_they_go_to_the_cache_of_enable(known: Record, cache_dir: Path, tmp_path: Path) -> None:
+def test_they_go_to_the_cache_of_enable(known: Record, cache_dir: Path, cache_home: Path) -> None:
     inductor_plugin.enable(cache_dir=str(cache_dir))
     torch.compiler.load_cache_artifacts(saved())
     assert list(open_store(cache_dir).iter_records()) == [known]
     inductor_plugin.disable()
     torch.compiler.load_cache_artifacts(saved())
-    assert list(open_store(tmp_path / "xdg-cache" / "inductor_plugin").iter_records()) == [known]
+    assert list(open_store(cache_home).iter_records()) == [known]
 
 
 def test_a_record_that_is_there_is_merged(
@@ -159,7 +159,7 @@ def test_a_wrong_variable_is_one_warning(
 
 @pytest.mark.parametrize("how", ["cache", "force_disable_caches", "enable"])
 def test_nothing_is_written_where_caches_are_off(
-    how: str, known: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, known: Record, cache_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how == "cache":
         monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE", "off")
@@ -167,6 +167,6 @@ def test_nothing_is_written_where_caches_are_off(
         inductor_plugin.enable(cache="off")
     with inductor_config.patch(force_disable_caches=how == "force_disable_caches"):
         assert torch.compiler.load_cache_artifacts(saved()) is not None
-    assert not (tmp_path / "xdg-cache" / "inductor_plugin").exists()
+    assert not cache_home.exists()
     unkept = RUNTIME.store(Config.load({"cache": "off"}))
     assert list(unkept.iter_records()) == []  # nor in memory
