@@ -89,7 +89,6 @@ def test_an_epilogue_of_float32_finds_its_shared_memory(size: int) -> None:
     assert usage.shared <= SMALLEST_OF[90].shared_per_block
 
 
-@pytest.mark.slow
 def test_sizes_beyond_32_bits_have_descriptors_too() -> None:
     """The last layer of a language model; a descriptor's coordinates are 32-bit whatever sizes are."""
     graph = lowered(TEMPLATE, NAME, mm, (Arg((16384, 4096), F16), Arg((4096, 152064), F16)))
