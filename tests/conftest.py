@@ -138,6 +138,16 @@ def inductor_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def few_objects() -> None:
+    """Exempt what is there from full collections.
+
+    The benchmark worker collects after each job, as a worker's small process can: 3 s in the process of all tests, of which hundreds of
+    cases have nothing else that takes time. What a test leaves, it collects at its own end.
+    """
+    gc.freeze()
+
+
+@pytest.fixture
 def repository() -> Path:
     """Return the root of the checkout."""
     return REPOSITORY

@@ -187,9 +187,9 @@ def test_libraries_of_cutlass_kernels_cross_from_a_farm(
 def test_cutlass_kernels_come_with_it_and_need_no_compiler(
     request_: Request, tmp_path: Path
 ) -> None:
-    config = replace(request_.config, gemm_backends="ATEN,CUTLASS", max_candidates=3)
+    config = replace(request_.config, gemm_backends="ATEN,CUTLASS", max_candidates=1)
     finished = run(replace(request_, config=config), quiet)
-    assert finished.count("cutlass") >= 3
+    assert finished.count("cutlass") == 2  # one for each product
     assert finished.count("sites") == 1  # what launches them, for a machine without a compiler
     for kernel in finished.kernels:
         if kernel.kind == "sites":
@@ -204,7 +204,7 @@ def test_cutlass_kernels_come_with_it_and_need_no_compiler(
     command("import", str(request_.out), "--trust", "--cache-dir", other)
     arguments = ("precompile", "--target", "H200", "--model", HALF, "--backends", "ATEN,CUTLASS")
     again = command(
-        *(*arguments, "--max-candidates", "3", "--nvcc", "/nowhere", "--cache-dir", other),
+        *(*arguments, "--max-candidates", "1", "--nvcc", "/nowhere", "--cache-dir", other),
         *("--out", str(tmp_path / "again.pack")),
     )
     assert again["stats"]["compiled"] == 0

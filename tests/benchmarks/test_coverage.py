@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates import BUILTIN
 from tests.support.lowering import Arg, Lab, library_first
+from tests.support.pairs import covering
 
 pytestmark = [
     pytest.mark.compat,
@@ -68,17 +70,25 @@ def stocks(product: Problem, gpu: str, folder: Path) -> set[str]:
     return {entry.name for entry in entries if entry.kind == "triton" and entry.name not in OURS}
 
 
+def names_of(case: tuple[str, Layer, Kind]) -> tuple[str, str, str]:
+    """Return the names of a case's GPU, layer and type."""
+    gpu, layer, types = case
+    return gpu, layer.name, types.name
+
+
 def products() -> Iterator[Any]:
-    """Give (GPU, layer, type) of one product for each GPU, operator and type torch has a call for."""
-    for gpu in coverage.GPUS:
-        for layer in (PLAIN, BIASED, GROUPED):
-            for types in KINDS:
-                if coverage.uncallable(Shape(layer, 64), types, "tn", target(gpu)) is None:
-                    # A lowering of fp8 takes 2 s and more, for a hundred tiles.
-                    again = gpu == "B200" or types.a == "float8_e5m2"
-                    marks = pytest.mark.slow if again and types.scale != "none" else ()
-                    name = f"{gpu}-{layer.name}-{types.name}"
-                    yield pytest.param(gpu, layer, types, id=name, marks=marks)
+    """Give (GPU, layer, type) of products, each two of GPU, operator and type that torch has a call for together in one."""
+    known = [
+        (gpu, layer, types)
+        for gpu, layer, types in itertools.product(coverage.GPUS, (PLAIN, BIASED, GROUPED), KINDS)
+        if coverage.uncallable(Shape(layer, 64), types, "tn", target(gpu)) is None
+    ]
+    for gpu, layer, types in covering(known, names_of):
+        # A lowering of fp8 takes 2 s and more, for a hundred tiles.
+        again = gpu == "B200" or types.a == "float8_e5m2"
+        marks = pytest.mark.slow if again and types.scale != "none" else ()
+        name = f"{gpu}-{layer.name}-{types.name}"
+        yield pytest.param(gpu, layer, types, id=name, marks=marks)
 
 
 @pytest.fixture(name="tf32")

@@ -38,7 +38,7 @@ DIGEST = kernel_key().digest
 SOUND = record(measured("a"), problem=2)
 """A record beside the one that is attacked."""
 
-QUICK, LONG = cases(60), cases(550)
+QUICK, LONG = cases(60), cases(200)
 KINDS = (
     "record",
     "environment",

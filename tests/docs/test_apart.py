@@ -68,6 +68,7 @@ class Scene:
         words: What stands in a snippet for something of its reader, and what that is here.
         begins: Commands before it.
         may_not_say: What standard error must not have: a snippet may end well without doing what it is for.
+        says: What standard output begins with; ``...`` matches anything.
     """
 
     folder: Path
@@ -75,6 +76,7 @@ class Scene:
     words: Mapping[str, str] = field(default_factory=dict[str, str])
     begins: str = ""
     may_not_say: tuple[str, ...] = ()
+    says: str = ""
 
     def run(self, script: str) -> None:
         """Run a snippet; fail unless each of its commands ends well."""
@@ -91,6 +93,7 @@ class Scene:
         )
         assert done.returncode == 0, script + done.stdout + done.stderr[-5000:]
         assert [text for text in self.may_not_say if text in done.stderr] == []
+        assert pages.difference(f"{self.says}...", done.stdout) is None, done.stdout
 
 
 @pytest.mark.slow
@@ -153,7 +156,8 @@ def scene_clone(tmp_path_factory: pytest.TempPathFactory, inductor_folder: Path)
     """Return a folder with the examples."""
     folder = tmp_path_factory.mktemp("clone")
     (folder / "examples").symlink_to(REPOSITORY / "examples")
-    return Scene(folder, shell(folder, inductor_folder))
+    says = "compiled in ... s of it tuning\n... problems, 0 of them known\n"
+    return Scene(folder, shell(folder, inductor_folder), says=says)
 
 
 @pytest.fixture(scope="module")

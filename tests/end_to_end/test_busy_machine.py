@@ -26,7 +26,7 @@ from inductor_plugin.tuning import validity
 
 def compile(cache_dir):
     torch.manual_seed(0)
-    sizes = [(4, 32, 10), (128, 128, 512), (128, 128, 128), (256, 704, 256), (64, 256, 64)]
+    sizes = [(4, 32, 10), (128, 128, 512), (256, 704, 256)]
     layers = [torch.nn.Linear(columns, outputs).eval() for _, columns, outputs in sizes]
     operands = [torch.randn(rows, columns) for rows, columns, _ in sizes]
     call = torch.compile(
@@ -127,7 +127,7 @@ def test_what_was_provisional_is_measured_again_by_a_later_compile(caches: Cache
 
 @pytest.mark.slow
 def test_noise_is_no_speedup(caches: Caches, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(caches.busy) == 5
+    assert len(caches.busy) == 3
     assert main(["ls", "--cache-dir", str(caches.folder), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     hold("ls", listed)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.emulator.kernels import build
 from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import row as row_module
@@ -19,6 +20,8 @@ from tests.support.attention import backward_cases, forward_cases
 from tests.support.repository import REPOSITORY
 
 ENTRIES = entries()
+TOGETHER = 8
+"""Cases whose kernels are compiled as one unit."""
 _UNSEEN = ("fmha", "sm90", "triton")
 """Families that have not been run whole: of them, the cases of the committed table are tests (`python -m tests.emulator.suite`)."""
 STALE = Path(__file__).with_name("stale.txt")
@@ -28,13 +31,15 @@ SOURCE, PARTIAL = "another source", "without all schedules, or a time"
 
 
 def sampled(place: int, schedules: Sequence[Schedule]) -> list[Schedule]:
-    """Return a case's schedules in tests: the earliest, the latest, and by the case's place one of the others.
+    """Return a case's schedules in tests: by its place the earliest or the latest, and for every third case one of the others.
 
-    That halves the number of tests; `python -m tests.emulator.suite` runs all schedules for the committed table.
+    That leaves a sixth of all runs; `python -m tests.emulator.suite` runs all of them for the committed table, in which no row may
+    get old (`test_the_list_has_all_stale_rows_and_no_others`).
     """
-    always = [schedule for schedule in schedules if schedule in (EAGER, LATE)]
-    others = [schedule for schedule in schedules if schedule not in always]
-    return [*always, others[place % len(others)]] if others else always
+    ends = [schedule for schedule in schedules if schedule in (EAGER, LATE)]
+    others = [schedule for schedule in schedules if schedule not in ends]
+    turn = place // 3
+    return [ends[place % len(ends)], *(others[turn % len(others)] for _ in range(place % 3 == 0))]
 
 
 _ROWS = row_module.read()
@@ -99,10 +104,24 @@ def test_what_a_kernel_reads_and_writes_is_at_least_its_operands_and_not_much_mo
     assert row.counts["tensor operations"] >= 2 * batch * m * n * k
 
 
+@pytest.fixture(scope="module")
+def units(request: pytest.FixtureRequest) -> dict[str, list[str]]:
+    """Return the neighbours with which a case's kernel is compiled, among the cases that run: of a unit it takes half the time."""
+    compiled = {f"{name}-{schedule}": name for name, schedule in RUNS if ENTRIES[name].make}
+    cases = (item.name.partition("[")[2][:-1] for item in request.session.items)
+    names = list(dict.fromkeys(compiled[case] for case in cases if case in compiled))
+    groups = [names[first : first + TOGETHER] for first in range(0, len(names), TOGETHER)]
+    return {name: group for group in groups for name in group}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "schedule"), RUNS, ids=str)
-def test_a_kernel_is_right(runtime: Runtime, name: str, schedule: Schedule) -> None:
+def test_a_kernel_is_right(
+    runtime: Runtime, units: dict[str, list[str]], name: str, schedule: Schedule
+) -> None:
     entry = ENTRIES[name]
+    configs = [ENTRIES[each].config for each in units.get(name, ())]
+    build.libraries([config for config in configs if config is not None], runtime.cudart)
     verdict = entry.run(runtime, schedule)
     assert verdict.error <= 1
     assert verdict.changed == 0

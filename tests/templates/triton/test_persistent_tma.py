@@ -89,7 +89,6 @@ def test_an_epilogue_of_float32_finds_its_shared_memory(size: int) -> None:
     assert usage.shared <= SMALLEST_OF[90].shared_per_block
 
 
-@pytest.mark.slow
 def test_sizes_beyond_32_bits_have_descriptors_too() -> None:
     """The last layer of a language model; a descriptor's coordinates are 32-bit whatever sizes are."""
     graph = lowered(TEMPLATE, NAME, mm, (Arg((16384, 4096), F16), Arg((4096, 152064), F16)))
@@ -134,18 +133,20 @@ def wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [90, 100])
-@pytest.mark.parametrize("function", [mm, wide, bmm])
-def test_all_tiles_compile_without_spilling(function: Any, arch: int) -> None:
+@pytest.mark.parametrize(("function", "turn"), [(mm, 0), (wide, 1), (bmm, 0)])
+def test_all_tiles_compile_without_spilling(function: Any, turn: int, arch: int) -> None:
+    """Each tile for each device and of each product: products of float16 and those that write float32 take turns."""
     many = (8,) if function is bmm else ()
     stride = (4096 * 4096, 1, 4096)[-2 - len(many) :]
     a, b = Arg((*many, 4096, 4096), F16), Arg((*many, 4096, 4096), F16, stride)
     graph = lowered(Every(TEMPLATE, all_kernels), NAME, function, (a, b))
     count = sum(not (function is bmm and tile.specialize) for tile in TILES)
     assert len(graph.entries) == count
-    broken = [i for i, entry in enumerate(graph.entries) if _breaks_triton(entry.description, arch)]
+    mine = [i for i in range(count) if (i + turn) % 2 == (arch == 100)]
+    broken = [i for i in mine if _breaks_triton(graph.entries[i].description, arch)]
     for index in broken:
         with pytest.raises(RuntimeError, match="PassManager"):
             interpreter.compiled(graph.job(index).source, arch)
-    for usage in compiled(graph, arch, [i for i in range(count) if i not in broken]):
+    for usage in compiled(graph, arch, [i for i in mine if i not in broken]):
         assert "cp.async.bulk.tensor" in usage.ptx
         assert ("wgmma.mma_async" if arch == 90 else "tcgen05.mma") in usage.ptx

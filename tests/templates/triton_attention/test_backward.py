@@ -34,6 +34,7 @@ from tests.support.triton import interpreter
 
 TEMPLATE = TritonAttentionBackward()
 DIMS = (32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
+POWERS = (32, 64, 128, 256)
 HALF = Case(4096, 4096, Mask(right=0), heads=8, kv_heads=2, batch=2, dtype=torch.bfloat16)
 WIDE = Case(4096, 4096, heads=64, kv_heads=64, head_dim=128, batch=80, dtype=torch.bfloat16)
 """Of more elements than 32 bits count."""
@@ -290,9 +291,17 @@ def test_a_default_kernel_does_not_spill() -> None:
 
 @CUDA
 @pytest.mark.usefixtures("inductor_cache")
-@pytest.mark.parametrize("dim", DIMS)
-@pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])
+@pytest.mark.parametrize(
+    ("gpu", "dim"),
+    [
+        (gpu, dim)
+        for turn, gpu in enumerate(("A100", "H100", "B200"))
+        for place, dim in enumerate(DIMS)
+        if dim in POWERS or place % 3 == turn
+    ],
+)
 def test_no_default_kernel_spills(gpu: str, dim: int) -> None:
+    """Triton pads heads to a power of two, which decides about registers: sizes between two of them take turns among the GPUs."""
     described = problem(replace(HALF, head_dim=dim), gpu)
     compile_and_check(described, first(described), blocks_of(described)[0])
 

@@ -82,7 +82,7 @@ def test_a_job_whose_process_is_killed_is_done_again(
     assert bench.why_not_available() is None
     (first,) = ray_processes(measuring_cluster.address, NODE)
     outcomes: list[Outcome] = []
-    job = screen(hanging(20.0))
+    job = screen(hanging(8.0))
     with caplog.at_level(logging.INFO):
         thread = threading.Thread(target=lambda: outcomes.append(bench.screen(job)))
         thread.start()

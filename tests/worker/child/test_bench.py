@@ -39,6 +39,8 @@ from inductor_plugin.worker.jobs import (
 from inductor_plugin.worker.process import WorkerProcess
 from tests.support.worker.benched import GOOD, LIBRARY, ONCE, SETTINGS
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 
 class ScriptedTimer:
     """Takes samples of so many milliseconds; the negative ones are disturbed."""

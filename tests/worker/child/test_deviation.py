@@ -19,6 +19,8 @@ from inductor_plugin.worker.child.stress import Stress
 from inductor_plugin.worker.jobs import BenchCandidate, Outcome, Sampling, ScreenJob
 from tests.support.peak_memory import peak_bytes
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 PART = 1 << 14
 """Numbers of a part in these tests; an output has 64 of them."""
 ROWS, COLUMNS = 1024, 1024

@@ -31,6 +31,8 @@ from tests.support.worker.number_jobs import (
     with_end,
 )
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:

@@ -33,6 +33,8 @@ from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.jobs import BenchCandidate, Outcome, Sampling, ScreenJob
 from tests.support.candidates import spoiled
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 QUICK = Sampling(warmup=1, samples=3, min_sample_ms=0.0, max_total_s=60.0, cold_cache=False)
 M, K, N, B = 24, 256, 40, 3
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from itertools import product
 
 import pytest
 
 from tests.support.browser import Page, missing
+from tests.support.pairs import covering
 from tests.support.report_pages import SHOWN, SIZES, opened
 
 AXE = "axe-core@4.14.1"
+PAGES = ("demo", "training", "many", "beside", "pins", "bench", "process")
 _SPANS = "document.querySelector('#timeline summary')"
 """Opens the table of the timeline's spans, where a page has one."""
 _RUN = (
@@ -40,11 +43,11 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     ("name", "size", "dark"),
     [
         pytest.param("few", "desktop", False, id="few-desktop-light", marks=pytest.mark.claim),
+        # Each page on each screen and in each theme; each theme on each screen.
         *(
-            pytest.param(name, size, dark, id=f"{name}-{size}-{theme}", marks=pytest.mark.slow)
-            for theme, dark in (("light", False), ("dark", True))
-            for size in SIZES
-            for name in ("demo", "training", "many", "beside", "pins", "bench", "process")
+            pytest.param(name, size, theme == "dark", id="-".join(case), marks=pytest.mark.slow)
+            for case in covering(product(PAGES, SIZES, ("light", "dark")), enumerate)
+            for name, size, theme in [case]
         ),
     ],
 )
