@@ -165,12 +165,12 @@ def recorded(model: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "number"),
-    [*itertools.product(OPS, range(3)), ("gpt2-large", 0)],
+    [*itertools.product(OPS, range(10)), ("gpt2-large", 0), ("gpt2-large", 1)],
 )
-def test_a_model_is_replayed_by_other_processes(
+def test_a_model_is_replayed_by_ten_other_processes(
     model: str, number: int, recorded: Recorded, tmp_path: Path
 ) -> None:
-    """GPT-2: a training step, and an inference with frozen weights; of two layers of the usual width in one process."""
+    """GPT-2: a training step, and an inference with frozen weights; of two layers of the usual width in two processes."""
     text = recorded.file.read_text()
     replayed = process(tmp_path, "replay", model, recorded.file, number)
     assert replayed["decisions"] == recorded.said["decisions"]
@@ -189,7 +189,7 @@ def test_where_a_template_is_gone_the_library_runs_and_check_names_it(
     pins = read_file(file).pins.values()
     assert {pin.op for pin in pins} >= OPS[model]
     assert recorded.said["stats"]["benchmarked"] > 0
-    without = process(tmp_path, "replay", model, file, 3, "--without-template")
+    without = process(tmp_path, "replay", model, file, 10, "--without-template")
     assert (without["rivals"], without["stats"]["benchmarked"]) == (0, 0)
     assert without["error"] < 1e-4
     same = recorded.said["outputs"].items() & without["outputs"].items()

@@ -43,8 +43,8 @@ def test_two_ranks_tune_each_problem_once_and_record_the_same_file(tmp_path: Pat
     assert [each["report"]["difference"] for each in said.values()] == ["", ""]
 
 
-EIGHT: dict[str, Any] = {"graphs": 8, "products": 2}
-"""A job of eight ranks and 16 problems."""
+EIGHT: dict[str, Any] = {"graphs": 8, "products": 3}
+"""A job of eight ranks and 24 problems."""
 THREE: dict[str, Any] = {"graphs": 3, "products": 2, "host": True}
 """A job of three ranks and 6 problems, whose rank 0 serves the store."""
 TIMEOUT_S = 20.0
@@ -71,25 +71,25 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Said]:
     return folder, run_ranks(8, folder, shared_cache=True, verify=True, **more, **EIGHT)
 
 
-def test_eight_ranks_tune_sixteen_problems_in_all_and_record_one_file(
+def test_eight_ranks_tune_twenty_four_problems_in_all_and_record_one_file(
     eight: tuple[Path, Said],
 ) -> None:
     folder, said = eight
     decided = decisions(said)
-    assert len(decided) == 16
-    assert [len(same) for same in decided.values()] == [1] * 16
+    assert len(decided) == 24
+    assert [len(same) for same in decided.values()] == [1] * 24
     # What runs on all ranks is to the taste of the one that has decided it.
     odd = [winner for ((winner, by, _),) in decided.values() if by % 2]
-    assert 0 < sum(winner.startswith("rivals") for winner in odd) == len(odd) < 16
-    assert tuned(said) == 16
-    assert sum(each["stats"]["benchmarked"] for each in said.values()) == 32
+    assert 0 < sum(winner.startswith("rivals") for winner in odd) == len(odd) < 24
+    assert tuned(said) == 24
+    assert sum(each["stats"]["benchmarked"] for each in said.values()) == 48
     assert [each["report"]["difference"] for each in said.values()] == [""] * 8
     assert max(each["error"] for each in said.values()) < 1e-5
-    # Each rank begins with another graph: to the second file it has added two decisions.
+    # Each rank begins with another graph: to the second file it has added three decisions.
     for name in ("pins", "parts"):
         assert [file.name for file in folder.glob(f"*{name}*")] == [f"{name}.json"]
         pins = read_file(folder / f"{name}.json").pins.values()
-        assert len(pins) == 16
+        assert len(pins) == 24
         recorded = {f"{pin.op}/{pin.digest}": pin.winner for pin in pins}
         for each in said.values():
             assert {key: winner for key, (winner, *_) in each["decisions"].items()} == recorded
@@ -103,8 +103,8 @@ def test_a_rank_that_is_killed_one_that_is_stopped_and_one_that_skips_cost_a_tim
     said = run_ranks(8, tmp_path, lost=lost, **faults, **EIGHT)
     assert set(said) == set(range(8)) - lost
     decided = decisions(said)
-    assert len(decided) == 16
-    assert [len(same) for same in decided.values()] == [1] * 16
+    assert len(decided) == 24
+    assert [len(same) for same in decided.values()] == [1] * 24
     assert max(each["error"] for each in said.values()) < 1e-5
     # What each of the two ranks held has its library kernel: a share of what was undecided.
     given_up = [why for same in decided.values() for _, _, why in same if "no sign of life" in why]
