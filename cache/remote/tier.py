@@ -166,8 +166,8 @@ class RemoteTier:
             self._count(Amounts(unsent=left))
         if first and left:
             reason = self._health.reason or f"not written within {self._options.timeout_s:g} s"
-            text = "inductor-plugin: %d records are not in %s yet (%s); `inductor-plugin push` writes them"
-            logger.warning(text, left, shown(self._options.url), reason)
+            text = f"{left} records are not in {shown(self._options.url)} yet ({reason})"
+            warn_once(logger, f"{text}; `inductor-plugin push` writes them")
         if self._thread is not None:  # it still counts its last answer in the cache
             self._thread.join(max(0.0, ends - time.monotonic()))
 
