@@ -180,7 +180,7 @@ def _merge(arguments: Namespace) -> int:
             )
         check_source(source)
     is_new = check_target(target)
-    sources = [*{source.resolve(): source for source in reversed(sources)}.values()][::-1]
+    sources = list({source.resolve(): source for source in sources}.values())
     same = next((source for source in sources if source.resolve() == target.resolve()), None)
     if same is not None:
         raise CacheError(f"{target} and {same} are the same cache; name two")

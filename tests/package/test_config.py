@@ -364,10 +364,12 @@ def test_a_launcher_says_how_many_processes_it_has_started_here(count: str, rank
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("never_slower_margin", 1), ("max_candidates", 0), ("tune_budget_s", 0.0), ("cache_limit_bytes", 0)],
+    [("never_slower_margin", 1), ("max_candidates", 0), ("tune_budget_s", 0.0), ("cache_limit_bytes", 0), ("remote_timeout_s", 0.1)],
 )  # fmt: skip
 def test_the_least_value_of_an_option_is_one(name: str, value: float):
     assert getattr(Config.load({name: value}, {}), name) == value
+    with pytest.raises(OptionError, match=f"option {name} is .*; use {value:g} or more"):
+        Config.load({name: value - 0.01 if name == "remote_timeout_s" else value - 1}, {})
 
 
 def test_a_cache_that_is_named_is_on_where_inductors_are_off(tmp_path: Path):

@@ -6,6 +6,7 @@ environment, operator, digest, description and winner.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +27,7 @@ from inductor_plugin.cache.document import (
 from inductor_plugin.cache.document import text as as_text
 from inductor_plugin.cache.guard import read
 from inductor_plugin.errors import OptionError, expanded, warn_once
-from inductor_plugin.tuning.pins.merge import better
+from inductor_plugin.tuning.pins.merge import better, by_winner
 from inductor_plugin.tuning.pins.pin import Fields, Pin, PinFile, Tried, environment_name
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def _parsed(text: str) -> tuple[PinFile, list[Pin]]:
     if "environments" not in fields:
         first: tuple[Pin, ...] = typed(fields, {"pins": list_of(_first_pin)})["pins"]
         pins, doubled = _decided(first)
-        return PinFile(pins, spare=_by_place(doubled)), doubled
+        return PinFile(pins, spare=_spare(doubled)), doubled
     number = typed(fields, {"format": whole})["format"]
     if number not in (_PINS, _ALL):
         raise ValueError(f"its format is {number}, and this version reads 1 to {_ALL}")
@@ -99,30 +100,27 @@ def _parsed(text: str) -> tuple[PinFile, list[Pin]]:
         {part.digest: part.own for part in parts if part.own},
         values["templates"],
         failed,
-        _by_place(chain(*(part.spare for part in parts), lost, doubled)),
+        _spare(chain(*(part.spare for part in parts), lost, doubled)),
     )
     return file, doubled
 
 
 def _decided(pins: Iterable[Pin]) -> tuple[dict[str, Pin], list[Pin]]:
     """Return the better pin of each problem, and those of other winners: git leaves both sides of a conflict that nobody has resolved."""
-    decided: dict[str, Pin] = {}
-    others: list[Pin] = []
-    for pin in pins:
-        before = decided.get(pin.place, pin)
-        decided[pin.place] = kept = better(before, pin)
-        other = before if kept is pin else pin
-        others += [other] if other.winner != kept.winner else []
-    return decided, others
+    places = by_winner(pins)
+    decided = {
+        place: functools.reduce(better, winners.values()) for place, winners in places.items()
+    }
+    everyone = chain(*(winners.values() for winners in places.values()))
+    return decided, [pin for pin in everyone if pin is not decided[pin.place]]
 
 
-def _by_place(pins: Iterable[Pin]) -> dict[str, tuple[Pin, ...]]:
-    """Return pins that are not used, the better one of each winner, by problem in the order of winners."""
-    spare: dict[str, dict[str, Pin]] = {}
-    for pin in pins:
-        winners = spare.setdefault(pin.place, {})
-        winners[pin.winner] = better(winners.get(pin.winner, pin), pin)
-    return {place: tuple(pins[name] for name in sorted(pins)) for place, pins in spare.items()}
+def _spare(pins: Iterable[Pin]) -> dict[str, tuple[Pin, ...]]:
+    """Return `PinFile.spare` of pins that are not used."""
+    return {
+        place: tuple(winners[name] for name in sorted(winners))
+        for place, winners in by_winner(pins).items()
+    }
 
 
 def read_file(path: Path) -> PinFile:
@@ -140,7 +138,7 @@ def read_file(path: Path) -> PinFile:
             logger,
             f"{path} decides {len(places)} problems differently in two places, {kept.describe} for {kept.winner} ({kept.samples} samples) "
             f"and {other.winner} ({other.samples}): the pin with more samples is used; take the other one out, or "
-            f"write the file anew with `inductor-plugin merge FILE FILE`",
+            "write the file anew with `inductor-plugin merge FILE FILE`",
             f"twice in {path}",
         )
     return file

@@ -45,15 +45,13 @@ def merge(files: Sequence[PinFile]) -> PinFile:
     A pin whose winner one of the sources has seen fail is no decision, whatever its samples. The order of files does not
     matter, nor how often one is merged.
     """
-    pins: dict[str, dict[str, Pin]] = {}
+    pins = by_winner(
+        pin for file in files for pin in chain(file.pins.values(), *file.spare.values())
+    )
     environments: dict[str, str] = {}
     templates: dict[str, set[str]] = {}
     failed: dict[Tried, str] = {}
     for file in files:
-        for pin in chain(file.pins.values(), *file.spare.values()):
-            winners = pins.setdefault(pin.place, {})
-            before = winners.get(pin.winner)
-            winners[pin.winner] = pin if before is None else better(before, pin)
         for digest, fields in file.environments.items():
             text = json.dumps(fields, sort_keys=True)
             environments[digest] = max(text, environments.get(digest, ""))
@@ -79,6 +77,16 @@ def _kept(pins: Iterable[Pin], failed: Collection[Tried]) -> Pin | None:
 
 def _spare(winners: Mapping[str, Pin], kept: Pin | None) -> tuple[Pin, ...]:
     return tuple(winners[name] for name in sorted(winners) if winners[name] is not kept)
+
+
+def by_winner(pins: Iterable[Pin]) -> dict[str, dict[str, Pin]]:
+    """Return the better pin of each winner of each problem, by `Pin.place` and winner."""
+    places: dict[str, dict[str, Pin]] = {}
+    for pin in pins:
+        winners = places.setdefault(pin.place, {})
+        before = winners.get(pin.winner)
+        winners[pin.winner] = pin if before is None else better(before, pin)
+    return places
 
 
 def better(left: Pin, right: Pin) -> Pin:

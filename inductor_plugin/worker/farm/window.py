@@ -1,8 +1,8 @@
 """How many tasks of one process may be at the cluster at once.
 
-Jobs that wait in a process are sent the longest first. Of those that wait at the cluster, whichever process has sent them, Ray starts what
-it likes: about in the order of arrival those that ask for the same, a moment apart on several nodes; tasks that ask for other memory or
-for a node overtake each other by many. So nothing here counts on an order there, and little waits there. If each process sent as many
+Jobs that wait in a process are sent the longest first. Among those that wait at the cluster, whichever process has sent them, Ray
+promises no order: tasks that ask for the same start about as they arrive, a moment apart on several nodes; tasks that ask for other memory
+or for a node overtake each other by many. So nothing here counts on an order there, and little waits there. If each process sent as many
 as the cluster has CPUs, its longest jobs, which it sends first, would wait beside all tasks that others have sent before. So a process
 starts with few tasks and doubles what it adds as long as CPUs are free, as TCP's slow start does (RFC 5681); once none is free, it keeps
 those that run and a few ahead.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -77,8 +78,9 @@ class Ran:
 
 
 def difference(computed: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the largest difference as a part of the largest value."""
-    return float(((computed - expected).abs().max() / expected.abs().max()).detach())
+    """Return the largest difference as a part of the largest value; infinite if a value is NaN, which `max` would pass over."""
+    part = float(((computed - expected).abs().max() / expected.abs().max()).detach())
+    return math.inf if math.isnan(part) else part
 
 
 def run_gpt2(options: dict[str, Any], *, large: bool) -> Ran:

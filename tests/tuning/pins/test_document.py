@@ -229,11 +229,12 @@ def test_two_pins_of_a_problem_and_a_winner_are_the_better_one(
         assert parse(json.dumps({"pins": rows})).spare == {}
     read_file(Path(written(tmp_path, twice)))
     assert not caplog.records
-    two = parse(json.dumps({"pins": [ONE, {**ONE, "winner": "mm"}]}))
-    assert [pin.winner for pin in (*two.pins.values(), *two.spare[next(iter(two.pins))])] == [
-        "triton_mm-12",
-        "mm",
-    ]
+    for rows in ([ONE, other := {**ONE, "winner": "mm"}], [ONE, other, {**ONE, "describe": "a"}]):
+        ((place, decided),) = (two := parse(json.dumps({"pins": rows}))).pins.items()
+        assert (decided.winner, [pin.winner for pin in two.spare[place]]) == (
+            "triton_mm-12",
+            ["mm"],
+        )
 
 
 @pytest.mark.parametrize(
