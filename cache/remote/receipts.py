@@ -1,4 +1,8 @@
-"""What this process has written to a remote, read back later: where a store does not compare, another machine may have replaced it."""
+"""What this process has written to a remote, read back later: where a store does not compare, another machine may have replaced it.
+
+Bytes that are no edition may be so on their way only, and from a store that spoils all it sends: a record is written once more because of
+them, and not again, or its editions would soon be used up (`MOST_EDITIONS`).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,22 @@ import errno
 import hashlib
 import threading
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
+from inductor_plugin.cache.remote.edition import parse_edition
 from inductor_plugin.cache.remote.files import Files
 from inductor_plugin.cache.remote.name import Place
 
 _TOGETHER = 64
 """Editions that are read at once; a usual one has 5 to 50 KB."""
+
+
+class _State(Enum):
+    """What has become of an edition: whole, gone or another machine's, or bytes that are no edition."""
+
+    THERE = auto()
+    REPLACED = auto()
+    DAMAGED = auto()
 
 
 @dataclass(frozen=True)
@@ -27,6 +41,7 @@ class Receipts:
     """Editions that were written; used by any thread."""
 
     _open: list[_Receipt] = field(default_factory=list[_Receipt])
+    _damaged: set[Place] = field(default_factory=set[Place])
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -46,8 +61,7 @@ class Receipts:
         Raises:
             OSError: An edition could not be read; the next call looks at all of them.
         """
-        seen: list[_Receipt] = []
-        lost: list[Place] = []
+        seen: dict[_Receipt, _State] = {}
         read_bytes = 0
         with self._guard:
             left = [*self._open]
@@ -55,16 +69,35 @@ class Receipts:
             some = left[start : start + _TOGETHER]
             names, sizes = [each.name for each in some], [each.size for each in some]
             for each, content in zip(some, files.read(names, sizes, timeout_s), strict=True):
-                if isinstance(content, bytes):
-                    read_bytes += len(content)
-                    is_there = hashlib.sha256(content).hexdigest() == each.sha256
-                elif isinstance(content, FileNotFoundError) or content.errno == errno.EFBIG:
-                    is_there = False
-                else:
-                    raise content
-                seen.append(each)
-                if not is_there:
-                    lost.append(each.place)
+                seen[each] = _state(each, content)
+                read_bytes += len(content) if isinstance(content, bytes) else 0
         with self._guard:  # all or none: a lost record has to be returned, or it is not rewritten
             self._open = [each for each in self._open if each not in seen]
+            damaged = {each.place for each, state in seen.items() if state is _State.DAMAGED}
+            again = damaged & self._damaged
+            self._damaged |= damaged
+        lost = [
+            each.place
+            for each, state in seen.items()
+            if state is _State.REPLACED or (state is _State.DAMAGED and each.place not in again)
+        ]
         return lost, read_bytes
+
+
+def _state(receipt: _Receipt, content: bytes | OSError) -> _State:
+    """Return what has become of an edition, from what is read under its name.
+
+    Raises:
+        OSError: It could not be read.
+    """
+    if isinstance(content, OSError):
+        if isinstance(content, FileNotFoundError) or content.errno == errno.EFBIG:
+            return _State.REPLACED
+        raise content
+    if hashlib.sha256(content).hexdigest() == receipt.sha256:
+        return _State.THERE
+    try:
+        parse_edition(content, receipt.place)
+    except ValueError:
+        return _State.DAMAGED
+    return _State.REPLACED

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inductor_plugin.cache.remote import receipts
+from inductor_plugin.cache.remote.edition import edition_of
 from inductor_plugin.cache.remote.name import Place
+from tests.support.cache.records import record
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 
 
@@ -20,6 +22,20 @@ def test_editions_with_other_bytes_other_sizes_and_missing_ones_are_lost() -> No
     assert read_bytes == 6
     assert not written.is_open
     assert written.lost(files, 1.0) == ([], 0)
+
+
+def test_a_record_whose_editions_are_read_damaged_is_lost_once_and_a_replaced_one_each_time() -> (
+    None
+):
+    """A store that spoils all it sends would have a record written until no edition is left (`MOST_EDITIONS`)."""
+    written, theirs = receipts.Receipts(), edition_of(record())
+    place, other = Place("e", "mm", "spoiled"), theirs.place
+    files = MemoryFiles({"0": b"spoiled", "1": b"spoiled", "2": theirs.dump(), "3": theirs.dump()})
+    for spoiled, replaced, lost in (("0", "2", [place, other]), ("1", "3", [other])):
+        written.add(place, spoiled, b"of this machine")
+        written.add(other, replaced, b"of this machine")
+        assert written.lost(files, 1.0)[0] == lost
+    assert not written.is_open
 
 
 def test_a_fault_in_the_middle_forgets_none(monkeypatch: pytest.MonkeyPatch) -> None:
