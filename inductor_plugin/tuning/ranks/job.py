@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -13,8 +14,11 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from inductor_plugin.config import Config, launched_rank
+from inductor_plugin.errors import warn_once
 from inductor_plugin.tuning.ranks.roll import Roll
 from inductor_plugin.tuning.ranks.store import C10dStore, JobStore
+
+logger = logging.getLogger(__name__)
 
 _PREFIX = "inductor_plugin/2"
 """Of all keys, with the number of the protocol: ranks with another one do not read each other. The number of ranks follows."""
@@ -23,6 +27,10 @@ _ANSWER_S = 30.0
 longer than a rank that is given up is silent: without it a rank decides nothing more."""
 _SHARING = ("tune", "cached")
 """Policies that decide by what a rank has measured or remembers; the others decide the same on all ranks by themselves."""
+_NO_STORE = (
+    "the process group of this job has no store (as with backend mpi), so each rank tunes alone, and ranks may run different kernels; use "
+    "init_process_group with gloo or nccl, or tune before the job and run it with policy='pinned'"
+)
 
 
 @dataclass(frozen=True)
@@ -61,8 +69,12 @@ class _Membership:
         self._joined: _Joined | None = None
         self._inherited: weakref.ref[Any] | None = None
 
-    def job(self) -> Job | None:
-        """Return the job of the process group that there is now; None if there is none with two ranks and a store."""
+    def job(self, *, to_share: bool) -> Job | None:
+        """Return the job of the process group that there is now; None if there is none with two ranks and a store.
+
+        Args:
+            to_share: Whether it is asked for to share tuning: a group without a store is warned of then.
+        """
         untyped: Any = dist
         try:
             group: Any = untyped.distributed_c10d._get_default_group()
@@ -71,8 +83,12 @@ class _Membership:
             is_fake = untyped.get_backend() == "fake"
         except (AttributeError, ValueError, RuntimeError):  # it may be destroyed meanwhile
             return None
-        # "fake" has one process and the size of many: a model is compiled as if for them. MPI has no store.
-        if world < 2 or is_fake or store is None:
+        # "fake" has one process and the size of many: a model is compiled as if for them.
+        if world < 2 or is_fake:
+            return None
+        if store is None:
+            if to_share:
+                warn_once(logger, _NO_STORE)
             return None
         with self._guard:
             if self._inherited is not None and self._inherited() is group:
@@ -100,13 +116,18 @@ class _Membership:
 
 def current(config: Config) -> Job | None:
     """Return the job with whose ranks a compile agrees; None where it decides alone."""
-    return None if config.ranks == "off" or config.policy not in _SHARING else joined()
+    shares = config.ranks != "off" and config.policy in _SHARING
+    return _joined(to_share=True) if shares else None
 
 
 def joined() -> Job | None:
     """Return the job of this process; None where it has none, or one without a store."""
+    return _joined(to_share=False)
+
+
+def _joined(*, to_share: bool) -> Job | None:
     is_member = dist.is_available() and dist.is_initialized()
-    return _MEMBERSHIP.job() if is_member else None
+    return _MEMBERSHIP.job(to_share=to_share) if is_member else None
 
 
 def rank_here() -> int | None:

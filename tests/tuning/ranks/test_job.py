@@ -97,6 +97,19 @@ def test_a_process_without_ranks_or_a_store_decides_alone(
     assert current() is None
 
 
+def test_a_group_without_a_store_is_warned_of_once_where_ranks_would_share(
+    dist: Distributed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with MPI: otherwise ranks would run different kernels without a word."""
+    dist.store = None
+    assert job.joined() is current(ranks="off") is current(policy="build") is None
+    assert not caplog.records
+    for _ in range(2):
+        assert current() is None
+    (warning,) = (each.message for each in caplog.records)
+    assert "has no store (as with backend mpi), so each rank tunes alone" in warning
+
+
 @pytest.mark.parametrize(("policy", "shares"), [("tune", True), ("cached", True), ("build", False)])
 def test_only_policies_that_decide_by_measurements_share(
     dist: Distributed, policy: str, shares: bool
