@@ -6,7 +6,7 @@ The bound of a row is the larger of compile seconds for each worker and measurin
 chain of dependent steps, without failures: a worker's start, the compile of one kernel alone, one screening, the finals of its
 problem. No schedule undercuts either, nor a worker's start and the compile seconds for each worker; ``least_s`` is the largest of
 these, and ``over`` is the makespan in it. Every figure follows from the seed and the times it draws from; none
-depends on this machine. Rows that ``--out`` has already are not simulated again, unless the sources that they are simulated
+depends on this machine. Rows that ``--out`` has already are not simulated again, unless the code that they are simulated
 with (`SOURCES`), or times, have changed.
 """
 
@@ -33,7 +33,7 @@ from benchmarks.fleet.ranks import RANKS, Job, simulate_ranks
 from benchmarks.fleet.ranks import row as rank_row
 from benchmarks.fleet.simulation import simulate
 from benchmarks.fleet.times import Times, committed, of_cache
-from benchmarks.harness.sources import sources_digest
+from benchmarks.harness.sources import code_digest
 
 FLEETS = "fleets"
 
@@ -78,7 +78,7 @@ class _Results:
     def __init__(self, file: Path | None, times: Times) -> None:
         """Go on where the file ends; rows of other sources or times are dropped."""
         self._file = file
-        self._sources = {kind: sources_digest(places) for kind, places in SOURCES.items()}
+        self._sources = {kind: code_digest(places) for kind, places in SOURCES.items()}
         self._times = _times_of(times)
         self._rows: list[dict[str, Any]] = []
         if file is not None and file.exists():

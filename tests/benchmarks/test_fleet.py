@@ -264,15 +264,15 @@ def test_a_run_that_was_stopped_goes_on_where_its_file_ends(
     program.main()
     assert len(simulated) == 3
     # Another product's ranks are no reason to simulate the fleets again.
-    digests = {places: program.sources_digest(places) for places in program.SOURCES.values()}
+    digests = {places: program.code_digest(places) for places in program.SOURCES.values()}
     digests[program.SOURCES["ranks"]] = "of another program"
-    monkeypatch.setattr(program, "sources_digest", digests.__getitem__)
+    monkeypatch.setattr(program, "code_digest", digests.__getitem__)
     ranks = mock.Mock(side_effect=simulate_ranks)
     monkeypatch.setattr(program, "simulate_ranks", ranks)
     program.main()
     assert (len(simulated), ranks.call_count) == (3, 1)
     assert json.loads(file.read_text())["runs"] == rows
-    monkeypatch.setattr(program, "sources_digest", mock.Mock(return_value="of one more"))
+    monkeypatch.setattr(program, "code_digest", mock.Mock(return_value="of one more"))
     program.main()
     assert len(simulated) == 5
 
