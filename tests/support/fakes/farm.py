@@ -38,6 +38,7 @@ class FakeNodes:
         self.begun = set[str]()
         self.questions = 0
         self.does: Load | None = None
+        self.looks = 0
         self.senders = set[str]()
         self.error: Exception | None = None
         self.deaf: Exception | None = None
@@ -80,6 +81,7 @@ class FakeNodes:
     def load(self, sender: str, keys: Collection[str]) -> Load | None:
         assert all(key.startswith(sender) for key in keys)
         self.senders.add(sender)
+        self.looks += 1
         return self.does
 
     def when_done(self, task: tuple[int, Parcel], answer: Callable[[Delivery | str], None]) -> None:

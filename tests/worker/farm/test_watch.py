@@ -26,16 +26,22 @@ def test_where_others_compile_too_a_process_keeps_what_runs_and_a_task_more(
 ) -> None:
     """Ray starts tasks in the order in which they arrive: what is sent early cannot be overtaken by a higher rank."""
     monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
+
+    def look() -> None:
+        seen = rig.nodes.looks
+        until(lambda: rig.nodes.looks > seen + 1)  # the first of them may have begun before
+
     rig.nodes.cpus, rig.nodes.does = 64, Load(free=64, running=0)
     for number in range(40):
         rig.submit(f"{number}")
     until(lambda: len(rig.nodes.running) == 40)  # all, in some looks
     rig.nodes.does = Load(free=0, running=3)
+    look()
     for number in range(40, 80):
         rig.submit(f"{number}")
     for number in range(1, 60):
         rig.nodes.end(number)
-        time.sleep(0.01)  # a look
+        look()
     assert len(rig.nodes.running) == 5  # three that run, and one for 32 CPUs
     rig.submit("heavy", 9.0)
     rig.nodes.end(60)
