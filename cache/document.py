@@ -123,6 +123,18 @@ def refuse_constant(name: str) -> None:
     raise ValueError(f"it holds {name}, which is no number")
 
 
+def finite(digits: str) -> float:
+    """Return the number that a document spells; 1e999 would be read as infinity (``parse_float`` of a decoder).
+
+    Raises:
+        ValueError: It is too large.
+    """
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"it holds {_short(digits)}, which is too large a number")
+    return value
+
+
 _DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
 

@@ -24,6 +24,7 @@ InductorPluginError
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from pathlib import Path
 
@@ -161,6 +162,14 @@ def printable(text: str) -> str:
     forge a line of a report or a log.
     """
     return text if text.isprintable() else "".join(map(_shown_character, text))
+
+
+_USER = re.compile(r"(?<=://)[^/\s]*@")
+
+
+def without_user(url: str) -> str:
+    """Return a URL, or a text with some, without users and passwords."""
+    return _USER.sub("", url)
 
 
 def _shown_character(character: str) -> str:

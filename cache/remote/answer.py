@@ -11,6 +11,8 @@ from inductor_plugin.errors import printable, warn_once
 
 logger = logging.getLogger(__name__)
 
+_LISTING = "it is asked for objects that may be missing, which S3 denies without the right to list the bucket (s3:ListBucket)"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -55,4 +57,5 @@ def tell_of(answers: Collection[Answer], url: str) -> None:
 
 def reason_of(error: BaseException) -> str:
     """Return an error in one line, which a store may have filled with a page."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return f"{reason}; {_LISTING}" if isinstance(error, PermissionError) else reason

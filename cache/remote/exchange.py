@@ -17,7 +17,7 @@ from inductor_plugin.cache.remote.amounts import Amounts
 from inductor_plugin.cache.remote.answer import Answer
 from inductor_plugin.cache.remote.chain import EXPIRED, Chain, read_chains
 from inductor_plugin.cache.remote.edition import MAX_BYTES, Edition, edition_of, is_news, united
-from inductor_plugin.cache.remote.files import Files
+from inductor_plugin.cache.remote.files import Files, WriteRefusedError
 from inductor_plugin.cache.remote.kernels import KernelTraffic
 from inductor_plugin.cache.remote.name import (
     MOST_EDITIONS,
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 _MOST_SAVED_MS = 1e9
 """Time of one record up to which it counts as saved, 11 days: no true one has more, and counters are whole numbers."""
+
+_MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Exchange:
@@ -261,6 +263,7 @@ class Exchange:
         another machine may have replaced it.
 
         Raises:
+            WriteRefusedError: Nothing may be written.
             OSError: It could not be written, or read back.
         """
         failure: OSError | None = None
@@ -269,7 +272,8 @@ class Exchange:
         except FileExistsError:
             pass
         except OSError as error:
-            failure = error
+            refused = isinstance(error, PermissionError) or error.errno in _MAY_NOT_WRITE
+            failure = WriteRefusedError(f"{type(error).__name__}: {error}") if refused else error
         else:
             self._count(bytes_written=len(data))
         there = self._files.read([name], [len(data)], timeout_s)[0]

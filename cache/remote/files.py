@@ -10,17 +10,20 @@ import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from inductor_plugin.cache.remote.disk import LocalFiles, bounded
 from inductor_plugin.cache.remote.loop import client_loop
-from inductor_plugin.errors import CacheError
+from inductor_plugin.errors import CacheError, without_user
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure"}
 """The package's extra that brings the file system of a protocol."""
 
 _PASSING = ("ExpiredToken", "InvalidToken", "NoSuchBucket", "RequestTimeTooSkewed")
 """Codes of S3 that s3fs takes for a missing object or a missing right, though they concern all requests and may pass."""
+
+
+class WriteRefusedError(OSError):
+    """A store may be read, and not written to."""
 
 
 class Files(Protocol):
@@ -89,11 +92,11 @@ def open_files(url: str) -> Files:
         system, root = core.url_to_fs(url, **options)
     except ImportError as error:
         raise CacheError(
-            f"{shown(url)} needs a package that is not installed ({error}): {remedy(protocol)}"
+            f"{without_user(url)} needs a package that is not installed ({error}): {remedy(protocol)}"
         ) from error
     except Exception as error:  # whatever a file system's constructor raises
         raise CacheError(
-            f"{shown(url)} cannot be opened: {type(error).__name__}: {error}; correct remote_url"
+            f"{without_user(url)} cannot be opened: {type(error).__name__}: {error}; correct remote_url"
         ) from error
     if protocol in ("file", "local"):
         return LocalFiles(Path(root))
@@ -107,15 +110,6 @@ def remedy(protocol: str) -> str:
     return f"install fsspec's file system for {protocol}://"
 
 
-def shown(url: str) -> str:
-    """Return a URL for messages, without a user and password."""
-    try:
-        host = urlsplit(url).netloc.rpartition("@")
-    except ValueError:
-        return url.partition("://")[0] + "://..."
-    return url.replace(f"{host[0]}@", "", 1) if host[0] else url
-
-
 def _options(protocol: str) -> dict[str, Any]:
     """Return arguments of a file system's constructor besides those that fsspec's configuration names.
 
@@ -125,7 +119,7 @@ def _options(protocol: str) -> dict[str, Any]:
     if protocol in ("file", "local"):
         return {"auto_mkdir": True}
     registry: Any = importlib.import_module("fsspec.registry")
-    known: Any = None if "::" in protocol else registry.get_filesystem_class(protocol)
+    known: Any = registry.get_filesystem_class(protocol)
     return {"loop": client_loop()} if getattr(known, "async_impl", False) else {}
 
 

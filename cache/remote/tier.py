@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import os
@@ -17,7 +16,7 @@ from inductor_plugin.cache.remote.answer import Answer, reason_of, tell_of
 from inductor_plugin.cache.remote.chain import KnownChains
 from inductor_plugin.cache.remote.ending import before_exit
 from inductor_plugin.cache.remote.exchange import Exchange, is_worth_sending
-from inductor_plugin.cache.remote.files import Opener, WatchedFiles, open_files, shown
+from inductor_plugin.cache.remote.files import Opener, WatchedFiles, WriteRefusedError, open_files
 from inductor_plugin.cache.remote.health import LOCAL_ONLY_S, PAUSES_S, Health, answered, failed
 from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.cache.remote.name import Place
@@ -25,7 +24,7 @@ from inductor_plugin.cache.remote.options import RemoteOptions
 from inductor_plugin.cache.remote.questions import Questions
 from inductor_plugin.cache.store import Store
 from inductor_plugin.cache.trust.keys import open_signer
-from inductor_plugin.errors import CacheError, warn_once
+from inductor_plugin.errors import CacheError, warn_once, without_user
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,6 @@ A request that begins late, or has a longer limit, as a kernel has, ends this ti
 """
 _TRIES = 3
 """Failures after which a record is not written again, while others are."""
-_MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class RemoteTier:
@@ -166,7 +164,7 @@ class RemoteTier:
             self._count(Amounts(unsent=left))
         if first and left:
             reason = self._health.reason or f"not written within {self._options.timeout_s:g} s"
-            text = f"{left} records are not in {shown(self._options.url)} yet ({reason})"
+            text = f"{left} records are not in {without_user(self._options.url)} yet ({reason})"
             warn_once(logger, f"{text}; `inductor-plugin push` writes them")
         if self._thread is not None:  # it still counts its last answer in the cache
             self._thread.join(max(0.0, ends - time.monotonic()))
@@ -266,7 +264,7 @@ class RemoteTier:
                 self._store,
                 kernels=self._options.kernels,
                 signer=signer,
-                source=shown(self._options.url),
+                source=without_user(self._options.url),
             )
         return self._exchange
 
@@ -290,7 +288,7 @@ class RemoteTier:
 
     def _take(self, answers: Mapping[Place, Answer], *, is_gone: bool) -> None:
         """Store answers, and close their questions; ``is_gone`` says that nothing of all that was asked for together had one."""
-        tell_of(answers.values(), shown(self._options.url))
+        tell_of(answers.values(), without_user(self._options.url))
         errors = {place: each.error for place, each in answers.items() if each.error is not None}
         with self._changed:
             for place, answer in answers.items() if self._writes else ():
@@ -352,8 +350,8 @@ class RemoteTier:
 
     def _refused(self, place: Place, error: OSError) -> None:
         """Count that a record could not be written; it goes to the end of the queue, unless nothing may be written."""
-        url = shown(self._options.url)
-        if isinstance(error, PermissionError) or error.errno in _MAY_NOT_WRITE:
+        url = without_user(self._options.url)
+        if isinstance(error, WriteRefusedError):
             with self._changed:
                 self._writes = False
                 self._amounts += Amounts(unsent=1 + len(self._unsent.keys() - {place}))
@@ -378,7 +376,7 @@ class RemoteTier:
         """Count a failure, and warn once if only the local cache is used from now on; called with the lock held."""
         self._health = failed(self._health, time.monotonic(), reason)
         if self._health.is_local_only:
-            url = shown(self._options.url)
+            url = without_user(self._options.url)
             text = (
                 f"the remote cache {url} fails ({reason}); only the local cache is used, and the remote one "
                 f"is tried again after {LOCAL_ONLY_S:.0f} s"

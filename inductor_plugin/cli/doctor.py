@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 
 from inductor_plugin.cache import Pack, open_store
-from inductor_plugin.cache.remote.files import open_files, shown
+from inductor_plugin.cache.remote.files import open_files
 from inductor_plugin.cache.transfer.installed import Mismatch, installed_packs, mismatch
 from inductor_plugin.cache.transfer.wheel import read_pack
 from inductor_plugin.cache.trust.policy import trust_or_nobody
@@ -35,7 +35,7 @@ from inductor_plugin.config import (
     process_environment,
     unknown_variables,
 )
-from inductor_plugin.errors import CacheError, OptionError, PackError, TargetError
+from inductor_plugin.errors import CacheError, OptionError, PackError, TargetError, without_user
 from inductor_plugin.inductor import native
 from inductor_plugin.inductor.candidates.cuda import cuda_major
 from inductor_plugin.inductor.facts import compat
@@ -301,9 +301,9 @@ def remote(url: str) -> Finding:
     except CacheError as error:
         return Finding(name, "broken", str(error), "install it, or correct or unset remote_url")
     if isinstance(answer, (bytes, FileNotFoundError)):
-        return Finding(name, "ok", f"{shown(url)} answers")
+        return Finding(name, "ok", f"{without_user(url)} answers")
     remedy = "check URL, endpoint and credentials; readers of S3 need s3:ListBucket, too"
-    return Finding(name, "broken", f"{shown(url)} does not answer: {answer}", remedy)
+    return Finding(name, "broken", f"{without_user(url)} does not answer: {answer}", remedy)
 
 
 def packs(folder: Path) -> Finding:

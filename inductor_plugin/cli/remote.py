@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from inductor_plugin.cache.remote.files import Files, open_files, shown
+from inductor_plugin.cache.remote.files import Files, open_files
 from inductor_plugin.cache.remote.transfer import TransferPart, Transferred, pull, push
 from inductor_plugin.cache.report import size_text
 from inductor_plugin.cli.verb import (
@@ -24,7 +24,7 @@ from inductor_plugin.cli.verb import (
     trust_argument,
 )
 from inductor_plugin.config import Config
-from inductor_plugin.errors import CacheError, printable
+from inductor_plugin.errors import CacheError, printable, without_user
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def _files(arguments: Namespace) -> tuple[Files, str]:
     url = Config.load(options).remote_url
     if not url:
         raise CacheError("no remote is named; name one, or set INDUCTOR_PLUGIN_REMOTE_URL")
-    return open_files(url), shown(url)
+    return open_files(url), without_user(url)
 
 
 def _part(arguments: Namespace) -> TransferPart:

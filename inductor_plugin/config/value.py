@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from inductor_plugin.errors import OptionError, expanded
+from inductor_plugin.errors import OptionError, expanded, without_user
 
 Kind = Literal[
     "text",
@@ -156,12 +156,13 @@ def _url(value: object, origin: str) -> str:
     match = _URL.fullmatch(text)
     if match is None:
         raise OptionError(
-            f"{origin} is {value!r}; use a URL such as s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or file:///FOLDER"
+            f"{origin} is {without_user(text)!r}; use a URL such as s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or file:///FOLDER"
+            f"{', without a chain of file systems' if '::' in text else ''}"
         )
     protocols = _protocols()
     if protocols and match[1] not in protocols:
         raise OptionError(
-            f"{origin} is {value!r}, and fsspec knows no {match[1]}://; {suggestion(match[1], protocols)}"
+            f"{origin} is {without_user(text)!r}, and fsspec knows no {match[1]}://; {suggestion(match[1], protocols)}"
         )
     return text
 

@@ -313,6 +313,11 @@ def test_a_remote_is_a_url(url: str, text: str) -> None:
         ("simplecache::s3://bucket", "use a URL such as s3://"),
         ("dir://x::file:///tmp", "use a URL such as s3://"),
         ("gss://bucket", r"fsspec knows no gss://; did you mean 'gs'\?"),
+        (
+            "simplecache::sftp://me:secret@host",
+            "'simplecache::sftp://host'; use a URL .*without a chain",
+        ),
+        ("sfttp://me:secret@host", r"'sfttp://host', and fsspec knows no sfttp://"),
         (3, "use text"),
     ],
 )

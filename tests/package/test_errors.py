@@ -15,6 +15,7 @@ from inductor_plugin.cache.trust.keys import open_signer
 from inductor_plugin.cache.trust.policy import parse_trust, trust_or_nobody
 from inductor_plugin.config import Config, default_cache_dir
 from inductor_plugin.config.value import pin_file_sha256
+from inductor_plugin.errors import without_user
 from inductor_plugin.kernels.nvcc import NoToolkit, places, present
 from inductor_plugin.ops.launch import opened_caches
 from inductor_plugin.tuning.pins.document import read_named
@@ -182,3 +183,18 @@ def test_an_nvcc_of_nobody_is_not_there():
     reason = present([place], NOBODY)
     assert isinstance(reason, NoToolkit)
     assert f"option nvcc is '{NOBODY}', but there is no" in reason.what
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("s3://bucket/x", "s3://bucket/x"),
+        ("s3://bucket/a@b", "s3://bucket/a@b"),
+        ("ftp://me:secret@host/x", "ftp://host/x"),
+        ("ftp://me:secret@[host/x", "ftp://[host/x"),
+        ("ftp://me:s#cr?t@host/x", "ftp://host/x"),
+        ("simplecache::sftp://me:secret@host/x", "simplecache::sftp://host/x"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert without_user(url) == shown

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from inductor_plugin.cache.document import (
     amount,
+    finite,
     list_of,
     optional,
     refuse_constant,
@@ -73,7 +74,7 @@ def parse(text: str) -> PinFile:
 def _parsed(text: str) -> tuple[PinFile, list[Pin]]:
     """Return the content of a pin file, and a pin of each problem that it decides differently in two places."""
     try:
-        fields: Any = json.loads(text, parse_constant=refuse_constant)
+        fields: Any = json.loads(text, parse_constant=refuse_constant, parse_float=finite)
     except RecursionError:
         raise ValueError("its fields are nested too deeply") from None
     if not isinstance(fields, dict) or not {"pins", "environments"} & fields.keys():
@@ -201,7 +202,7 @@ def _list_text(name: str, pins: Iterable[Pin]) -> str:
 
 def _value(value: Any) -> str:
     """Return a value as text; out of a compile the fields of a table have another order than out of a merge."""
-    return json.dumps(value, sort_keys=True)
+    return json.dumps(value, sort_keys=True, allow_nan=False)
 
 
 def _block(listed: str, indent: str) -> str:

@@ -69,12 +69,8 @@ class _Membership:
         self._joined: _Joined | None = None
         self._inherited: weakref.ref[Any] | None = None
 
-    def job(self, *, to_share: bool) -> Job | None:
-        """Return the job of the process group that there is now; None if there is none with two ranks and a store.
-
-        Args:
-            to_share: Whether it is asked for to share tuning: a group without a store is warned of then.
-        """
+    def job(self) -> Job | None:
+        """Return the job of the process group that there is now; None if there is none with two ranks and a store."""
         untyped: Any = dist
         try:
             group: Any = untyped.distributed_c10d._get_default_group()
@@ -83,12 +79,8 @@ class _Membership:
             is_fake = untyped.get_backend() == "fake"
         except (AttributeError, ValueError, RuntimeError):  # it may be destroyed meanwhile
             return None
-        # "fake" has one process and the size of many: a model is compiled as if for them.
-        if world < 2 or is_fake:
-            return None
-        if store is None:
-            if to_share:
-                warn_once(logger, _NO_STORE)
+        # "fake" has one process and the size of many: a model is compiled as if for them. MPI has no store.
+        if world < 2 or is_fake or store is None:
             return None
         with self._guard:
             if self._inherited is not None and self._inherited() is group:
@@ -116,18 +108,33 @@ class _Membership:
 
 def current(config: Config) -> Job | None:
     """Return the job with whose ranks a compile agrees; None where it decides alone."""
-    shares = config.ranks != "off" and config.policy in _SHARING
-    return _joined(to_share=True) if shares else None
+    if config.ranks == "off" or config.policy not in _SHARING:
+        return None
+    job = joined()
+    if job is None and has_no_store():
+        warn_once(logger, _NO_STORE)
+    return job
 
 
 def joined() -> Job | None:
     """Return the job of this process; None where it has none, or one without a store."""
-    return _joined(to_share=False)
-
-
-def _joined(*, to_share: bool) -> Job | None:
     is_member = dist.is_available() and dist.is_initialized()
-    return _MEMBERSHIP.job(to_share=to_share) if is_member else None
+    return _MEMBERSHIP.job() if is_member else None
+
+
+def has_no_store() -> bool:
+    """Return whether this process has other ranks, in a process group without a store."""
+    untyped: Any = dist
+    try:
+        is_member = dist.is_available() and dist.is_initialized() and _has_others()
+        return is_member and untyped.distributed_c10d._get_default_store() is None
+    except (AttributeError, ValueError, RuntimeError):  # the group may be destroyed meanwhile
+        return False
+
+
+def _has_others() -> bool:
+    untyped: Any = dist
+    return untyped.get_world_size() > 1 and untyped.get_backend() != "fake"
 
 
 def rank_here() -> int | None:
@@ -135,7 +142,7 @@ def rank_here() -> int | None:
     untyped: Any = dist
     try:
         is_member = dist.is_available() and dist.is_initialized()
-        if is_member and untyped.get_world_size() > 1 and untyped.get_backend() != "fake":
+        if is_member and _has_others():
             return int(untyped.get_rank())
     except (AttributeError, ValueError, RuntimeError):  # the group may be destroyed meanwhile
         pass

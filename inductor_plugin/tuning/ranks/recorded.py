@@ -14,7 +14,7 @@ from inductor_plugin.errors import CacheError, warn_once
 from inductor_plugin.tuning.pins.document import dump, parse
 from inductor_plugin.tuning.pins.merge import merge
 from inductor_plugin.tuning.pins.pin import PinFile
-from inductor_plugin.tuning.ranks.job import Job
+from inductor_plugin.tuning.ranks.job import Job, has_no_store
 from inductor_plugin.tuning.ranks.store import StoreLostError
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,8 @@ def write_recorded(begun: Begun, own: PinFile, rank: int | None) -> None:
     if job is not None:
         rank, reason = job.rank, _add(file, own, job, begun.number)
     else:
-        reason = "there is no process group when the block ends"
+        lacking = "a store of the process group" if has_no_store() else "a process group"
+        reason = f"there is not {lacking} when the block ends"
     if rank is None:
         _replace(file, dump(own))
     elif reason:
@@ -122,16 +123,18 @@ def _joint(file: Path, own: PinFile, job: Job, number: int) -> str:
     latest = number
     if file.exists():
         before = file.read_text(encoding="utf-8", errors="replace")
-        recorded = int(job.store.get(_key(before)) or 0)
+        recorded = int(job.store.get(_key(file, before)) or 0)
         if recorded >= number:
             own, latest = merge([parse(before), own]), recorded
     text = dump(own)
-    job.store.put(_key(text), str(latest))
+    key = _key(file, text)
+    job.store.put(key, str(max(latest, int(job.store.get(key) or 0))))
     return text
 
 
-def _key(text: str) -> str:
-    return f"recorded/{hashlib.sha256(text.encode()).hexdigest()}"
+def _key(file: Path, text: str) -> str:
+    """Return the key of a file's content; the folder of a file is another one on each machine, perhaps."""
+    return f"recorded/{hashlib.sha256(f'{file.name}/{text}'.encode()).hexdigest()}"
 
 
 def _replace(file: Path, text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from inductor_plugin.errors import RankError
 from inductor_plugin.tuning.ranks.code import first_difference
-from inductor_plugin.tuning.ranks.job import Job, joined
+from inductor_plugin.tuning.ranks.job import Job, has_no_store, joined
 from inductor_plugin.tuning.ranks.ledger import LEDGER, Ledger, RankGraph, Statement
 from inductor_plugin.tuning.ranks.pace import Pace
 from inductor_plugin.tuning.ranks.packing import packed, unpacked
@@ -67,7 +67,9 @@ def verify_ranks(timeout_s: float = 60.0) -> RankReport:
     job = joined()
     if job is None:
         raise RankError(
-            "verify_ranks needs a job: call torch.distributed.init_process_group with two ranks or more"
+            "verify_ranks needs a process group with a store: use gloo or nccl instead of mpi"
+            if has_no_store()
+            else "verify_ranks needs a job: call torch.distributed.init_process_group with two ranks or more"
         )
     try:
         return compare(job, LEDGER, timeout_s)

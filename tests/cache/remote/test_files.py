@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.cache.remote.files import Files, FsspecFiles, open_files, shown
+from inductor_plugin.cache.remote.files import Files, FsspecFiles, open_files
 from inductor_plugin.errors import CacheError
 
 
@@ -169,9 +169,3 @@ def test_a_store_without_conditional_requests_is_written_to_and_nothing_is_repla
     with pytest.raises(FileExistsError):
         files.create("x", b"two", 5.0)
     assert system.objects == {"bucket/x": b"one"}
-
-
-def test_a_url_is_shown_without_its_password() -> None:
-    assert shown("ftp://me:secret@host/x") == "ftp://host/x"
-    assert shown("s3://bucket/x") == "s3://bucket/x"
-    assert "secret" not in shown("ftp://me:secret@[host/x")

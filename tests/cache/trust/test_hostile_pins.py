@@ -72,6 +72,12 @@ def no_time(mark: Path) -> tuple[bytes, str]:
     return pin_text(marking_call(mark), winner_ms=float("nan")), "NaN"
 
 
+def a_number_that_is_read_as_infinity(mark: Path) -> tuple[bytes, str]:
+    """It would be written as such, and the file could not be read any more."""
+    text = pin_text(marking_call(mark), fields={"size": 1.5})
+    return text.replace(b"1.5", b"1e999"), "'1e999'"
+
+
 def less_than_no_samples(mark: Path) -> tuple[bytes, str]:
     return pin_text(marking_call(mark), samples=-1), "samples"
 
@@ -110,7 +116,8 @@ def a_list(mark: Path) -> tuple[bytes, str]:
 
 
 CASES = [
-    a_pickle, a_pickle_of_text, python, a_call_for_a_winner, a_module_for_a_template, no_time, less_than_no_samples, deep,
+    a_pickle, a_pickle_of_text, python, a_call_for_a_winner, a_module_for_a_template, no_time, deep,
+    less_than_no_samples, a_number_that_is_read_as_infinity,
     of_another_format, no_list, a_list, a_call_for_a_failure, a_call_for_an_unused_winner,
 ]  # fmt: skip
 

@@ -95,6 +95,7 @@ def test_a_process_without_ranks_or_a_store_decides_alone(
 ) -> None:
     vars(dist).update(alone)
     assert current() is None
+    assert job.has_no_store() == ("store" in alone)
 
 
 def test_a_group_without_a_store_is_warned_of_once_where_ranks_would_share(
@@ -104,6 +105,7 @@ def test_a_group_without_a_store_is_warned_of_once_where_ranks_would_share(
     dist.store = None
     assert job.joined() is current(ranks="off") is current(policy="build") is None
     assert not caplog.records
+    assert job.has_no_store()
     for _ in range(2):
         assert current() is None
     (warning,) = (each.message for each in caplog.records)

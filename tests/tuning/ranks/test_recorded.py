@@ -106,6 +106,33 @@ def test_a_second_recording_of_ranks_replaces_the_first(tmp_path: Path) -> None:
     assert digests(file) == {"second 0", "second 1"}
 
 
+def test_two_files_of_one_block_with_the_same_text_are_two_recordings(tmp_path: Path) -> None:
+    """As of each epoch and of the latest one: the second recording to one file is the first to the other."""
+    ranks = jobs()
+    for epoch in ("1", "2"):
+        files = [tmp_path / "latest.json", tmp_path / f"epoch{epoch}.json"]
+        for job in ranks:
+            blocks = [begin(file, job) for file in files]
+            for begun in blocks:
+                write_recorded(begun, pins(f"{epoch} {job.rank}"), job.rank)
+        for file in files:
+            assert digests(file) == {f"{epoch} 0", f"{epoch} 1"}
+
+
+def test_two_files_of_one_name_in_two_folders_lose_nothing(tmp_path: Path) -> None:
+    """Folders are not compared, since each machine may have another one: more may stay in a file, and never less."""
+    ranks = jobs()
+    for block in ("1", "2"):
+        files = [tmp_path / name / "pins.json" for name in ("latest", block)]
+        for job in ranks:
+            for file in files:
+                file.parent.mkdir(exist_ok=True)
+            for begun in [begin(file, job) for file in files]:
+                write_recorded(begun, pins(f"{block} {job.rank}"), job.rank)
+        for file in files:
+            assert digests(file) >= {f"{block} 0", f"{block} 1"}
+
+
 def test_ranks_with_a_disk_of_their_own_replace_what_is_there(tmp_path: Path) -> None:
     for job in jobs():
         file = tmp_path / f"node{job.rank}.json"

@@ -193,6 +193,12 @@ def test_code_is_in_the_store_once_however_often_ranks_compare() -> None:
         assert len([key for key in keys if not key.endswith("/there")]) == 1
 
 
+def test_a_process_group_without_a_store_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_module, "has_no_store", lambda: True)
+    with pytest.raises(RankError, match="needs a process group with a store: use gloo or nccl"):
+        verify_ranks()
+
+
 def test_without_a_job_there_is_nothing_to_compare() -> None:
     with pytest.raises(RankError, match="init_process_group"):
         verify_ranks()
