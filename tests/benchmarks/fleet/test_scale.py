@@ -13,7 +13,9 @@ from unittest import mock
 import pytest
 
 import benchmarks.fleet.__main__ as program
-from benchmarks.fleet.grid import VARIANTS
+from benchmarks.fleet.grid import GRID, VARIANTS, WORKERS_PER_GPU, fleets
+from benchmarks.fleet.ranks import RANKS, Job, simulate_ranks
+from benchmarks.fleet.simulation import simulate
 from benchmarks.fleet.times import RESULTS, committed
 from tests.support.repository import REPOSITORY
 
@@ -182,3 +184,19 @@ def test_the_text_has_the_figures_of_the_rows(
 ) -> None:
     said = text.partition(f" ## {section} ")[2].partition(" ## ")[0]
     assert [words for words in sentences(rows) if words not in said] == []
+
+
+@pytest.mark.parametrize(("workers", "candidates"), [(1, 100), (10, 100), (10, 1000), (100, 1000)])
+def test_todays_code_simulates_the_committed_rows(
+    rows: list[Row], workers: int, candidates: int
+) -> None:
+    """The small ones: all take an hour and more, so that a change of code may leave the file behind (`code_digest`)."""
+    ((name, fleet),) = fleets((workers,), (candidates,), WORKERS_PER_GPU, (GRID,))
+    fields = program.row(name, fleet, simulate(fleet, committed()))
+    assert fields == grid(rows, workers, candidates)
+
+
+def test_todays_ranks_make_the_committed_requests(rows: list[Row]) -> None:
+    job = Job(8, 96)
+    fields = program.rank_row(job, simulate_ranks(job, committed()))
+    assert fields == row_of(rows, what=RANKS, ranks=8)
