@@ -20,7 +20,7 @@ _TOGETHER = 64
 """Editions that are read at once; a usual one has 5 to 50 KB."""
 
 
-class _State(Enum):
+class _Fate(Enum):
     """What has become of an edition: whole, gone or another machine's, or bytes that are no edition."""
 
     THERE = auto()
@@ -61,7 +61,7 @@ class Receipts:
         Raises:
             OSError: An edition could not be read; the next call looks at all of them.
         """
-        seen: dict[_Receipt, _State] = {}
+        seen: dict[_Receipt, _Fate] = {}
         read_bytes = 0
         with self._guard:
             left = [*self._open]
@@ -69,22 +69,22 @@ class Receipts:
             some = left[start : start + _TOGETHER]
             names, sizes = [each.name for each in some], [each.size for each in some]
             for each, content in zip(some, files.read(names, sizes, timeout_s), strict=True):
-                seen[each] = _state(each, content)
+                seen[each] = _fate(each, content)
                 read_bytes += len(content) if isinstance(content, bytes) else 0
         with self._guard:  # all or none: a lost record has to be returned, or it is not rewritten
             self._open = [each for each in self._open if each not in seen]
-            damaged = {each.place for each, state in seen.items() if state is _State.DAMAGED}
+            damaged = {each.place for each, fate in seen.items() if fate is _Fate.DAMAGED}
             again = damaged & self._damaged
             self._damaged |= damaged
         lost = [
             each.place
-            for each, state in seen.items()
-            if state is _State.REPLACED or (state is _State.DAMAGED and each.place not in again)
+            for each, fate in seen.items()
+            if fate is _Fate.REPLACED or (fate is _Fate.DAMAGED and each.place not in again)
         ]
         return lost, read_bytes
 
 
-def _state(receipt: _Receipt, content: bytes | OSError) -> _State:
+def _fate(receipt: _Receipt, content: bytes | OSError) -> _Fate:
     """Return what has become of an edition, from what is read under its name.
 
     Raises:
@@ -92,12 +92,12 @@ def _state(receipt: _Receipt, content: bytes | OSError) -> _State:
     """
     if isinstance(content, OSError):
         if isinstance(content, FileNotFoundError) or content.errno == errno.EFBIG:
-            return _State.REPLACED
+            return _Fate.REPLACED
         raise content
     if hashlib.sha256(content).hexdigest() == receipt.sha256:
-        return _State.THERE
+        return _Fate.THERE
     try:
         parse_edition(content, receipt.place)
     except ValueError:
-        return _State.DAMAGED
-    return _State.REPLACED
+        return _Fate.DAMAGED
+    return _Fate.REPLACED

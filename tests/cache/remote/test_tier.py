@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -145,22 +144,10 @@ def test_without_the_right_to_write_a_remote_is_still_read(
     assert store.counters()["remote_unsent"] == 1  # what waited then
 
 
-class Unlisted(MemoryFiles):
-    """A store that hides what is missing, as S3 does from who may not list the bucket."""
-
-    def read(
-        self, names: Sequence[str], limits: Sequence[int], timeout_s: float
-    ) -> list[bytes | OSError]:
-        return [
-            PermissionError("Forbidden") if isinstance(each, FileNotFoundError) else each
-            for each in super().read(names, limits, timeout_s)
-        ]
-
-
 def test_a_store_that_hides_what_is_missing_is_not_taken_for_one_that_is_only_read(
     opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tier, store = opened(Unlisted())
+    tier, store = opened(FaultyFiles(MemoryFiles(), hides=True))
     for number in range(4):
         stored = store.put_record(record(measured("a"), problem=number))
         tier.send(stored.environment, stored.op, stored.digest)

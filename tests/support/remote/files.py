@@ -69,6 +69,7 @@ class FaultyFiles:
         cut: Number of reads that return half an object.
         flipped: Number of reads that return an object with one other byte.
         overwrites: Whether it does not compare before it writes.
+        hides: Whether it denies what is missing, as S3 does where the bucket may not be listed.
         held: Requests wait until this is set, if there is one.
     """
 
@@ -79,6 +80,7 @@ class FaultyFiles:
     cut: int = 0
     flipped: int = 0
     overwrites: bool = False
+    hides: bool = False
     held: threading.Event | None = None
 
     def read(
@@ -125,7 +127,8 @@ class FaultyFiles:
 
     def _damaged(self, content: bytes | OSError) -> bytes | OSError:
         if isinstance(content, OSError):
-            return content
+            is_hidden = self.hides and isinstance(content, FileNotFoundError)
+            return PermissionError("Forbidden") if is_hidden else content
         if self.cut:
             self.cut -= 1
             return content[: len(content) // 2]
