@@ -183,3 +183,11 @@ def measuring_cluster() -> Iterator[Any]:
 def ray_on_this_machine(ray_cluster: Any) -> str:
     """Return the option ``compile_farm`` for `ray_cluster`."""
     return f"ray:{ray_cluster.address}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def probed_instruction_set() -> None:
+    """Probe it before a test takes the compiler away: torch keeps the answer for the process, and later kernels would not compile."""
+    from torch._inductor import cpu_vec_isa
+
+    cpu_vec_isa.pick_vec_isa()
