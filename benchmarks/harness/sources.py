@@ -27,8 +27,8 @@ def sources_digest(places: Iterable[str], repository: Path = REPOSITORY) -> str:
 def code_digest(places: Iterable[str], repository: Path = REPOSITORY) -> str:
     """Return 16 hexadecimal digits that change with the code of any Python source in these folders and files.
 
-    Comments, docstrings and line breaks do not count: for figures that follow from the code alone, and take hours. The same on
-    all versions of Python.
+    Comments, docstrings and line breaks do not count, nor do blanks and braces within a string. It is for figures that follow
+    from the code alone and take an hour. All versions of Python have the same digest.
     """
     paths = (path for path in _sources(places, repository) if path.suffix == ".py")
     return _digest(_code(path.read_bytes()) for path in paths)

@@ -1,7 +1,7 @@
 """What this process has written to a remote, read back later: where a store does not compare, another machine may have replaced it.
 
-Bytes that are no edition may be so on their way only, and from a store that spoils all it sends: a record is written once more because of
-them, and not again, or its editions would soon be used up (`MOST_EDITIONS`).
+Bytes that are no edition may have been damaged on their way only. A record is written once more because of them, and no more: with a
+store that damages all it sends, its editions would be used up (`MOST_EDITIONS`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ environment, operator, digest, description and winner.
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +27,7 @@ from inductor_plugin.cache.document import (
 from inductor_plugin.cache.document import text as as_text
 from inductor_plugin.cache.guard import read
 from inductor_plugin.errors import OptionError, expanded, warn_once
-from inductor_plugin.tuning.pins.merge import better, by_winner
+from inductor_plugin.tuning.pins.merge import all_but, best_of, by_winner
 from inductor_plugin.tuning.pins.pin import Fields, Pin, PinFile, Tried, environment_name
 
 logger = logging.getLogger(__name__)
@@ -109,19 +108,14 @@ def _parsed(text: str) -> tuple[PinFile, list[Pin]]:
 def _decided(pins: Iterable[Pin]) -> tuple[dict[str, Pin], list[Pin]]:
     """Return the better pin of each problem, and those of other winners: git leaves both sides of a conflict that nobody has resolved."""
     places = by_winner(pins)
-    decided = {
-        place: functools.reduce(better, winners.values()) for place, winners in places.items()
-    }
-    everyone = chain(*(winners.values() for winners in places.values()))
-    return decided, [pin for pin in everyone if pin is not decided[pin.place]]
+    best = {place: best_of(winners.values()) for place, winners in places.items()}
+    others = chain(*(all_but(best[place], winners) for place, winners in places.items()))
+    return {place: pin for place, pin in best.items() if pin is not None}, [*others]
 
 
 def _spare(pins: Iterable[Pin]) -> dict[str, tuple[Pin, ...]]:
     """Return `PinFile.spare` of pins that are not used."""
-    return {
-        place: tuple(winners[name] for name in sorted(winners))
-        for place, winners in by_winner(pins).items()
-    }
+    return {place: all_but(None, winners) for place, winners in by_winner(pins).items()}
 
 
 def read_file(path: Path) -> PinFile:

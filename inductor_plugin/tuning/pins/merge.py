@@ -59,23 +59,24 @@ def merge(files: Sequence[PinFile]) -> PinFile:
             templates.setdefault(name, set()).update(identities)
         for tried, status in file.failed.items():
             failed[tried] = max(status, failed.get(tried, ""))
-    kept = {place: _kept(winners.values(), failed) for place, winners in pins.items()}
+    kept = {place: best_of(winners.values(), failed) for place, winners in pins.items()}
     return PinFile(
         {place: pin for place, pin in kept.items() if pin is not None},
         {digest: json.loads(text) for digest, text in environments.items()},
         {name: tuple(sorted(identities)) for name, identities in templates.items()},
         failed,
-        {place: spare for place in pins if (spare := _spare(pins[place], kept[place]))},
+        {place: spare for place in pins if (spare := all_but(kept[place], pins[place]))},
     )
 
 
-def _kept(pins: Iterable[Pin], failed: Collection[Tried]) -> Pin | None:
+def best_of(pins: Iterable[Pin], failed: Collection[Tried] = ()) -> Pin | None:
     """Return the best pin of a problem; None if each winner was seen to fail."""
     sound = [pin for pin in pins if pin.tried not in failed]
     return functools.reduce(better, sound) if sound else None
 
 
-def _spare(winners: Mapping[str, Pin], kept: Pin | None) -> tuple[Pin, ...]:
+def all_but(kept: Pin | None, winners: Mapping[str, Pin]) -> tuple[Pin, ...]:
+    """Return the pins of a problem that are not used, as in `PinFile.spare`."""
     return tuple(winners[name] for name in sorted(winners) if winners[name] is not kept)
 
 
@@ -108,7 +109,7 @@ def compare(sources: Mapping[str, PinFile]) -> list[Disagreement]:
         spare = {name: file.spare.get(place, ()) for name, file in sources.items()}
         said = [pin for pin in (*pins.values(), *chain(*spare.values())) if pin is not None]
         failed = _failures(said, sources)
-        row = Disagreement(pins, failed, _kept(said, failing), spare)
+        row = Disagreement(pins, failed, best_of(said, failing), spare)
         if row.is_conflict or None in pins.values():
             rows.append(row)
     return rows

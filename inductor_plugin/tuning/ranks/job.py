@@ -76,11 +76,10 @@ class _Membership:
             group: Any = untyped.distributed_c10d._get_default_group()
             store: Any = untyped.distributed_c10d._get_default_store()
             rank, world = untyped.get_rank(), untyped.get_world_size()
-            is_fake = untyped.get_backend() == "fake"
+            has_others = _has_others()
         except (AttributeError, ValueError, RuntimeError):  # it may be destroyed meanwhile
             return None
-        # "fake" has one process and the size of many: a model is compiled as if for them. MPI has no store.
-        if world < 2 or is_fake or store is None:
+        if not has_others or store is None:  # MPI has none
             return None
         with self._guard:
             if self._inherited is not None and self._inherited() is group:
@@ -133,6 +132,7 @@ def has_no_store() -> bool:
 
 
 def _has_others() -> bool:
+    """Return whether the process group has other ranks; "fake" has one process and the size of many, to compile as if for them."""
     untyped: Any = dist
     return untyped.get_world_size() > 1 and untyped.get_backend() != "fake"
 

@@ -79,8 +79,8 @@ def write_recorded(begun: Begun, own: PinFile, rank: int | None) -> None:
     if job is not None:
         rank, reason = job.rank, _add(file, own, job, begun.number)
     else:
-        lacking = "a store of the process group" if has_no_store() else "a process group"
-        reason = f"there is not {lacking} when the block ends"
+        no_group = "there is no process group when the block ends"
+        reason = "the process group has no store" if has_no_store() else no_group
     if rank is None:
         _replace(file, dump(own))
     elif reason:

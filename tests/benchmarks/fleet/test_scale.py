@@ -190,7 +190,7 @@ def test_the_text_has_the_figures_of_the_rows(
 def test_todays_code_simulates_the_committed_rows(
     rows: list[Row], workers: int, candidates: int
 ) -> None:
-    """The small ones: all take an hour and more, so that a change of code may leave the file behind (`code_digest`)."""
+    """Small ones, in a second each. To simulate all takes an hour, so the file may be of earlier code (`code_digest`)."""
     ((name, fleet),) = fleets((workers,), (candidates,), WORKERS_PER_GPU, (GRID,))
     fields = program.row(name, fleet, simulate(fleet, committed()))
     assert fields == grid(rows, workers, candidates)

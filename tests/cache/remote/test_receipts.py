@@ -24,10 +24,8 @@ def test_editions_with_other_bytes_other_sizes_and_missing_ones_are_lost() -> No
     assert written.lost(files, 1.0) == ([], 0)
 
 
-def test_a_record_whose_editions_are_read_damaged_is_lost_once_and_a_replaced_one_each_time() -> (
-    None
-):
-    """A store that spoils all it sends would have a record written until no edition is left (`MOST_EDITIONS`)."""
+def test_damaged_editions_are_lost_once_and_replaced_ones_each_time() -> None:
+    """A store that damages all it sends would have a record written until no edition is left (`MOST_EDITIONS`)."""
     written, theirs = receipts.Receipts(), edition_of(record())
     place, other = Place("e", "mm", "spoiled"), theirs.place
     files = MemoryFiles({"0": b"spoiled", "1": b"spoiled", "2": theirs.dump(), "3": theirs.dump()})

@@ -223,3 +223,20 @@ def test_a_process_without_ranks_replaces_the_file(
         write_recorded(begin(file, None), pins(name), None)
     assert digests(file) == {"second"}
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("has_no_store", "why"),
+    [(True, "(the process group has no store)"), (False, "(there is no process group when")],
+)
+def test_a_rank_without_a_job_says_what_is_missing(
+    has_no_store: bool,
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(recorded_module, "has_no_store", lambda: has_no_store)
+    write_recorded(begin(tmp_path / "pins.json", None), pins("own"), 3)
+    assert digests(tmp_path / "pins.rank3.json") == {"own"}
+    assert why in caplog.text

@@ -24,7 +24,7 @@ __all__ = ["a_rig"]  # the fixture
 def test_where_others_compile_too_a_process_keeps_what_runs_and_a_task_more(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray starts tasks in the order in which they arrive: what is sent early cannot be overtaken by a higher rank."""
+    """What is sent early may start before a longer job that is submitted later."""
     monkeypatch.setattr(pool_module, "_LOOK_S", 0.01)
 
     def look() -> None:
