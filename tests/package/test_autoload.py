@@ -16,19 +16,24 @@ from inductor_plugin.autoload import after_import, autoload
 from tests.support.repository import REPOSITORY
 
 MEASURE = """
-import logging, sys, time, typing, importlib
-costs = []
-for _ in range(20):
-    for name in [name for name in sys.modules if name.startswith("inductor_plugin")]:
-        del sys.modules[name]
-    start = time.perf_counter()
-    import inductor_plugin.autoload
-    inductor_plugin.autoload.autoload()
-    costs.append((time.perf_counter() - start) * 1e3)
+import importlib, json, logging, sys, time, typing
+
+
+def cost(name):
+    for loaded in [loaded for loaded in sys.modules if loaded.startswith(name.partition(".")[0])]:
+        del sys.modules[loaded]
+    start = time.process_time()
+    module = importlib.import_module(name)
+    getattr(module, "autoload", int)()
+    return time.process_time() - start
+
+
+costs = [(cost("json"), cost("inductor_plugin.autoload")) for _ in range(20)]
+ours, library = min(cost for _, cost in costs), min(cost for cost, _ in costs)
 loaded = sorted(name for name in sys.modules if name.startswith("inductor_plugin"))
-print(min(costs), *loaded)
+print(ours / library, *loaded)
 """
-LIMIT_MS = 2.0
+JSON_IMPORTS = 2.5  # four modules; 1.7 were measured (1.5 ms), beside other processes, too
 UNINSTALLED = """
 import importlib.metadata
 importlib.metadata.entry_points = lambda **_: importlib.metadata.EntryPoints()
@@ -205,15 +210,15 @@ def fake_activation(monkeypatch: pytest.MonkeyPatch, error: BaseException | None
 
 def test_it_costs_little_and_loads_nothing_when_unset(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("INDUCTOR_PLUGIN_VERIFY_GRAPH")  # set for all tests
-    costs_ms: list[float] = []
+    ratios: list[float] = []
     loaded: list[str] = []
-    while not costs_ms or (min(costs_ms) >= LIMIT_MS and len(costs_ms) < 3):  # others run beside it
+    while not ratios or (min(ratios) >= JSON_IMPORTS and len(ratios) < 3):  # others run beside it
         done = subprocess.run(
             [sys.executable, "-c", MEASURE], check=True, timeout=60, capture_output=True, text=True
         )
-        cost_ms, *loaded = done.stdout.split()
-        costs_ms.append(float(cost_ms))
-    assert min(costs_ms) < LIMIT_MS
+        ratio, *loaded = done.stdout.split()
+        ratios.append(float(ratio))
+    assert min(ratios) < JSON_IMPORTS
     assert loaded == ["inductor_plugin", "inductor_plugin.autoload"]
 
 
