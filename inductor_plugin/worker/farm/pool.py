@@ -72,7 +72,7 @@ class FarmPool:
         self._guard = threading.Lock()
         self._waiting: list[tuple[float, int, Flight]] = []
         self._numbers = itertools.count()
-        self._flying: set[Flight] = set()
+        self._flying: dict[Flight, None] = {}  # in the order in which they were sent
         self._answers: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
         self._rejoining = Rejoining(connect, lambda: self._answers.put(None))
         self._refusals = NodeRefusals()
@@ -197,7 +197,7 @@ class FarmPool:
     def _pop(self) -> Flight:
         """Take the next job to be on its way; the lock is held."""
         flight = heapq.heappop(self._waiting)[2]
-        self._flying.add(flight)
+        self._flying[flight] = None
         return flight
 
     def _is_in_time(self, flight: Flight) -> bool:
@@ -322,7 +322,7 @@ class FarmPool:
     def _land(self, flight: Flight) -> None:
         flight.over = True
         with self._guard:
-            self._flying.discard(flight)
+            self._flying.pop(flight, None)
             self._active -= 1
 
     def _end_late(self) -> None:

@@ -185,3 +185,13 @@ def test_what_is_compiled_here_has_its_memory_its_rank_and_its_limit(rig: Rig) -
     until(lambda: rig.status().get("c", ("", ""))[0] == "ok")
     assert rig.nodes.memory == [1 << 30, 5 << 20]
     assert (rig.local.memory, rig.local.ranks, rig.local.limits) == ([5 << 20], [3.0], [ends])
+
+
+def test_jobs_on_their_way_are_kept_in_the_order_in_which_they_were_sent(rig: Rig) -> None:
+    """Those sent at the same time are doubled, or compiled here, in it, too: a simulation is the same twice."""
+    rig.nodes.cpus = 12
+    for number in range(12):
+        rig.submit(f"job {number}", rank=float(number))
+    until(lambda: len(rig.nodes.started) == 12)
+    rig.pool.close()
+    assert rig.nodes.cancelled == list(range(1, 13))
