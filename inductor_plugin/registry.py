@@ -99,7 +99,7 @@ class Registry:
                     warn_once(logger, fault)
 
     def add_source(self, source: TemplateSource) -> str:
-        """Register the templates of an entry point, or none of them; return why none, empty if they are registered."""
+        """Register all templates of an entry point, or none if one is refused; return the reason, empty if they are registered."""
         added: list[Template] = []
         try:
             loaded = source.load()

@@ -2,13 +2,15 @@
 
     python -m benchmarks.fusion.pruning [--compare-only] [--out benchmarks/results/fusion_pruning.json]
 
-Three ways to choose the kernels of a product that are compiled with an epilogue:
+Four ways to choose the kernels of a product that are compiled with an epilogue:
 
     all        every Triton kernel
     count      the `MAX_LOSSLESS` + `MAX_UNCERTAIN` that are the fastest alone
-    analysis   the plugin's: `Shortlist`, by predicted registers, spills, blocks and times
+    ranking    those of `Shortlist` by times and by whether a kernel loses by it, without the rules of `cost/prune.py`
+    analysis   the plugin's: `Shortlist` with these rules, by predicted registers, spills, blocks and times
 
-In each of them a kernel that spills once it is compiled by ptxas is not measured. Cases:
+In each of them a kernel that spills once it is compiled by ptxas is not measured, nor one that takes as long alone as
+the product and the epilogue apart (`beaten`). Cases:
 
     networks   products of BERT, GPT-2 and Llama with their epilogues, for an H100 (`fusion_facts.json`)
     pairs      the kernels and epilogues of `fusion_prediction.json`, some of them used for calibration
@@ -61,11 +63,19 @@ from inductor_plugin.cost.shortlist import (
 from inductor_plugin.problem.definition import item_bytes
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.target import target
+from inductor_plugin.tuning.race import beaten
 
 OUT = RESULTS / "fusion_pruning.json"
 SIZE = 2048
 """M, N and K of pairs and stress."""
-WAYS = ("all", "count", "analysis")
+WAYS = ("all", "count", "ranking", "analysis")
+
+
+class Unruled(FusionEstimate):
+    """An estimate that rules nothing out before the kernel is compiled."""
+
+    def why_not(self) -> None:
+        """Return None: it is compiled."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +127,12 @@ class Case:
     apart_us: float
     candidates: tuple[Candidate, ...]
 
-    def estimate(self, candidate: Candidate) -> FusionEstimate:
+    def estimate(
+        self, candidate: Candidate, kind: type[FusionEstimate] = FusionEstimate
+    ) -> FusionEstimate:
         """Return the plugin's estimate for a kernel before it is compiled fused."""
-        best_us = self.candidates[0].unfused_us
         facts = (candidate.kernel, self.epilogue, target(self.gpu), Limits())
-        return FusionEstimate(*facts, candidate.unfused_us, best_us)
+        return kind(*facts, candidate.unfused_us)
 
     def compiled(self, way: str) -> list[Candidate]:
         """Return the kernels that are compiled with the epilogue."""
@@ -129,16 +140,20 @@ class Case:
             return list(self.candidates)
         if way == "count":
             return list(self.candidates[: MAX_LOSSLESS + MAX_UNCERTAIN])
-        shortlist = Shortlist()
+        shortlist, kind = Shortlist(), Unruled if way == "ranking" else FusionEstimate
         for candidate in self.candidates:
-            shortlist.offer(
-                candidate.name, candidate.unfused_us, functools.partial(self.estimate, candidate)
-            )
+            estimated = functools.partial(self.estimate, candidate, kind)
+            shortlist.offer(candidate.name, candidate.unfused_us, estimated)
         return [candidate for candidate in self.candidates if candidate.name in shortlist.kept]
 
     def measured(self, way: str) -> list[Candidate]:
-        """Return the compiled kernels that are measured, because their resources are accepted."""
-        return [candidate for candidate in self.compiled(way) if self.why_not(candidate) is None]
+        """Return the compiled kernels that are measured: their resources are accepted, and alone they are fast enough."""
+        return [
+            candidate
+            for candidate in self.compiled(way)
+            if self.why_not(candidate) is None
+            and beaten(self.estimate(candidate).least_ms(), [self.apart_us / 1e3]) is None
+        ]
 
     def why_not(self, candidate: Candidate) -> str | None:
         """Return why a kernel is not measured once it is compiled, None if it is."""

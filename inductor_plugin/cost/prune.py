@@ -94,22 +94,18 @@ def predict(
     )
 
 
-def why_not(
-    kernel: Kernel, epilogue: Epilogue, prediction: FusionPrediction, best_us: float
-) -> str | None:
+def why_not(kernel: Kernel, epilogue: Epilogue, prediction: FusionPrediction) -> str | None:
     """Return why a fusion need not be compiled or, if it is, measured; None if it must be.
 
     Args:
         kernel: The kernel alone.
         epilogue: The epilogue that is fused.
         prediction: Time and resources of both together.
-        best_us: Time of the best kernel for the product alone.
     """
     return (
         why_not_fusible(kernel, epilogue)
         or _spilling(prediction)
         or _not_fitting(prediction)
-        or _too_slow(prediction, best_us)
         or _not_paid(epilogue, prediction)
     )
 
@@ -151,17 +147,6 @@ def _not_fitting(prediction: FusionPrediction) -> str | None:
     return (
         f"shared memory: no block with {fused.registers} registers a thread and "
         f"{fused.shared_bytes} bytes of shared memory fits a multiprocessor"
-    )
-
-
-def _too_slow(prediction: FusionPrediction, best_us: float) -> str | None:
-    """Return why a kernel is too slow for any epilogue to help, or None."""
-    unfused_us, apart = prediction.unfused_us, prediction.separate_us
-    if unfused_us + prediction.fused_extra_us.low < best_us + apart.high:
-        return None
-    return (
-        f"behind: alone it takes {unfused_us:.1f} us, the best kernel {best_us:.1f} us and the "
-        f"epilogue apart {apart.high:.1f} us at most"
     )
 
 

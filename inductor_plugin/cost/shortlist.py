@@ -43,7 +43,6 @@ class FusionEstimate:
         target: The GPU; None where its figures are not known: then the model prunes nothing.
         limits: Limits of the options.
         unfused_us: Time of the kernel alone.
-        best_us: Time of the best kernel for the product alone.
         host_counts: Whether the host launches kernels, instead of a CUDA graph.
     """
 
@@ -52,7 +51,6 @@ class FusionEstimate:
     target: Target | None
     limits: Limits
     unfused_us: float
-    best_us: float
     host_counts: bool = False
 
     @cached_property
@@ -98,7 +96,7 @@ class FusionEstimate:
     def _why_not(self, prediction: FusionPrediction | None) -> str | None:
         if prediction is None:
             return None
-        reason = prune.why_not(self.kernel, self.epilogue, prediction, self.best_us)
+        reason = prune.why_not(self.kernel, self.epilogue, prediction)
         return reason or guard_registers(prediction.fused.registers, self.limits)
 
 

@@ -285,7 +285,7 @@ def _tuning(accepted: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _without_library(config: Config, accepted: Mapping[str, Any]) -> Config:
-    """Return the options with Inductor's backends, where these exclude the library kernel and the user states none to us."""
+    """Return the options with Inductor's backends where those exclude the library kernel and the plugin's own option is not set."""
     backends = _names(accepted.get(_BACKENDS, getattr(inductor_config, _BACKENDS, None)) or "")
     if config.gemm_backends or not backends or "ATEN" in backends:
         return config

@@ -127,7 +127,7 @@ def concrete(stride: Sequence[int | str], size: Sequence[int]) -> tuple[int, ...
 
 
 def _ranks(stride: Sequence[int | str]) -> list[int]:
-    """Return the rank of each stride, -1 for 0 and 1; numbers have the ranks that no text has."""
+    """Return the rank of each stride by size, -1 for strides 0 and 1. A text ``rankN`` has rank N; numbers share out the other ranks."""
     named = {
         dim: int(step.removeprefix("rank"))
         for dim, step in enumerate(stride)

@@ -78,7 +78,7 @@ def gain_of(library_ms: Sequence[float], candidate_ms: Sequence[float]) -> Gain 
 
 @functools.cache
 def _rank(count: int) -> int:
-    """Return which of so many values, by size, is the lower end of the 95 % interval of their median; 0 if none is."""
+    """Return the rank, from 1, of the lower end of the 95 % interval of the median of ``count`` sorted values; 0 for too few values."""
     below, rank = 1, 0
     while 40 * below <= 2**count:  # 2.5 %
         rank += 1

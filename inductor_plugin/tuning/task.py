@@ -205,7 +205,7 @@ class Task:
 
     @property
     def builds(self) -> tuple[int, int]:
-        """How many candidates were compiled, or found compiled, and how many could not be; what nobody tried is neither."""
+        """Counts of the candidates that are compiled, and of those that could not be; candidates that were not tried are in neither."""
         candidates = [e for e in self.entries if e.build is not None]
         built = sum(e.is_built for e in candidates)
         tried = [

@@ -125,7 +125,7 @@ def test_registers_are_noted_beside_the_compilers() -> None:
         shape=(4096, 4096, 4096),
     )
     limits = limits_of(Config.load({}), "cuda")
-    estimate = FusionEstimate(kernel, relu, target("H200"), limits, 200.0, 200.0)
+    estimate = FusionEstimate(kernel, relu, target("H200"), limits, 200.0)
     notes = fused_arm.Notes()
     with fused_arm.recorded(notes):
         assert estimate.why_not() is None

@@ -41,7 +41,7 @@ SPILLING = replace(FIT, registers=255, spilled_bytes=96)
 def estimate(
     kernel: Kernel = FIT, time_us: float = 100.0, limits: Limits | None = None
 ) -> FusionEstimate:
-    return FusionEstimate(kernel, RELU, H200, limits or Limits(), time_us, 100.0)
+    return FusionEstimate(kernel, RELU, H200, limits or Limits(), time_us)
 
 
 def reason(shortlist: Shortlist, name: str, estimated: FusionEstimate) -> str | None:

@@ -187,7 +187,6 @@ class Fusion:
 
     def estimate(self, kernel: Kernel, epilogue: Epilogue, unfused_us: float) -> FusionEstimate:
         """Return the estimate for a kernel with an epilogue before it is compiled."""
-        best_us = 1e3 * min(self.timings.values())
         target = self.pending.ticket.problem.target
         return FusionEstimate(
             kernel,
@@ -195,7 +194,6 @@ class Fusion:
             target,
             self.limits,
             unfused_us,
-            best_us,
             host_counts=host_counts(),
         )
 

@@ -133,7 +133,7 @@ def _joint(file: Path, own: PinFile, job: Job, number: int) -> str:
 
 
 def _key(file: Path, text: str) -> str:
-    """Return the key of a file's content; the folder of a file is another one on each machine, perhaps."""
+    """Return the key of a file's name and content, without its folder, which may differ from machine to machine."""
     return f"recorded/{hashlib.sha256(f'{file.name}/{text}'.encode()).hexdigest()}"
 
 

@@ -1,1 +1,1 @@
-"""What is said of tuning: progress bar, AUTOTUNE table, log, trace, reasons of misses; for verbs a profile's records, and regret."""
+"""What users see of tuning: progress bar, AUTOTUNE table, log, trace, reasons of misses; for verbs, records from a profile, and regret."""

@@ -147,7 +147,7 @@ def rotated(nodes: Sequence[Entry], number: int) -> list[Entry]:
 
 
 def _own_number() -> int:
-    """Return a number of this process that others, of this machine and others, hardly have."""
+    """Return a number that hardly two processes share, on one machine or on two."""
     return zlib.crc32(f"{platform.node()} {os.getpid()}".encode())
 
 

@@ -353,7 +353,7 @@ def node_here() -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what Ray raised, in one line: a heading with what follows it, of a server's traceback its last line."""
+    """Return what Ray raised as one line: the heading and the text after it; of a server's traceback, the last line only."""
     heading, _, rest = f"{type(error).__name__}: {error}".partition("\n")
     if not heading.rstrip().endswith(":"):
         return one_line(heading)

@@ -116,7 +116,7 @@ def _row(value: Any) -> Mapping[str, Any]:
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Return the values of a row by dotted name, and its lists of objects; an object of objects, whose names are data, is one."""
+    """Return the values of a row by dotted name, and its lists of objects. An object whose values are all objects is such a list: its names are data."""
     cells: dict[str, Any] = {}
     lists: dict[str, list[Any]] = {}
     stack = list(row.items())[::-1]
