@@ -132,11 +132,14 @@ def test_the_first_case_of_a_part_prepares_what_its_function_shares() -> None:
         ("tests/gpu/cases/registry.py", "tests/gpu/"),
         ("templates/cutlass/source/call.h", "tests/templates/cutlass/"),
         ("benchmarks/gemm/arm.py", "tests/benchmarks/"),
+        ("docs/ship.md", "tests/docs/test_pages.py::test[ship.md-0]"),
+        ("README.md", "tests/docs/test_pages.py::test[README.md]"),
     ],
 )
 def test_a_changed_file_concerns_the_tests_of_its_package(changed: str, tests: str) -> None:
-    cases = [Case(f"{tests}test_x.py::test") if tests.endswith("/") else Case(f"{tests}::test")]
-    others = _cases("elsewhere/test_y", "test", 50)
+    name = f"{tests}test_x.py" if tests.endswith("/") else tests
+    cases = [Case(name if "::" in name else f"{name}::test")]
+    others = [*_cases("elsewhere/test_y", "test", 50), Case("tests/docs/test_pages.py::test[a.md]")]
     durations = Durations(0.0, 0.0, {case.file: {"test": 10.0} for case in (*cases, *others)})
 
     part = selection.part(durations, others + cases, limit_s=10, seed="", changed=[changed])

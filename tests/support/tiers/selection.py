@@ -58,6 +58,10 @@ class Case:
         """Return the name in the file, with parameters."""
         return self.node_id.partition("::")[2]
 
+    def concerns(self, begin: str) -> bool:
+        """Return whether its file, or its parameters, begin so."""
+        return begin in self.name if begin.startswith("[") else self.file.startswith(begin)
+
     @property
     def function(self) -> str:
         """Return the node id without parameters."""
@@ -144,13 +148,11 @@ def part(
     all_cases = tuple(cases)
     places = {case.file.rpartition("/")[0] + "/" for case in all_cases}
     # Every test uses that file: it puts none before others.
-    folders = {_tests_of(path, places) for path in changed if path != _CONFIGURATION}
-    related = {
-        case.file for case in all_cases if any(case.file.startswith(folder) for folder in folders)
-    }
+    begins = {_tests_of(path, places) for path in changed if path != _CONFIGURATION}
+    related = {case.node_id for case in all_cases if any(map(case.concerns, begins))}
     drawn = sorted(
         all_cases,
-        key=lambda case: (case.file not in related, zlib.crc32((seed + case.node_id).encode())),
+        key=lambda case: (case.node_id not in related, zlib.crc32((seed + case.node_id).encode())),
     )
     left_s = limit_s
     kept: set[str] = set()
@@ -211,7 +213,9 @@ def _imports(text: str, module: str) -> bool:
 
 
 def _tests_of(path: str, places: Iterable[str]) -> str:
-    """Return the test file, or the deepest folder of tests, that a changed file concerns."""
+    """Return the test file, the deepest folder of tests, or of a page ``[page.md``: what a changed file concerns."""
+    if path.endswith(".md"):
+        return f"[{path.rpartition('/')[2]}"
     if path.startswith("tests/") and path.rpartition("/")[2].startswith("test_"):
         return path
     folder = path.removeprefix("inductor_plugin/").removeprefix("tests/").rpartition("/")[0]
