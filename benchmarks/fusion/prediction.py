@@ -257,7 +257,7 @@ class Row:
     @property
     def pruned(self) -> bool:
         """Whether it would not be compiled because of predicted spills."""
-        reason = why_not(self.pair.kernel, self.epilogue, self.predicted, 0.0)
+        reason = why_not(self.pair.kernel, self.epilogue, self.predicted)
         return reason is not None and reason.startswith("spills")
 
     @property
