@@ -92,8 +92,8 @@ def main(given: Sequence[str] | None = None) -> int:
         facts["sources"] = f"{facts['sources']}, {arguments.layers} layers"
     before = () if arguments.fresh else (arguments.out,)
     rows = Rows(arguments.out, facts, before, key="name")
-    if rows.note:
-        print(rows.note)
+    if rows.rejection:
+        print(rows.rejection)
     steps = planned(arguments.rounds, arguments.loads)
     left = measured(steps, rows, Budget(60 * arguments.minutes), arguments)
     figures = rows.facts.get("summary", {})

@@ -37,8 +37,8 @@ def opened(name: str, sources: Sequence[str], arguments: argparse.Namespace) -> 
     out = arguments.out or default
     # A new file given by --out resumes from the default one.
     rows = Rows(out, facts, () if arguments.fresh else (out, default))
-    if rows.note:
-        print(rows.note)
+    if rows.rejection:
+        print(rows.rejection)
     return rows
 
 

@@ -46,7 +46,7 @@ class Rows:
         path: The file.
         facts: Facts written above the rows.
         rows: The rows, each with its name under ``key``.
-        note: Why rows of an earlier run are not reused; empty if they are, or there are none.
+        rejection: Why rows of an earlier run are not reused; empty if they are, or there are none.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Rows:
         self.path = path
         self.facts = dict(facts)
         self.rows: list[dict[str, Any]] = []
-        self.note = ""
+        self.rejection = ""
         self._many, self._key = many, key
         earlier = next((file for file in before if file.is_file()), None)
         if earlier is not None:
-            self.note = self._load(earlier)
+            self.rejection = self._load(earlier)
 
     def get(self, name: str) -> dict[str, Any] | None:
         """Return the row of a name."""

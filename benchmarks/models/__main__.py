@@ -83,8 +83,8 @@ def main(given: Sequence[str] | None = None) -> int:
 def opened(out: Path, facts: Mapping[str, Any], *, fresh: bool) -> Rows:
     """Return the rows of earlier runs, and their samples among the facts."""
     rows = Rows(out, facts, () if fresh else (out,), key="name")
-    if rows.note:
-        print(rows.note)
+    if rows.rejection:
+        print(rows.rejection)
     earlier: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if rows.rows else {}
     rows.facts["samples"] = earlier.get("samples", {})
     describe(rows)

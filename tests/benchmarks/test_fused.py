@@ -144,7 +144,7 @@ def good(us: float, **more: Any) -> dict[str, Any]:
     return {"median_ms": us / 1e3, "error": 0.002, "accepted": 0.01, **more}
 
 
-FOUND = {
+FUSION = {
     "predicted": [{"separate_us": [4.0, 6.0, 9.0], "registers": 150}],
     "compiled": [{"registers": 160, "registers_predicted": 150}],
     "measured_us": {"product": 90.0, "unfused": 97.5},
@@ -156,7 +156,7 @@ def test_the_table_has_times_gains_and_predictions(capsys: pytest.CaptureFixture
     arms = {
         "apart": good(200.0),
         "stock": good(150.0),
-        "ours": good(100.0, fusion=FOUND),
+        "ours": good(100.0, fusion=FUSION),
         "triton": {"failed": "no fused triton kernel is offered"},
         "evt": good(50.0) | {"error": 0.4},
     }

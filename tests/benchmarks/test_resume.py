@@ -259,7 +259,7 @@ def test_rows_of_other_facts_are_not_taken_over(tmp_path: Path, fact: str) -> No
     assert Rows(out, FACTS, [tmp_path / "none.json", out]).rows == [{"product": "one", "arms": {}}]
     other = Rows(out, FACTS | {fact: "another"}, [out])
     assert other.rows == []
-    assert f"another {fact}" in other.note
+    assert f"another {fact}" in other.rejection
 
 
 @pytest.mark.parametrize("many", ["rows", "tests"])
@@ -269,8 +269,8 @@ def test_a_file_without_rows_is_empty_with_a_note(tmp_path: Path, content: Any, 
     out.write_text(content if isinstance(content, str) else json.dumps(content))
     begun = Rows(out, FACTS, [out], many=many)
     assert begun.rows == []
-    assert "begins anew" in begun.note
-    assert Rows(out, FACTS, [tmp_path / "none.json"], many=many).note == ""
+    assert "begins anew" in begun.rejection
+    assert Rows(out, FACTS, [tmp_path / "none.json"], many=many).rejection == ""
 
 
 def test_a_row_without_a_name_is_left_out(tmp_path: Path) -> None:

@@ -130,11 +130,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     results = config.stash.get(_run, None)
     if results is None:
         return
-    if not (results.ran or results.note):
+    if not (results.ran or results.rejection):
         return
     terminalreporter.section("GPU tests")
-    if results.note:
-        terminalreporter.write_line(results.note)
+    if results.rejection:
+        terminalreporter.write_line(results.rejection)
     for line in results.table():
         terminalreporter.write_line(line)
     terminalreporter.write_line(f"Written to {results.path}.")

@@ -15,16 +15,26 @@ TESTS = PRODUCT - {"home", "note"}
 
 
 def bindings(text: str) -> dict[str, int]:
-    """Return the names that a module binds, with the line of one of their bindings."""
+    """Return the names that a module binds, with the line of one of their bindings.
+
+    In lower case and without underscores around them: a constant ``ONE`` or an attribute ``self._one`` says as little
+    as ``one``. As a part of a longer name it may stay.
+    """
     names: dict[str, int] = {}
     for node in ast.walk(ast.parse(text)):
         match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                names[name] = node.lineno
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.Attribute(attr=name, ctx=ast.Store())
+                | ast.arg(arg=name)
+                | ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.alias(asname=str(name))
+            ):
                 names[name.strip("_").lower()] = node.lineno
-            case ast.alias(asname=str(name)):
-                names[name] = node.lineno
             case _:
                 pass
     return names
@@ -38,7 +48,7 @@ def may_bind(text: str, words: set[str]) -> bool:
     """
     names = "|".join(words)
     ends = r"[-+*/|&@%^<>]*=|[:,)\](\[#\\]|in\b"
-    bound = rf"(?<![^\W_])(?:{names})_*\s*(?:{ends})|\bas\s+(?:{names})\b"
+    bound = rf"(?<![^\W_])(?:{names})_*\s*(?:{ends})|\bas\s+_*(?:{names})_*\b"
     return re.search(bound, text, re.IGNORECASE) is not None
 
 
@@ -169,11 +179,30 @@ def test_what_returns_why_not_returns_none_where_nothing_is_against_it(
         "class MADE_(int): ...",
         "import a as made",
         "from a import b as made",
+        "from a import b as _made",
+        "MADE = 1",
+        "_MADE: int = 1",
+        "self.made = 1",
+        "self._made: int",
+        "a.MADE, b = c",
+        "a.b[0].made += 1",
+        "for a.made in x: ...",
+        "with a as b.made: ...",
+        "async def made(): ...",
+        "try: ...\nexcept E as made: ...",
+        "match a:\n    case E(made): ...",
     ],
 )
 def test_each_kind_of_binding_is_seen(text: str) -> None:
     assert may_bind(text, {"found", "made"})
     assert "made" in bindings(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a = b.made", "f(made=1)", "MADE_SHARE = 1", "self.made_here = 1"]
+)
+def test_what_is_read_or_longer_is_none(text: str) -> None:
+    assert "made" not in bindings(text)
 
 
 _IMPORTED_AS = re.compile(

@@ -24,7 +24,7 @@ def operand(*size: int, dtype: str = "bfloat16") -> Operand:
 
 
 A, B, C, D = operand(8, 4096), operand(4096, 16), operand(16), operand(8, 16)
-ONE = operand()
+SCALE = operand()
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,17 @@ ONE = operand()
         (Problem("addmm", (C, A, B, D), D, epilogue="add-0123"), (0, 3)),
         (Problem("mm", (A, B, C), D, epilogue="add.mul-0123"), ()),
         (Problem("convolution", (A, B), D), ()),
-        (Problem("scaled_mm", (A, B, ONE, ONE), D), ()),
-        (Problem("scaled_mm", (A, B, ONE, ONE, C), D), (4,)),
-        (Problem("scaled_mm", (A, B, ONE, ONE, C), D, epilogue="mul-0", epilogue_reads=1), ()),
-        (Problem("scaled_mm", (A, B, ONE, ONE, C), D, epilogue="add-0", epilogue_reads=1), (4,)),
-        (Problem("scaled_mm", (A, B, ONE, ONE, C, D), D, epilogue="mul-0", epilogue_reads=1), (4,)),
+        (Problem("scaled_mm", (A, B, SCALE, SCALE), D), ()),
+        (Problem("scaled_mm", (A, B, SCALE, SCALE, C), D), (4,)),
+        (Problem("scaled_mm", (A, B, SCALE, SCALE, C), D, epilogue="mul-0", epilogue_reads=1), ()),
+        (
+            Problem("scaled_mm", (A, B, SCALE, SCALE, C), D, epilogue="add-0", epilogue_reads=1),
+            (4,),
+        ),
+        (
+            Problem("scaled_mm", (A, B, SCALE, SCALE, C, D), D, epilogue="mul-0", epilogue_reads=1),
+            (4,),
+        ),
     ],
     ids=lambda value: value.describe() if isinstance(value, Problem) else "",
 )
@@ -110,7 +116,7 @@ def test_the_bias_of_a_product(op: str, operands: tuple[Operand, ...], index: in
 
 @pytest.mark.parametrize(("reads", "index"), [(0, 4), (1, None)])
 def test_what_an_epilogue_reads_is_no_bias(reads: int, index: int | None) -> None:
-    inputs = (A, B, ONE, ONE, C)
+    inputs = (A, B, SCALE, SCALE, C)
     fused = Problem("scaled_mm", inputs, D, epilogue="mul-0", epilogue_reads=reads)
     assert bias_of(fused) == index
 

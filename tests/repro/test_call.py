@@ -27,7 +27,7 @@ pytestmark = [
 
 BF16, F32, F8, I8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int8
 A, B = Arg((64, 128), F8), Arg((128, 256), F8, (1, 128))
-ONE = Arg((), F32)
+SCALE = Arg((), F32)
 
 
 def convolution(*options: Any) -> Callable[..., Any]:
@@ -55,12 +55,12 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Arg, ...], str]] = {
     ),
     "scaled": (
         scaled(BF16, fast=True),
-        (A, B, ONE, ONE),
+        (A, B, SCALE, SCALE),
         "torch._scaled_mm(a, b, scale_a, scale_b, None, None, torch.bfloat16, True)",
     ),
     "scaled_wide": (
         scaled(F32),
-        (A, B, ONE, ONE),
+        (A, B, SCALE, SCALE),
         "torch._scaled_mm(a, b, scale_a, scale_b, None, None, torch.float32, False)",
     ),
     "scaled_rows": (
@@ -70,7 +70,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Arg, ...], str]] = {
     ),
     "scaled_bias": (
         scaled(BF16),
-        (A, B, ONE, ONE, Arg((256,), BF16)),
+        (A, B, SCALE, SCALE, Arg((256,), BF16)),
         "torch._scaled_mm(a, b, scale_a, scale_b, bias, None, torch.bfloat16, False)",
     ),
     "convolution": (

@@ -34,7 +34,7 @@ from tests.gpu.cases.product import (
     row_scales,
 )
 
-_ONE = (Spec((), FP32, values="scale"),) * 2
+_TENSOR_SCALES = (Spec((), FP32, values="scale"),) * 2
 _HOPPER = ("pingpong", "cooperative", "stream_k")
 
 
@@ -129,14 +129,24 @@ def _cutlass_scaled() -> list[Case]:
     loose = 0.02  # fast sums keep fewer bits
     facts: dict[str, Any] = {"reference": unscaled, "wanted": cut}
     return [
-        Case("fp8, a scale each", t, op, scaled_fast, (*pair, *_ONE), tolerance=loose, **facts),
+        Case(
+            "fp8, a scale each",
+            t,
+            op,
+            scaled_fast,
+            (*pair, *_TENSOR_SCALES),
+            tolerance=loose,
+            **facts,
+        ),
         Case("fp8, scales by row", t, op, scaled_fast, (*pair, *rows), tolerance=loose, **facts),
         Case("fp8, slow sums", t, op, scaled, (*pair, *rows), **facts),
         Case(
             "fp8, a bias", t, op, scaled_bias, (*pair, *rows, Spec((n,))), tolerance=loose, **facts
         ),
         Case("fp8 e5m2", t, op, scaled_fast, (*mixed, *rows), tolerance=loose, **facts),
-        Case("fp8 e5m2, slow sums, a scale each", t, op, scaled, (*mixed, *_ONE), **facts),
+        Case(
+            "fp8 e5m2, slow sums, a scale each", t, op, scaled, (*mixed, *_TENSOR_SCALES), **facts
+        ),
     ]
 
 

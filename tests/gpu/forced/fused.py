@@ -60,7 +60,7 @@ def _fp8(a: Any, w: Any, s: Any) -> tuple[torch.Tensor, ...]:
 
 
 _A, _W = by_rows(1021, 512), by_columns(512, 1024)
-_ROW, _FULL, _ONE = Spec((1024,)), Spec((1021, 1024)), Spec((), torch.float32, values="scale")
+_ROW, _FULL, _SCALE = Spec((1024,)), Spec((1021, 1024)), Spec((), torch.float32, values="scale")
 _BATCH = (Spec((4, 509, 256)), Spec((4, 256, 512)), Spec((4, 1, 512)))
 
 
@@ -75,7 +75,7 @@ GRAPHS: dict[str, Graph] = {
     "residual": _graph(_residual, (_A, _W, _ROW, _FULL)),
     "product kept": _graph(_kept, (_A, _W)),
     "batch": _graph(_batch, _BATCH),
-    "fp8": _graph(_fp8, (_A, _W, _ONE)),
+    "fp8": _graph(_fp8, (_A, _W, _SCALE)),
 }
 
 

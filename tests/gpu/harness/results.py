@@ -56,9 +56,9 @@ class Results:
         return self._file.path
 
     @property
-    def note(self) -> str:
+    def rejection(self) -> str:
         """Why an earlier run does not count; empty where it does."""
-        return self._file.note
+        return self._file.rejection
 
     @property
     def ran(self) -> int:

@@ -87,7 +87,7 @@ def test_what_passed_with_other_sources_does_not_count(tmp_path: Path) -> None:
     assert Results(path, FACTS, [path], resumed=True).passed("one")
     other = Results(path, FACTS | {"sources": "another"}, [path], resumed=True)
     assert not other.passed("one")
-    assert "another sources" in other.note
+    assert "another sources" in other.rejection
     assert not Results(path, FACTS, resumed=True).passed("one")
 
 

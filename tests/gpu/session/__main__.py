@@ -62,8 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
     again = (ALL,) if chosen.again == [] else tuple(chosen.again or ())
     session = Session(steps, results, environment(kernels), sources_digest(SOURCES))
     rows = opened(results, requirements.machine())
-    if rows.note:
-        print(rows.note)
+    if rows.rejection:
+        print(rows.rejection)
     with ended_by_signals():
         return run(session, rows, Budget(chosen.budget_s), again)
 

@@ -28,7 +28,7 @@ BF16 = torch.bfloat16
 M, N, K = 256, 512, 128
 A, B, B_T = Arg((M, K)), Arg((K, N)), Arg((N, K))
 EIGHT = (Arg((M, K), FP8), Arg((N, K), FP8))
-ONE = (Arg((1,), FLOAT), Arg((1,), FLOAT))
+TENSOR_SCALES = (Arg((1,), FLOAT), Arg((1,), FLOAT))
 ROWS = (Arg((M, 1), FLOAT), Arg((1, N), FLOAT))
 """A in rows of K, B in rows of N or (turned) of K; fp8 inputs; scales of a tensor and of each row."""
 
@@ -124,7 +124,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Arg, ...], str, tuple[str, ...]
     ),
     "scaled_tensor": (
         scaled,
-        (*EIGHT, *ONE),
+        (*EIGHT, *TENSOR_SCALES),
         "cutlass_scaled_mm.out",
         ("a_1", TURNED_B, "x_1", "y_1"),
         ("tn", *PLAIN),
@@ -138,7 +138,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Arg, ...], str, tuple[str, ...]
     ),
     "scaled_tensor_bias": (
         scaled_bias,
-        (*EIGHT, *ONE, Arg((N,))),
+        (*EIGHT, *TENSOR_SCALES, Arg((N,))),
         "cutlass_scaled_addmm.out",
         ("a_1", TURNED_B, "x_1", "y_1", "bias_1"),
         ("tn", *PLAIN),
@@ -209,6 +209,6 @@ def test_slow_and_fast_sums_of_fp8_are_two_kernels(cache_dir: Path, inductor_cac
         return (ATEN._scaled_mm(a, b.t(), x, y, out_dtype=BF16, use_fast_accum=True),)
 
     with opened("cutlass", cache_dir) as lab:
-        (slow,) = calls(lab.lower(scaled, *EIGHT, *ONE, gemm_backends=BACKENDS))
-        (quick,) = calls(lab.lower(fast, *EIGHT, *ONE, gemm_backends=BACKENDS))
+        (slow,) = calls(lab.lower(scaled, *EIGHT, *TENSOR_SCALES, gemm_backends=BACKENDS))
+        (quick,) = calls(lab.lower(fast, *EIGHT, *TENSOR_SCALES, gemm_backends=BACKENDS))
     assert ("_slow" in slow.symbol, "_slow" in quick.symbol) == (True, False)

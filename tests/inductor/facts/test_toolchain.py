@@ -18,22 +18,27 @@ from inductor_plugin.inductor.facts.toolchain import (
     cpp_toolchain,
 )
 
-ONE = CppToolchain(("g++",), "g++ 12", "-O3", "avx512")
+TOOLCHAIN = CppToolchain(("g++",), "g++ 12", "-O3", "avx512")
 
 
 @pytest.mark.parametrize("name", ["compiler", "flags", "target"])
 def test_each_fact_changes_the_digest(name: str) -> None:
-    assert replace(ONE, **{name: "another"}).digest != ONE.digest
+    assert replace(TOOLCHAIN, **{name: "another"}).digest != TOOLCHAIN.digest
 
 
 def test_paths_do_not_change_the_digest() -> None:
-    assert replace(ONE, command=("/elsewhere/g++",)).digest == ONE.digest
-    assert {field_.name for field_ in fields(ONE)} == {"command", "compiler", "flags", "target"}
+    assert replace(TOOLCHAIN, command=("/elsewhere/g++",)).digest == TOOLCHAIN.digest
+    assert {field_.name for field_ in fields(TOOLCHAIN)} == {
+        "command",
+        "compiler",
+        "flags",
+        "target",
+    }
 
 
 def test_facts_do_not_run_into_each_other() -> None:
-    first = replace(ONE, compiler="a", flags="bc")
-    assert replace(ONE, compiler="ab", flags="c").digest != first.digest
+    first = replace(TOOLCHAIN, compiler="a", flags="bc")
+    assert replace(TOOLCHAIN, compiler="ab", flags="c").digest != first.digest
 
 
 def test_the_command_has_a_place_for_source_and_output() -> None:

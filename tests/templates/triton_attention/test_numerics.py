@@ -125,14 +125,14 @@ def fused(out: Any) -> Any:
 PAIR = Case(97, 131, LAST, heads=4, kv_heads=2, batch=2, head_dim=40, dtype=HALF)
 BOTH = {97: 300, 131: 517}
 ALL = BOTH | {3: 8}
-ONE = replace(PAIR, queries=1, keys=259, head_dim=64, heads=8)
+DECODE = replace(PAIR, queries=1, keys=259, head_dim=64, heads=8)
 RAGGED = Case((5, 0, 70, 33), (70, 3, 0, 61), LAST, heads=6, kv_heads=2, head_dim=32)
 TOKENS = {108: 1000, 134: 777}
 SOME = (  # one in each kernel, with unknown sizes
     Graph(Trial("dense", replace(PAIR, batch=3)), ALL, fused=True),
     Graph(Trial("dense, TMA", PAIR, TMA), BOTH),
     Graph(Trial("sequences", RAGGED), TOKENS | {5: 9}, fused=True),
-    Graph(Trial("decode", ONE, KeySplit(32, 1, 4, 3)), {259: 4000}, fused=True),
+    Graph(Trial("decode", DECODE, KeySplit(32, 1, 4, 3)), {259: 4000}, fused=True),
 )
 MORE = (
     Graph(Trial("known sizes", PAIR), fused=True),
@@ -154,11 +154,11 @@ MORE = (
     Graph(Trial("sequences, TMA", replace(RAGGED, dtype=HALF), TMA), TOKENS),
     Graph(Trial("sequences, window", replace(RAGGED, mask=Mask(9, 3, True))), TOKENS),
     Graph(Trial("unknown count", RAGGED), {5: 9}, fused=True),
-    Graph(Trial("decode, no split", replace(ONE, batch=3), KeySplit(32, 1, 4, 1)), {259: 900, 3: 16}),
-    Graph(Trial("decode, known sizes", ONE, KeySplit(64, 1, 4, 2)), fused=True),
-    Graph(Trial("decode, window", replace(ONE, mask=Mask(90, 0, True)), KeySplit(32, 1, 4, 4)), {259: 700}),
-    Graph(Trial("decode, odd heads", replace(ONE, heads=6, queries=2), KeySplit(32, 1, 4, 3)), {259: 700}),
-    Graph(Trial("decode, bias", replace(ONE, bias=(2, 1, 1, 259)), KeySplit(32, 1, 4, 3)), {259: 700}),
+    Graph(Trial("decode, no split", replace(DECODE, batch=3), KeySplit(32, 1, 4, 1)), {259: 900, 3: 16}),
+    Graph(Trial("decode, known sizes", DECODE, KeySplit(64, 1, 4, 2)), fused=True),
+    Graph(Trial("decode, window", replace(DECODE, mask=Mask(90, 0, True)), KeySplit(32, 1, 4, 4)), {259: 700}),
+    Graph(Trial("decode, odd heads", replace(DECODE, heads=6, queries=2), KeySplit(32, 1, 4, 3)), {259: 700}),
+    Graph(Trial("decode, bias", replace(DECODE, bias=(2, 1, 1, 259)), KeySplit(32, 1, 4, 3)), {259: 700}),
 )  # fmt: skip
 
 

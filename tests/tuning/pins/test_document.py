@@ -16,7 +16,7 @@ from inductor_plugin.tuning.pins.merge import merge
 from inductor_plugin.tuning.pins.pin import Pin, PinFile, pin_file, tried
 from inductor_plugin.tuning.pins.replay import read_pins
 
-ONE = {"environment": "e", "op": "mm", "digest": "d", "winner": "triton_mm-12"}
+PIN = {"environment": "e", "op": "mm", "digest": "d", "winner": "triton_mm-12"}
 
 
 def written(tmp_path: Path, content: Any) -> str:
@@ -26,7 +26,7 @@ def written(tmp_path: Path, content: Any) -> str:
 
 
 def test_a_pin_is_found_by_environment_operator_and_problem(tmp_path: Path) -> None:
-    pins = read_pins(written(tmp_path, {"pins": [ONE]}))
+    pins = read_pins(written(tmp_path, {"pins": [PIN]}))
     assert pins.winner("e", "mm", "d") == "triton_mm-12"
     assert pins.winner("other", "mm", "d") is None
     assert pins.winner("e", "bmm", "d") is None
@@ -43,7 +43,7 @@ def test_a_missing_file_is_an_error_that_says_how_to_write_one(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "content", [[], {}, {"pins": 3}, {"pins": [{**ONE, "op": None}, {"op": "mm"}]}, "text"]
+    "content", [[], {}, {"pins": 3}, {"pins": [{**PIN, "op": None}, {"op": "mm"}]}, "text"]
 )
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: Any) -> None:
     with pytest.raises(OptionError, match="not a pin file"):
@@ -80,7 +80,7 @@ def test_a_file_that_cannot_be_read_is_an_error_of_the_option(tmp_path: Path) ->
 
 def test_the_users_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    written(tmp_path, {"pins": [ONE]})
+    written(tmp_path, {"pins": [PIN]})
     assert read_pins("~/pins.json").winner("e", "mm", "d") == "triton_mm-12"
 
 
@@ -223,13 +223,13 @@ def test_of_two_pins_of_a_problem_in_a_file_the_better_decides_with_a_warning_an
 def test_two_pins_of_a_problem_and_a_winner_are_the_better_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    twice = {"format": 1, "pins": [ONE, {**ONE, "describe": "longer"}]}
-    for rows in (twice["pins"], [ONE, ONE]):
+    twice = {"format": 1, "pins": [PIN, {**PIN, "describe": "longer"}]}
+    for rows in (twice["pins"], [PIN, PIN]):
         assert len(parse(json.dumps({"pins": rows})).pins) == 1
         assert parse(json.dumps({"pins": rows})).spare == {}
     read_file(Path(written(tmp_path, twice)))
     assert not caplog.records
-    for rows in ([ONE, other := {**ONE, "winner": "mm"}], [ONE, other, {**ONE, "describe": "a"}]):
+    for rows in ([PIN, other := {**PIN, "winner": "mm"}], [PIN, other, {**PIN, "describe": "a"}]):
         ((place, decided),) = (two := parse(json.dumps({"pins": rows}))).pins.items()
         assert (decided.winner, [pin.winner for pin in two.spare[place]]) == (
             "triton_mm-12",
@@ -247,7 +247,7 @@ def test_two_pins_of_a_problem_and_a_winner_are_the_better_one(
         ({"spare": {}}, r"its spare: \{\} is not a list"),
         ({"spare": ["x"]}, "its spare: 'x' is not an object"),
         ({"spare": [{"op": "mm", "digest": "d"}]}, "its spare: its winner is missing"),
-        ({"spare": [{**ONE, "samples": -1}]}, "its spare: its samples: -1 is not a whole number"),
+        ({"spare": [{**PIN, "samples": -1}]}, "its spare: its samples: -1 is not a whole number"),
     ],
 )
 def test_failures_and_unused_decisions_of_odd_types_are_named(

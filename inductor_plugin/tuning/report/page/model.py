@@ -72,7 +72,7 @@ def page_model(
     model: dict[str, Any] = {
         "version": VERSION,
         "plugin": __version__,
-        "made": int(now),
+        "created": int(now),
         "sources": listed,
         "columns": {"record": RECORD, "candidate": CANDIDATE},
         "detail": asdict(detail),

@@ -1,9 +1,9 @@
 // The page: its sections in their order, its addresses and its keys.
 document.getElementById("about").textContent = [
   raw.environments.length ? raw.environments.slice(0, 2).map((each) => each.name).join("; ") + (raw.environments.length > 2 ? ` and ${raw.environments.length - 2} more` : "") : null,
-  raw.made && `written ${when(raw.made)}`,
+  raw.created && `written ${when(raw.created)}`,
 ].filter(Boolean).join(" · ");
-document.getElementById("made").textContent = `inductor-plugin ${raw.plugin}. Sorted by its heads; / searches, arrows move between rows, Enter opens one, Esc closes it.`;
+document.getElementById("footer").textContent = `inductor-plugin ${raw.plugin}. Sorted by its heads; / searches, arrows move between rows, Enter opens one, Esc closes it.`;
 
 const TITLES = {
   summary: null, problems: "Problems", compare: "Side by side", groups: "Models and graphs", gains: "Gains", roofline: "Roofline", graphs: "Graphs",

@@ -53,20 +53,20 @@ class Rig:
     """A pool of recorded workers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
-        self.made: list[Recorded] = []
+        self.processes: list[Recorded] = []
         monkeypatch.setattr(compile_pool, "WorkerProcess", self._process)
         monkeypatch.setattr(compile_pool, "own_cores", lambda: range(workers))
         self.pool = CompilePool(workers, SETTINGS, 0)
 
     def _process(self, settings: WorkerSettings, name: str) -> Recorded:
-        self.made.append(Recorded(settings, name))
-        return self.made[-1]
+        self.processes.append(Recorded(settings, name))
+        return self.processes[-1]
 
     def prewarm(self, most: int = 8) -> list[Recorded]:
         """Return the workers that are started ahead now, when all have the imports."""
-        before = len(self.made)
+        before = len(self.processes)
         self.pool.prewarm(WARM, most)
-        started = self.made[before:]
+        started = self.processes[before:]
         until(lambda: [each.jobs for each in started] == [[WARM]] * len(started))
         return started
 
@@ -79,7 +79,7 @@ class Rig:
 
     def served_by(self, job: CompileJob) -> list[Recorded]:
         """Return the workers that have run a job."""
-        return [each for each in self.made if job in each.jobs]
+        return [each for each in self.processes if job in each.jobs]
 
 
 def test_triton_jobs_run_in_workers_that_were_started_ahead(monkeypatch: pytest.MonkeyPatch):
@@ -88,11 +88,11 @@ def test_triton_jobs_run_in_workers_that_were_started_ahead(monkeypatch: pytest.
     assert len(ahead) == 2
     rig.serve(TRITON, TRITON)
     assert rig.prewarm() == []  # as many as may run are there
-    (own,) = (each for each in rig.made if each not in ahead)
+    (own,) = (each for each in rig.processes if each not in ahead)
     assert own.is_closed  # its place was taken
     assert rig.served_by(TRITON) == [ahead[0]]
     rig.pool.close()
-    assert all(each.is_closed for each in rig.made)
+    assert all(each.is_closed for each in rig.processes)
 
 
 def test_other_jobs_do_not_wait_for_what_is_imported_ahead(monkeypatch: pytest.MonkeyPatch):
@@ -100,7 +100,7 @@ def test_other_jobs_do_not_wait_for_what_is_imported_ahead(monkeypatch: pytest.M
     rig.prewarm()
     rig.serve(SHELL, TRITON, TRITON)
     rig.pool.close()
-    assert [each.jobs for each in rig.made] == [[WARM, TRITON, TRITON], [SHELL]]
+    assert [each.jobs for each in rig.processes] == [[WARM, TRITON, TRITON], [SHELL]]
 
 
 @pytest.mark.parametrize(("most", "free_gb", "count"), [(2, 64, 2), (8, 3, 3), (8, 64, 4)])
@@ -115,7 +115,7 @@ def test_workers_that_have_idled_since_are_replaced(monkeypatch: pytest.MonkeyPa
     rig = Rig(monkeypatch, 2)
     first = rig.prewarm()
     rig.serve(TRITON)
-    for each in rig.made:
+    for each in rig.processes:
         each.lives = False
     second = rig.prewarm()
     assert len(second) == 2
@@ -139,7 +139,7 @@ def test_a_job_does_not_wait_long_for_imports(monkeypatch: pytest.MonkeyPatch):
     rig.pool.prewarm(WARM, 8)
     rig.serve(TRITON)
     never.set()
-    spare, own = rig.made
+    spare, own = rig.processes
     assert (TRITON in own.jobs, spare.is_closed) == (True, True)
 
 
@@ -194,7 +194,7 @@ def test_a_job_is_answered_where_taking_a_spare_fails(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(spare, "close", fails)
     rig.serve(TRITON, TRITON)
-    (own,) = (each for each in rig.made if each is not spare)
+    (own,) = (each for each in rig.processes if each is not spare)
     assert own.jobs == [TRITON, TRITON]
 
 
@@ -210,7 +210,7 @@ def test_a_worker_that_still_imports_is_not_replaced(monkeypatch: pytest.MonkeyP
     rig = Rig(monkeypatch, 1)
     for _ in range(2):
         rig.pool.prewarm(WARM, 8)
-    (spare,) = rig.made
+    (spare,) = rig.processes
     assert not spare.is_closed
     ready.set()
     rig.serve(TRITON)
