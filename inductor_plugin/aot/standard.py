@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[int, int], ...] = (
 )  # fmt: skip
 """(inputs, outputs) of linear layers; config.json of each model on https://huggingface.co."""
 
-_EIGHT_BIT_FROM = ("sm_89", "sm_90a", "sm_100a")
+_EIGHT_BIT = torch.float8_e4m3fn
 
 
 class Products(nn.Module):
@@ -68,8 +68,13 @@ def for_arch(arch: str) -> Target:
 
 
 def products(arch: str) -> tuple[Products, list[Inputs]]:
-    """Return the set for a device's architecture (``sm_90a`` ...), one set of inputs for each number of rows."""
-    model = Products(LAYERS, eight_bit=arch in _EIGHT_BIT_FROM)
+    """Return the set for a device's architecture (``sm_90a`` ...), one set of inputs for each number of rows.
+
+    Raises:
+        TargetError: No target has this architecture.
+    """
+    rate = for_arch(arch).rate(str(_EIGHT_BIT).removeprefix("torch."))
+    model = Products(LAYERS, eight_bit=rate is not None)
     sets: list[Inputs] = [
         ([torch.empty(rows, inputs, dtype=torch.bfloat16) for inputs, _ in LAYERS],)
         for rows in ROWS
@@ -79,13 +84,12 @@ def products(arch: str) -> tuple[Products, list[Inputs]]:
 
 def _scaled(x: Tensor, weight: Tensor) -> Tensor:
     """Return a row-wise scaled product of 8-bit floats."""
-    eight = torch.float8_e4m3fn
     scale_a = torch.ones(x.shape[0], 1, device=x.device)
     scale_b = torch.ones(1, weight.shape[0], device=x.device)
     untyped: Any = torch  # public in all but name
     return untyped._scaled_mm(
-        x.to(eight),
-        weight.to(eight).t(),
+        x.to(_EIGHT_BIT),
+        weight.to(_EIGHT_BIT).t(),
         scale_a=scale_a,
         scale_b=scale_b,
         out_dtype=torch.bfloat16,

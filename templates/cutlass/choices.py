@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import get_args
 
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass.config import BITS, Arch, GemmConfig, LaunchOptions, Schedule
@@ -68,6 +69,7 @@ _SM80: tuple[_Shape, ...] = tuple(
     ("multistage", tile, (1, 1))
     for tile in ((128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64))
 )
+_SHAPES: dict[Arch, tuple[_Shape, ...]] = {"sm_80": _SM80, "sm_90a": _SM90, "sm_100a": _SM100}
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,9 @@ def family(arch: str) -> Arch:
     Args:
         arch: As nvcc calls the device: ``sm_80``, ``sm_89``, ``sm_90a``, ``sm_100a``, ``sm_120`` ...
     """
-    if arch in ("sm_90a", "sm_100a"):
-        return arch
+    for known in get_args(Arch):
+        if known == arch:
+            return known
     return "sm_80"
 
 
@@ -119,17 +122,13 @@ def choices(facts: GemmFacts, arch: str, limit: int = LIMIT) -> tuple[Choice, ..
     reasons: list[str] = []
     for kernels in (newest,) if fp8 else dict.fromkeys((newest, "sm_80")):
         offered = [
-            choice for shape in _shapes(kernels) for choice in _variants(facts, kernels, shape)
+            choice for shape in _SHAPES[kernels] for choice in _variants(facts, kernels, shape)
         ]
         fitting = [choice for choice in offered if why_not_buildable(choice.config) is None]
         if fitting:
             return tuple(sorted(fitting, key=lambda choice: _cost(facts, choice))[:limit])
         reasons.extend(filter(None, (why_not_buildable(choice.config) for choice in offered[:1])))
     return "; ".join(dict.fromkeys(reasons))
-
-
-def _shapes(arch: Arch) -> tuple[_Shape, ...]:
-    return {"sm_80": _SM80, "sm_90a": _SM90, "sm_100a": _SM100}[arch]
 
 
 def _variants(facts: GemmFacts, arch: Arch, shape: _Shape) -> Iterable[Choice]:

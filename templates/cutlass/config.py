@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias, cast
 
-from inductor_plugin.templates.cutlass.element import Element
+from inductor_plugin.problem.definition import item_bytes
+from inductor_plugin.templates.cutlass.element import DTYPES, Element
 from inductor_plugin.templates.cutlass.evt import Evt
 
 Arch: TypeAlias = Literal["sm_80", "sm_90a", "sm_100a"]
@@ -32,16 +33,7 @@ Scale: TypeAlias = Literal["none", "tensor", "rowwise"]
 
 Raster: TypeAlias = Literal["heuristic", "along_m", "along_n"]
 
-BITS: dict[str, int] = {
-    "f16": 16,
-    "bf16": 16,
-    "tf32": 32,
-    "f32": 32,
-    "e4m3": 8,
-    "e5m2": 8,
-    "s8": 8,
-    "s32": 32,
-}
+BITS: dict[str, int] = {element: 8 * item_bytes(dtype) for element, dtype in DTYPES.items()}
 
 OUTPUTS: dict[str, tuple[Element, ...]] = {
     "f16": ("f16", "f32"),

@@ -17,3 +17,9 @@ ELEMENTS: dict[str, Element] = {
     "int32": "s32",
 }
 """CUTLASS's names of the dtypes it stores."""
+
+DTYPES: dict[Element, str] = {
+    "tf32": "float32",
+    **{element: dtype for dtype, element in ELEMENTS.items()},
+}
+"""The dtype in which each type of elements is stored."""

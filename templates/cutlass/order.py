@@ -12,11 +12,10 @@ from inductor_plugin.cost.tile import GemmShape, TileConfig
 from inductor_plugin.problem.target import Target
 from inductor_plugin.templates.cutlass.choices import LIMIT, Choice
 from inductor_plugin.templates.cutlass.config import Raster
-from inductor_plugin.templates.cutlass.element import ELEMENTS
+from inductor_plugin.templates.cutlass.element import DTYPES
 from inductor_plugin.templates.cutlass.limits import SM80_WARPS
 from inductor_plugin.templates.cutlass.problem import GemmFacts
 
-_DTYPES = {"tf32": "float32", **{element: dtype for dtype, element in ELEMENTS.items()}}
 _ALONG: dict[Raster, Literal["", "m", "n"]] = {"heuristic": "", "along_m": "m", "along_n": "n"}
 
 
@@ -53,9 +52,9 @@ def shape_of(facts: GemmFacts) -> GemmShape:
         n=facts.n,
         k=facts.k,
         batch=facts.batch,
-        a=_DTYPES[facts.a],
-        b=_DTYPES[facts.b],
-        out=_DTYPES[facts.d],
+        a=DTYPES[facts.a],
+        b=DTYPES[facts.b],
+        out=DTYPES[facts.d],
         a_row_major=facts.layout_a == "row",
         b_row_major=facts.layout_b == "row",
     )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from inductor_plugin.problem.definition import item_bytes
 from inductor_plugin.template import Json
+from inductor_plugin.templates.cutlass.element import DTYPES
 
 Element = Literal["f16", "bf16", "e4m3"]
 Schedule = Literal["cooperative", "pingpong"]
 
-BYTES: dict[Element, int] = {"f16": 2, "bf16": 2, "e4m3": 1}
+ELEMENTS: dict[str, Element] = {DTYPES[element]: element for element in get_args(Element)}
+"""CUTLASS's names of the dtypes of q, k and v."""
+
+BYTES: dict[Element, int] = {element: item_bytes(dtype) for dtype, element in ELEMENTS.items()}
 """Bytes of an element of q, k and v."""
 
 _BARRIER_BYTES = 1024

@@ -10,7 +10,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import BACKWARD, FORWARD, Attention
 from inductor_plugin.problem.target import Target
 from inductor_plugin.template import Candidate, CudaSource
-from inductor_plugin.templates.cutlass_attention.config import Element, FmhaConfig, Schedule
+from inductor_plugin.templates.cutlass_attention.config import ELEMENTS, FmhaConfig, Schedule
 from inductor_plugin.templates.cutlass_attention.problem import facts_of, kernel_dim
 from inductor_plugin.templates.cutlass_attention.source import (
     installed,
@@ -18,8 +18,6 @@ from inductor_plugin.templates.cutlass_attention.source import (
     source,
     why_not_usable,
 )
-
-_ELEMENTS: dict[str, Element] = {"float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3"}
 
 _FORWARD: dict[int, tuple[tuple[int, Schedule, int], ...]] = {
     32: ((64, "cooperative", 5), (128, "cooperative", 5)),
@@ -84,7 +82,7 @@ def configs(attention: Attention, target: Target) -> tuple[FmhaConfig, ...]:
     tiles of keys read each query less often, but compute more scores that a narrow window or a small
     number of keys masks.
     """
-    dim, element = kernel_dim(attention), _ELEMENTS[attention.dtype]
+    dim, element = kernel_dim(attention), ELEMENTS[attention.dtype]
     if attention.backward:
         return tuple(
             FmhaConfig(backward=True, rows=rows, columns=_KEYS, dim=dim, element=element)

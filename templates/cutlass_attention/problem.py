@@ -8,6 +8,7 @@ from inductor_plugin.cost.tile import BYTES
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.attention import NARROW, Attention, attention_of
 from inductor_plugin.problem.strides import is_dense
+from inductor_plugin.templates.cutlass_attention.config import ELEMENTS
 
 DIMS = (32, 64, 128, 256)
 """Largest heads of the forward kernels; smaller ones are padded."""
@@ -28,7 +29,7 @@ _MAX_GRID = 65535
 _MAX_STRIDE = 2**31 - 1
 """The example's strides are of 32 bits."""
 
-_ELEMENTS = ("float16", "bfloat16")
+_WIDE = tuple(dtype for dtype in ELEMENTS if dtype != NARROW)
 
 
 def why_not(problem: Problem, attention: Attention) -> str | None:
@@ -79,8 +80,8 @@ def _unsupported(attention: Attention) -> str | None:
         (attention.biased, "the Hopper example adds no bias"),
         (attention.softcap != 0, "the Hopper example has no soft-cap"),
         (
-            dtype not in (*_ELEMENTS, NARROW),
-            f"the Hopper example is for {', '.join(_ELEMENTS)} and {NARROW}, not for {dtype}",
+            dtype not in ELEMENTS,
+            f"the Hopper example is for {', '.join(_WIDE)} and {NARROW}, not for {dtype}",
         ),
         (attention.backward and dtype == NARROW, f"{NARROW} has no gradient"),
         (not 0 < scale < math.inf, f"the scale must be positive and finite, it is {scale}"),

@@ -11,6 +11,7 @@ import functools
 import importlib.util
 from pathlib import Path
 
+from inductor_plugin.templates.cutlass.epilogue import ELEMENT_TYPES
 from inductor_plugin.templates.cutlass.source_folder import KEPT, digest_of, filled
 from inductor_plugin.templates.cutlass_attention.config import BYTES, FmhaConfig
 from inductor_plugin.templates.cutlass_attention.patch import (
@@ -47,16 +48,9 @@ _OF_EXAMPLE = (
     "kernel/fmha_kernel_tma_warpspecialized.hpp",
     "kernel/fmha_tile_scheduler.hpp",
 )
-_ELEMENTS = {
-    "f16": "cutlass::half_t",
-    "bf16": "cutlass::bfloat16_t",
-    "e4m3": "cutlass::float_e4m3_t",
-}
-
 _INCLUDES_NARROW = ("cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized_fp8.hpp",)
 _V_READ = ("straight.cuh", "forward.cuh")
 _V_TURNED = ("turn.h", "turned.cuh", "forward.cuh")
-_FORWARD_HOSTS = {"f16": _V_READ, "bf16": _V_READ, "e4m3": _V_TURNED}
 
 
 @functools.cache
@@ -95,7 +89,8 @@ def source(config: FmhaConfig) -> str:
     folder = example_folder(include)
     words = _words(config)
     headers = (BACKWARD,) if config.backward else (SOFTMAX, FORWARD)
-    hosts = ("backward.cuh",) if config.backward else _FORWARD_HOSTS[config.element]
+    forward = _V_TURNED if config.element == "e4m3" else _V_READ
+    hosts = ("backward.cuh",) if config.backward else forward
     more = _INCLUDES_NARROW if config.element == "e4m3" else ()
     example = (f"{EXAMPLE}/{path}" for path in _OF_EXAMPLE)
     includes = (*_INCLUDES[:-1], *more, _INCLUDES[-1], *example)
@@ -149,8 +144,8 @@ def _words(config: FmhaConfig) -> dict[str, str]:
     return {
         "symbol": config.name,
         "kernel": f"{config.name}_kernel",
-        "element": _ELEMENTS[config.element],
-        "written": _ELEMENTS["bf16" if config.element == "e4m3" else config.element],
+        "element": ELEMENT_TYPES[config.element],
+        "written": ELEMENT_TYPES["bf16" if config.element == "e4m3" else config.element],
         "align": str(16 // BYTES[config.element]),
         "weight_bits": "8" if config.element == "e4m3" else "0",
         "rows": str(config.rows),

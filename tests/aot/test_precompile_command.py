@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -69,12 +70,21 @@ def test_the_command_line_hands_everything_on(
     assert seen[1].target == "A100"
 
 
-def test_the_general_set_knows_every_architecture_and_keeps_its_sizes() -> None:
+def test_the_general_set_knows_every_architecture_and_keeps_its_sizes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from inductor_plugin import cli
     from inductor_plugin.aot import standard
     from inductor_plugin.problem.target import names, target
 
-    for name in names():
-        assert standard.for_arch(target(name).arch).arch == target(name).arch
+    with pytest.raises(SystemExit):
+        cli.main(["precompile", "--help"])
+    text = capsys.readouterr().out
+    for gpu in map(target, names()):
+        assert standard.for_arch(gpu.arch).arch == gpu.arch
+        model, _ = standard.products(gpu.arch)
+        assert model.eight_bit == any(dtype.startswith("float8") for dtype, _ in gpu.rates)
+        assert re.search(rf"\b{gpu.arch}\b", text)
     with pytest.raises(TargetError, match="known are: sm_100a"):
         standard.for_arch("sm_70")
     model, sets = standard.products("sm_80")

@@ -1,6 +1,6 @@
 """Borders of what a call of `fmha` may be, which its shapes and lengths decide."""
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from inductor_plugin.attention.arguments import (
+    TYPES,
     AttentionOperands,
     check,
     check_window,
     read_lengths,
 )
+from inductor_plugin.problem.attention import NARROW
+from inductor_plugin.templates import attention_math
+from inductor_plugin.templates.cutlass_attention.config import ELEMENTS
+from inductor_plugin.templates.triton_attention.facts import DTYPES
 from tests.support.attention.calls import cumulated
 
 pytestmark = pytest.mark.compat
@@ -162,3 +167,8 @@ def test_numbers_have_borders() -> None:
     for beyond in (1 << 63, -(1 << 63) - 1):
         with pytest.raises(ValueError, match="more than 64 bits"):
             check_window((0, beyond))
+
+
+def test_operands_may_be_of_every_dtype_that_a_template_takes() -> None:
+    taken = {*ELEMENTS, *DTYPES, NARROW, *attention_math._DTYPES}
+    assert {getattr(torch, dtype) for dtype in taken} <= {*TYPES}

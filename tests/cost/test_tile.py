@@ -18,7 +18,7 @@ from inductor_plugin.cost.tile import (
     why_not,
 )
 from inductor_plugin.problem.target import names, target
-from inductor_plugin.templates.cutlass.order import _DTYPES
+from inductor_plugin.templates.cutlass.element import DTYPES
 
 H100, A100, B200 = target("H100"), target("A100"), target("B200")
 SHAPE = GemmShape(4096, 4096, 4096)
@@ -37,7 +37,7 @@ def test_the_models_know_the_types_that_gpus_and_cutlass_kernels_multiply():
     """A product of another type has no predicted time, so that its kernels are in no order."""
     multiplied = {dtype for name in names() for dtype, _ in target(name).rates}
     assert multiplied >= {"tf32", "bfloat16", "int8"}
-    assert multiplied | {*_DTYPES.values()} <= BYTES.keys()
+    assert multiplied | {*DTYPES.values()} <= BYTES.keys()
 
 
 def test_schedules_tell_who_loads_and_who_computes():

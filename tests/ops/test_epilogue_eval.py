@@ -1,6 +1,6 @@
 """Epilogues evaluated with torch, against the eager functions they come from."""
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
-from inductor_plugin.ops.epilogue_eval import OPERATIONS, evaluate
+from inductor_plugin.ops.epilogue_eval import _ROUNDED, OPERATIONS, evaluate
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import decode, encode
+from inductor_plugin.templates.cutlass import evt
 from inductor_plugin.templates.cutlass.functor import FUNCTORS
 from tests.support.graphs.epilogues import CASES, MORE, M, N, eager, epilogue_of
 
@@ -136,3 +137,8 @@ def test_a_size_that_is_no_number_is_refused() -> None:
     epilogue = chain(Step("constant", (), "s0"), Step("add", (0, 1)))
     with pytest.raises(ValueError, match="a constant is no number: 's0'"):
         evaluate(epilogue, torch.zeros(M, N), [])
+
+
+def test_values_stay_in_float32_where_those_of_a_kernel_do() -> None:
+    """Of a dtype in one table alone, torch would round what the kernel does not, or the other way round."""
+    assert set(_ROUNDED) == set(evt._ROUNDED)

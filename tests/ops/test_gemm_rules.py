@@ -1,18 +1,23 @@
 """Which operands a kernel is given, by sizes, strides and dtypes alone. With call sites and kernels: `test_operand_rules`."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast, get_args
 
 import pytest
 import torch
 
 from inductor_plugin.ops.abi import TensorView
 from inductor_plugin.ops.gemm_abi import SLOTS
-from inductor_plugin.ops.gemm_rules import Misfit, why_not
-from inductor_plugin.ops.kernel_types import KernelTypes
+from inductor_plugin.ops.gemm_rules import _OUTPUTS, Misfit, why_not
+from inductor_plugin.ops.kernel_types import KernelTypes, types_of
+from inductor_plugin.templates.cutlass.config import OUTPUTS, GemmConfig
+from inductor_plugin.templates.cutlass.element import DTYPES, Element
+from inductor_plugin.templates.cutlass_attention import config as attention
 
 M, N, K = 5, 6, 7
 LAUNCH = ("tt", 1, 0, 1)
@@ -109,3 +114,27 @@ def test_a_batch_of_one_output_column_is_written_whatever_its_stride() -> None:
     written = view(M, 1, stride=(4, 4))
     operands = (view(M, K), view(K, 1), written)
     assert misfit_of("mm_epilogue", operands, 1, out=view(M, 1)) is None
+
+
+def dtype_of(element: str) -> torch.dtype:
+    return getattr(torch, DTYPES[cast("Element", element)])
+
+
+@pytest.mark.parametrize("element", get_args(Element))
+def test_the_dtype_of_every_element_is_read_from_a_symbol(element: Element) -> None:
+    """Without it a kernel's operands are not compared with what it was compiled for."""
+    types = (element, element, element, element, element)
+    kernel = GemmConfig("sm_90a", (64, 64, 64), (1, 1, 1), "pingpong", *types, bias="row")
+    dtype = dtype_of(element)
+    assert types_of(kernel.name) == KernelTypes(dtype, dtype, dtype, dtype)
+
+
+@pytest.mark.parametrize("element", get_args(attention.Element))
+def test_the_dtype_of_every_element_of_attention_is_read(element: attention.Element) -> None:
+    kernel = attention.FmhaConfig(backward=False, rows=128, columns=128, dim=128, element=element)
+    assert types_of(kernel.name).a == dtype_of(element)
+
+
+def test_outputs_are_of_the_dtypes_that_kernels_write() -> None:
+    written = {dtype_of(a): tuple(map(dtype_of, outputs)) for a, outputs in OUTPUTS.items()}
+    assert written == _OUTPUTS

@@ -101,6 +101,18 @@ def test_each_row_of_where_to_add_has_one_place_to_begin_and_a_list_where_many_f
     assert {heading[0].lower() + heading[1:] for heading in headings} == listed
 
 
+def test_the_steps_and_tables_of_a_dtype_are_counted_in_the_decision(repository: Path):
+    text = text_of(repository)
+    steps = text.partition("\n### A dtype\n\n")[2].partition("\n\n")[0]
+    tables = re.findall(r"`(?:_?[A-Z]\w+|_rates)`", steps)
+    counted = re.search(r"A dtype takes (\d+) steps\s+in (\d+) tables", text)
+    assert counted is not None
+    assert [int(number) for number in counted.groups()] == [
+        len(re.findall(r"^\d+\. ", steps, re.MULTILINE)),
+        len(tables),
+    ]
+
+
 @pytest.mark.parametrize("root", ["inductor_plugin", "templates", "cache"])
 def test_folders_are_small_and_say_what_lives_in_them(root: str, repository: Path):
     for folder in (repository / root, *(repository / root).rglob("*/")):

@@ -11,7 +11,7 @@ from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.templates.cutlass import choices as cutlass_choices
 from inductor_plugin.templates.cutlass.choices import Choice, choices, family
 from inductor_plugin.templates.cutlass.config import Arch, Bias
-from inductor_plugin.templates.cutlass.limits import why_not_buildable
+from inductor_plugin.templates.cutlass.limits import SCHEDULES, why_not_buildable
 from inductor_plugin.templates.cutlass.problem import GemmFacts, facts_of
 
 FACTS = GemmFacts(
@@ -65,9 +65,15 @@ def test_choices_are_buildable_few_and_have_names_of_their_own(facts: GemmFacts,
 
 
 def test_every_architecture_has_kernels_and_a_number_of_multiprocessors() -> None:
-    """Without the number, ordering the choices would be a KeyError."""
+    """Without the number, ordering the choices would be a KeyError, as without schedules or tiles."""
     architectures = set(get_args(Arch))
     assert set(cutlass_choices._MULTIPROCESSORS) == architectures
+    assert set(SCHEDULES) == architectures
+    offered = {
+        arch: {schedule for schedule, _, _ in shapes}
+        for arch, shapes in cutlass_choices._SHAPES.items()
+    }
+    assert offered == {arch: set(schedules) for arch, schedules in SCHEDULES.items()}
     offers = [choice for arch in sorted(architectures) for choice in some(FACTS, arch)]
     assert {choice.config.arch for choice in offers} == architectures
 

@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args
 
 from inductor_plugin.templates.cutlass.config import BITS, GemmConfig, LaunchOptions, full_alignment
-from inductor_plugin.templates.cutlass.evt import Evt, Node, Output
+from inductor_plugin.templates.cutlass.element import DTYPES, ELEMENTS, Element
+from inductor_plugin.templates.cutlass.epilogue import ELEMENT_TYPES
+from inductor_plugin.templates.cutlass.evt import LIMITS, Evt, Node, Output
 
 SM90 = GemmConfig(
     "sm_90a", (128, 128, 64), (2, 1, 1), "pingpong", "bf16", "bf16", "bf16", "bf16", "f32"
@@ -95,6 +97,12 @@ def test_a_configuration_is_plain_json() -> None:
 def test_a_full_alignment_is_sixteen_bytes() -> None:
     assert {full_alignment("bf16"), full_alignment("e4m3"), full_alignment("f32")} == {8, 16, 4}
     assert all(bits % 8 == 0 for bits in BITS.values())
+
+
+def test_every_element_has_a_dtype_a_type_in_cpp_and_where_it_is_narrow_a_limit() -> None:
+    elements = {*get_args(Element)}
+    assert elements == DTYPES.keys() == BITS.keys() == ELEMENT_TYPES.keys()
+    assert {dtype for dtype, element in ELEMENTS.items() if BITS[element] < 16} == LIMITS.keys()
 
 
 def test_a_launch_is_named_by_what_differs_from_the_plain_one() -> None:
