@@ -135,7 +135,13 @@ def test_of_a_batch_whose_time_is_over_what_is_fine_is_kept(
     clock.now += 2.0
     rig.nodes.end(1, half_of_it())
     until(lambda: rig.status() == {"a": ("skipped", FULL), "b": ("ok", "")})
-    assert (len(rig.nodes.started), rig.local.jobs) == (1, [])
+    rig.submit("c", ends=lambda: clock.now + 1.0)
+    until(lambda: 2 in rig.nodes.running)
+    clock.now += 2.0
+    rig.nodes.end(2, skipped_by("y", "another"))
+    until(lambda: rig.status().get("c", ("", ""))[0] == "skipped")
+    assert "host of y: what it sent is not kept" in rig.status()["c"][1]
+    assert (len(rig.nodes.started), rig.local.jobs) == (2, [])
 
 
 def test_a_disk_of_this_machine_that_is_full_is_no_fault_of_a_node(rig: Rig) -> None:
