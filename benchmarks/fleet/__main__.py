@@ -51,7 +51,8 @@ SOURCES: Mapping[str, Sequence[str]] = {
         ),
         *_modules("inductor_plugin/worker", "compile_pool jobs"),
         *_modules(
-            "inductor_plugin/worker/farm", "flight parcel pool refusals rejoining watch window"
+            "inductor_plugin/worker/farm",
+            "answers flight parcel pool refusals rejoining watch window",
         ),
     ),
     RANKS: (

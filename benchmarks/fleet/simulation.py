@@ -78,7 +78,7 @@ class Fleet:
         together: True submits all problems of a process at once; False graph after graph, as `tune` and compiles do.
         failures: How often something fails.
         seed: Of all chance.
-        touch_s: Seconds between two simulated touches of a lock; the product's is 1, which is what is counted.
+        touch_s: Seconds between two simulated touches of a kernel's lock; the product's is 1, which is what is counted.
     """
 
     workers: int
@@ -150,7 +150,7 @@ def simulate(fleet: Fleet, times: Times) -> Run:
     """
     clock, spent, started = Clock(), Spent(), time.perf_counter()
     world = World(clock, times, fleet.failures, random.Random(fleet.seed), spent, fleet.seed)
-    store = SimulatedStore(spent, fleet.touch_s)
+    store = SimulatedStore(clock, spent, fleet.touch_s)
     with _replaced(world, store, fleet):
         pools = _pools(world, fleet)
         shares = _shares(fleet, clock, store)
@@ -226,7 +226,7 @@ def _replaced(world: World, store: SimulatedStore, fleet: Fleet) -> Generator[No
         f"{builder.__name__}.triton_files": SimpleNamespace(collect=collect, place=nothing),
         f"{builder.__name__}.touch": store.touch,
         f"{builder.__name__}.TOUCH_S": fleet.touch_s,
-        f"{holder.__name__}.touch": store.touch,
+        f"{holder.__name__}.touch": store.problems.touch,
     }
     with world.clock.replace(_MODULES, others):
         yield
@@ -253,7 +253,7 @@ def _pipeline(world: World, store: Any, pool: Pool) -> Pipeline:
         counters,
         silent,
         30.0,
-        ProblemLocks(store, silence_s=_LIMIT_S),
+        ProblemLocks(store.problems, silence_s=_LIMIT_S),
         lambda _name: None,
     )
 

@@ -145,16 +145,53 @@ def _is_equal(name: str, file: Path) -> bool:
     return True
 
 
-class SimulatedStore:
-    """A cache in memory that all processes share; each kernel is one problem's, so that no lock is waited for. Counts requests."""
+class SimulatedLocks:
+    """Locks of a cache that all processes share; none is waited for. Counts requests."""
 
-    def __init__(self, spent: Spent, touch_s: float = 1.0) -> None:
-        """Begin empty; a lock is touched every ``touch_s`` simulated seconds, and counted once a second."""
-        self._requests = spent.requests
-        self._touches = round(touch_s / TOUCH_S)
-        self._kernels: dict[str, Any] = {}
-        self._locked: set[str] = set()
+    def __init__(self, clock: Clock, spent: Spent, touch_s: float = TOUCH_S) -> None:
+        """Lock nothing yet; what is held is touched every ``touch_s`` simulated seconds, and counted as if once in `TOUCH_S`."""
+        self._clock, self._requests = clock, spent.requests
+        self._each = round(touch_s / TOUCH_S)
+        self._locked: dict[str, float] = {}
         self.layout = SimpleNamespace(lock=_path)
+
+    def lock_kernel(self, digest: str, timeout_s: float) -> AbstractContextManager[None]:
+        """Return a lock."""
+        del timeout_s
+        return self._lock(digest)
+
+    @contextmanager
+    def _lock(self, digest: str) -> Generator[None]:
+        self._requests["lock"] += 1
+        if digest in self._locked:
+            raise CacheError(f"{digest} is locked by another process")
+        self._locked[digest] = self._clock.now
+        try:
+            yield
+        finally:
+            # Most builds end between two simulated touches: the product touches meanwhile.
+            left_s = self._clock.now - self._locked.pop(digest)
+            self._requests["touch a lock"] += min(int(left_s / TOUCH_S), self._each - 1)
+
+    def touch(self, path: Path) -> None:
+        """Count a sign of life, and those of the product since the one before."""
+        if path.name in self._locked:  # else it is measured without the lock
+            self._locked[path.name] = self._clock.now
+        self._requests["touch a lock"] += self._each
+
+
+class SimulatedStore(SimulatedLocks):
+    """A cache in memory that all processes share; each kernel is one problem's.
+
+    Attributes:
+        problems: The locks of problems: they are touched at news, once a second at most, and each time is counted.
+    """
+
+    def __init__(self, clock: Clock, spent: Spent, touch_s: float = TOUCH_S) -> None:
+        """Begin empty; ``touch_s`` as of `SimulatedLocks`, for locks of kernels."""
+        super().__init__(clock, spent, touch_s)
+        self._kernels: dict[str, Any] = {}
+        self.problems = SimulatedLocks(clock, spent)
 
     def kernel(self, digest: str) -> Any:
         """Return a kernel, or None."""
@@ -169,27 +206,6 @@ class SimulatedStore:
         entry.holds = _is_equal
         self._kernels[key.digest] = entry
         return entry
-
-    def lock_kernel(self, digest: str, timeout_s: float) -> AbstractContextManager[None]:
-        """Return a lock."""
-        del timeout_s
-        return self._lock(digest)
-
-    @contextmanager
-    def _lock(self, digest: str) -> Generator[None]:
-        self._requests["lock"] += 1
-        if digest in self._locked:
-            raise CacheError(f"{digest} is locked by another process")
-        self._locked.add(digest)
-        try:
-            yield
-        finally:
-            self._locked.discard(digest)
-
-    def touch(self, path: Path) -> None:
-        """Count a sign of life."""
-        del path
-        self._requests["touch a lock"] += self._touches
 
     def look_up(self) -> None:
         """Count the lookup of a record."""

@@ -178,6 +178,16 @@ def test_the_long_jobs_of_a_process_do_not_wait_for_the_short_ones_of_others(tim
     assert 1.0 <= run.over <= 1.25
 
 
+def test_touches_of_locks_are_counted_alike_however_many_are_simulated(times: Times) -> None:
+    """Those of builds, and those of problems, which are touched in another way."""
+    each, some = (simulate(Fleet(30, 4, 300, touch_s=s), times) for s in (1.0, 10.0))
+    assert each.makespan_s == pytest.approx(some.makespan_s, rel=0.01)
+    each_touch, some_touch = (run.spent.requests["touch a lock"] for run in (each, some))
+    assert each_touch > 2000
+    assert some_touch == pytest.approx(each_touch, rel=0.02)
+    assert {**each.spent.requests, "touch a lock": 0} == {**some.spent.requests, "touch a lock": 0}
+
+
 def test_the_farm_starts_a_job_that_hangs_a_second_time(times: Times) -> None:
     failing = replace(SMALL, seed=1, failures=Failures(compile_hang=0.02))
     farm, pool = (simulate(replace(failing, farm=farm), times) for farm in (True, False))

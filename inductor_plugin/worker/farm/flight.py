@@ -20,6 +20,9 @@ _SLOWER = 3.0
 _STRAGGLER_S = 20.0
 """Least seconds of a straggler: three times the median of short jobs is still short."""
 
+MOST_FAULTS = 2
+"""So many nodes may fail at a job, whatever they blame, before it is compiled here: it may be what breaks them."""
+
 
 class Nodes(Protocol):
     """What a pool needs of a cluster; see `Cluster`. Where it is gone, its methods raise."""
@@ -98,6 +101,7 @@ class Flight:
         parcel: Reference to what was sent.
         key: As of `Parcel`.
         refused: Nodes that have refused it.
+        faults: How many of them have tried, and have skipped its kernels or sent something else.
         tasks: Its tasks: one, or two of a straggler.
         pinned: Whether the last one may run on one node only, as Ray starts no such task anywhere else.
         lost: Whether such a task was lost.
@@ -116,6 +120,7 @@ class Flight:
     parcel: Any = None
     key: str = ""
     refused: set[str] = field(default_factory=set[str])
+    faults: int = 0
     tasks: list[Any] = field(default_factory=list[Any])
     pinned: bool = False
     lost: bool = False
@@ -152,5 +157,6 @@ def stragglers(flights: Iterable[Flight], each_s: deque[float]) -> list[Flight]:
         flight
         for flight in sorted(flights, key=lambda flight: flight.started)
         if len(flight.tasks) == 1
+        and flight.faults < MOST_FAULTS
         and is_straggler(now - flight.started, len(kernel_keys(flight.job)), each_s)
     ]

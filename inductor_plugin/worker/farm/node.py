@@ -13,6 +13,7 @@ from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.compile_pool import compile_all
 from inductor_plugin.worker.failure import one_line
 from inductor_plugin.worker.farm.connection import marked, node_here
+from inductor_plugin.worker.farm.flight import skipped
 from inductor_plugin.worker.farm.folder import NodeFolder
 from inductor_plugin.worker.farm.parcel import (
     Delivery,
@@ -51,14 +52,21 @@ def compile_parcel(parcel: Parcel, settings: WorkerSettings, limit_s: float) -> 
         reason, passing = _why_not_started(process), True
     if reason is not None:
         return Delivery((), {}, platform.node(), reason, node=node_here(), passing=passing)
+    until = math.inf if limit_s == math.inf else started + limit_s
+    try:
+        delivery = _compiled(parcel, process, until)
+    except OSError as error:  # as where its disk is full
+        compiled = skipped(parcel.job, one_line(str(error)))
+        delivery = Delivery(tuple(compiled), {}, platform.node())
+    return replace(delivery, elapsed_s=time.monotonic() - started, node=node_here())
+
+
+def _compiled(parcel: Parcel, process: WorkerProcess, until: float) -> Delivery:
     with marked(parcel.key), tempfile.TemporaryDirectory(dir=_own_folder()) as name:
         folder = Path(name) / "job"
         folder.mkdir()
         job = addressed(parcel.job, folder)
-        until = math.inf if limit_s == math.inf else started + limit_s
-        compiled = compile_all(process, job, until)
-        delivery = packed(job, compiled, folder)
-    return replace(delivery, elapsed_s=time.monotonic() - started)
+        return packed(job, compile_all(process, job, until), folder)
 
 
 def _own_folder() -> Path:

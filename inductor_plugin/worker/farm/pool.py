@@ -2,6 +2,7 @@
 
 submit ──► waiting, by rank ──► as many tasks as the cluster has CPUs for ──► results, one by one ──► done
                                     │ refused: another node; by all: the local pool
+                                    │ skipped for what a node lacks: the same, and the local pool after two nodes
                                     │ lost: Ray runs it again; for good: the local pool
                                     │ the connection has ended: all jobs to the local pool
                                     └ far slower than others while CPUs are idle: a second copy, and the first to end counts
@@ -23,10 +24,11 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from inductor_plugin.errors import WorkerError, warn_once
-from inductor_plugin.worker.compile_pool import CompilePool, Done, kernel_keys, warn_of_skipped
+from inductor_plugin.worker.compile_pool import CompilePool, Done, warn_of_skipped
+from inductor_plugin.worker.farm.answers import judged, refuses
 from inductor_plugin.worker.farm.cluster import REFUSED, Cluster
 from inductor_plugin.worker.farm.flight import Flight, Nodes, skipped, stragglers
-from inductor_plugin.worker.farm.parcel import Delivery, parcel_of, unpacked
+from inductor_plugin.worker.farm.parcel import Delivery, parcel_of
 from inductor_plugin.worker.farm.refusals import NodeRefusals
 from inductor_plugin.worker.farm.rejoining import Rejoining
 from inductor_plugin.worker.farm.watch import Watch
@@ -247,37 +249,27 @@ class FarmPool:
             if not flight.tasks:
                 self._lost(flight, answer)
             return
-        if answer.refusal:
-            self._try_others(flight, answer)
+        compiled = judged(flight, answer, time.monotonic())
+        if isinstance(compiled, Delivery):
+            self._try_others(flight, compiled)
             return
         for other in flight.tasks:
             self._nodes.cancel(other)
-        keys = kernel_keys(flight.job)
-        self._each_s.append(answer.elapsed_s / max(1, len(keys)))
-        try:
-            compiled = unpacked(flight.job, answer)
-        except Exception as error:  # noqa: BLE001  whatever a node has sent, somebody waits for the job
-            compiled = skipped(flight.job, f"what {answer.host} sent is not kept: {error}")
+        self._each_s.append(answer.elapsed_s / max(1, len(compiled)))
         warn_of_skipped(compiled)
         self._answer(flight, compiled)
 
     def _try_others(self, flight: Flight, answer: Delivery) -> None:
         """Start a job again where it has not been refused, unless it runs somewhere; compile it here if there is no such node."""
-        logger.debug("%s refuses a job: %s", answer.host, answer.refusal)
-        is_again = not answer.node or answer.node in flight.refused
-        flight.refused.add(answer.node)
-        if answer.node:
-            now = time.monotonic()
-            self._refusals.add(flight.needs, answer.node, now, passing=answer.passing)
-            if names := self._nodes.names:
-                self._refusals.keep({*names, answer.node})
+        names, now = self._nodes.names, time.monotonic()
+        may_go_on = refuses(flight, answer, self._refusals, names, now)
         if flight.tasks:
             return
         reason = f"{answer.host}: {answer.refusal}"
-        if is_again:
+        if may_go_on:
+            self._fly_again(flight, reason)
+        else:
             self._compile_here(flight, reason)
-            return
-        self._fly_again(flight, reason)
 
     def _lost(self, flight: Flight, reason: str) -> None:
         """Start a job again whose node is lost, where Ray does not; compile it here if that has happened before."""

@@ -60,7 +60,8 @@ def refused_again(before: NodeRefusal | None, now: float, *, passing: bool) -> N
         now: ``time.monotonic()``.
         passing: Whether its reason may pass: memory that is in use, but not the version of a compiler.
     """
+    if before is not None and passing and before.until > now:
+        return before  # of a job that was there with the last one: as many as the node has CPUs refuse at once
     times = before.times if before is not None else 0
     pause_s = min(_PAUSE_S * 2.0**times, _LONGEST_S) if passing else math.inf
-    until = max(now + pause_s, before.until if before is not None else now)
-    return NodeRefusal(until, min(times + 1, 10))
+    return NodeRefusal(now + pause_s, min(times + 1, 10))

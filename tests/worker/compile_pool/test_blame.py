@@ -83,6 +83,7 @@ def compiled_here_or_there(
     """What runs a job in a pool: a thread, or the function that Ray runs on a node."""
     folders = list[NodeFolder]()
     monkeypatch.setattr(node_module, "_FOLDERS", folders)
+    monkeypatch.setattr(node_module, "node_here", lambda: "n1")  # Ray would start
 
     def on_a_node(process: Process, job: CompileJob, until: float = math.inf) -> list[Compiled]:
         monkeypatch.setattr(node_module, "_PROCESSES", {SETTINGS: process})

@@ -26,6 +26,7 @@ from inductor_plugin.worker.jobs import (
 from inductor_plugin.worker.process import WorkerProcess
 from tests.support.fakes.waiting import wait_idle
 from tests.support.processes.compiling import (
+    GXX,
     SETTINGS,
     Pools,
     a_pool,
@@ -273,19 +274,34 @@ def test_a_worker_without_memory_for_itself_does_not_blame_the_kernel(pools: Poo
 
 
 def test_a_full_disk_is_told_once_and_blames_no_kernel(
-    pool: Pool,
+    pools: Pools,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
+    """A farm compiles it here at last, where the disk is as full."""
+    pools.may_compile_here = True
     monkeypatch.setattr(compile_pool, "_WARNED", set[str]())
+    pool = pools.open()
     command = ("sh", "-c", "echo 'fatal error: cannot write: No space left on device'; exit 1")
     for key in "ab":
         assert build(pool, tmp_path, source(key, 2), command=command)[key].status == "skipped"
-    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert warning == (
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert [each for each in warnings if "kernel is not compiled" in each] == [
         "inductor-plugin: 1 kernel is not compiled: fatal error: cannot write: No space left on device"
-    )
+    ]
+    assert len(warnings) == (3 if pools.farm else 1)  # of a node, and that it is compiled here
+
+
+def test_a_disk_that_is_full_elsewhere_costs_no_kernel(pools: Pools, tmp_path: Path):
+    """A node's."""
+    pools.may_compile_here = True
+    full = "echo 'No space left on device'; exit 1"
+    text = f'case {{output}} in {tmp_path}/*) exec "$@";; *) {full};; esac'
+    pool = pools.open()
+    for key in "ab":
+        built = build(pool, tmp_path, source(key, 2), command=("sh", "-c", text, "sh", *GXX))
+        assert (built[key].status, times(built[key], 7)) == ("ok", 14)
 
 
 def test_a_pool_answers_although_a_job_raises(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import sys
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -95,6 +97,20 @@ def test_a_machine_on_which_no_worker_starts_refuses(
     assert delivery.passing  # as where its memory is in use
 
 
+def test_a_machine_without_room_for_a_jobs_folder_skips_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose compiler says so: its sender tries another."""
+    monkeypatch.setattr(WorkerProcess, "start", lambda _: None)  # pyright: ignore
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(node_module.tempfile, "TemporaryDirectory", mock.Mock(side_effect=full))
+    delivery = compile_parcel(parcel_of(job(tmp_path)), SETTINGS, math.inf)
+    assert (delivery.refusal, delivery.node) == ("", "n1")
+    (compiled,) = delivery.compiled
+    assert (compiled.key, compiled.status) == ("key", "skipped")
+    assert "No space left on device" in compiled.reason
+
+
 def test_jobs_are_marked_and_have_what_is_left_of_their_limit_in_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +133,9 @@ def test_jobs_are_marked_and_have_what_is_left_of_their_limit_in_one_process(
     monkeypatch.setattr(node_module, "compile_all", compile_all)
     parcel = replace(parcel_of(job(tmp_path)), key="sender 1")
     for limit_s in (math.inf, 30.0):
-        assert compile_parcel(parcel, SETTINGS, limit_s).elapsed_s >= 0.01
+        delivery = compile_parcel(parcel, SETTINGS, limit_s)
+        assert delivery.elapsed_s >= 0.01
+        assert delivery.node == "n1"
     assert left_s[0] == math.inf
     assert 0.0 < left_s[1] <= 30.0
     assert marks == ["sender 1"] * 2

@@ -23,7 +23,7 @@ from inductor_plugin.worker.farm.flight import is_straggler
 from inductor_plugin.worker.farm.parcel import Delivery
 from inductor_plugin.worker.farm.pool import FarmPool, on_farm
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Compiled, CppCompileJob, WorkerSettings
-from tests.support.fakes.farm import FakeNodes, Rig, a_rig, delivery
+from tests.support.fakes.farm import FakeNodes, Rig, a_rig
 from tests.support.fakes.waiting import unfinished, until
 
 __all__ = ["a_rig"]  # the fixture
@@ -58,16 +58,6 @@ def test_what_was_made_on_a_node_lies_where_the_job_would_have_put_it(rig: Rig) 
     assert Path(library) == rig.folder / "a" / "unit.so"
     assert Path(library).read_text() == "task 1"
     assert unfinished(rig.pool) == 0
-
-
-def test_a_file_outside_of_the_jobs_folder_is_not_written(rig: Rig) -> None:
-    rig.submit("a")
-    until(lambda: rig.nodes.started == ["a"])
-    rig.nodes.end(1, delivery(rig.nodes.running[1][0], "x", "../outside.so"))
-    until(lambda: bool(rig.answers))
-    assert rig.answers[0].status == "skipped"
-    assert "outside of the job's folder" in rig.answers[0].reason
-    assert not (rig.folder / "outside.so").exists()
 
 
 @pytest.mark.parametrize("lost", [True, False])

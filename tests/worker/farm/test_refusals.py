@@ -11,6 +11,8 @@ def test_another_compiler_is_an_obstacle_for_ever_and_a_lack_of_memory_for_a_whi
     assert refused_again(None, 5.0, passing=False).until == math.inf
     once = refused_again(None, 5.0, passing=True)
     assert once == NodeRefusal(65.0, 1)
+    assert refused_again(once, 6.0, passing=True) == once  # of a job that was there, too
+    assert refused_again(once, 6.0, passing=False).until == math.inf
     assert refused_again(once, 70.0, passing=True) == NodeRefusal(190.0, 2)
     assert refused_again(NodeRefusal(0.0, 10), 0.0, passing=True).until == 900.0
     assert refused_again(NodeRefusal(math.inf, 1), 0.0, passing=True).until == math.inf
