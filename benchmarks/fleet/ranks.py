@@ -14,13 +14,16 @@ from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.ranks import settlement, share
+from inductor_plugin.tuning.ranks.board import Board
 from inductor_plugin.tuning.ranks.job import Job as RankJob
+from inductor_plugin.tuning.ranks.pulse import beat
 from inductor_plugin.tuning.ranks.share import RankShare
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket
 
 RANKS = "ranks"
 """Name of the rows of jobs."""
+_GROUP = "group"
 _LIBRARY, _KERNEL = "library", "kernel"
 _OPERAND = Operand((64, 64), (64, 1), "bfloat16", "cuda")
 _PROBLEM = Problem("mm", (_OPERAND, _OPERAND), _OPERAND)
@@ -30,7 +33,9 @@ _OFFERS: tuple[Any, ...] = (
 )
 _CANDIDATES = 21
 _LEGS = 3
-_TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0
+"""The option ``ranks_timeout_s``."""
+_HELD = 2
 _LIMIT_S = 1e5
 
 
@@ -42,11 +47,13 @@ class Job:
         ranks: Number of ranks.
         problems: Problems of the graph, all undecided.
         seed: Of all chance.
+        lost: How many of the ranks, the last ones, die together after each has claimed two problems, the first of the graph.
     """
 
     ranks: int
     problems: int
     seed: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True)
@@ -181,21 +188,33 @@ def simulate_ranks(job: Job, times: Times) -> RankRun:
     store, chance = CountingStore(clock), random.Random(job.seed)
     seconds = {f"problem-{n}": _tuning_s(times, chance) for n in range(job.problems)}
     ends: list[float] = []
+    alive = job.ranks - job.lost
+    _claim_and_die(job, store, [*seconds])
     with clock.replace((share, settlement), {}):
-        tuners = [_Tuner(clock, seconds, times.worker_s) for _ in range(job.ranks)]
+        tuners = [_Tuner(clock, seconds, times.worker_s) for _ in range(alive)]
         for rank, tuner in enumerate(tuners):
             own = RankJob(rank, job.ranks, store, token=f"token-{rank}")
-            part = RankShare(own, "group", tuner, Counters(), _TIMEOUT_S)
+            part = RankShare(own, _GROUP, tuner, Counters(), TIMEOUT_S)
 
             def compiles(part: RankShare = part) -> None:
                 _compile(clock, part, list(seconds))
                 ends.append(clock.now)
 
             clock.spawn(compiles)
-        clock.run(lambda: len(ends) == job.ranks, _LIMIT_S)
+        clock.run(lambda: len(ends) == alive, _LIMIT_S)
     bound_s = times.worker_s + max(sum(seconds.values()) / job.ranks, *seconds.values())
     most = max(store.by_second.values())
     return RankRun(max(ends), bound_s, sum(t.tuned for t in tuners), store.requests, most)
+
+
+def _claim_and_die(job: Job, store: CountingStore, digests: list[str]) -> None:
+    """Leave claims of ranks that have given one sign of life."""
+    for number in range(job.lost):
+        rank = job.ranks - job.lost + number
+        board = Board(RankJob(rank, job.ranks, store, token=f"token-{rank}"), _GROUP)
+        for digest in digests[_HELD * number : _HELD * (number + 1)]:
+            board.claim(f"{_PROBLEM.op}/{digest}")
+        board.beat(beat(1, {}))
 
 
 def row(job: Job, run: RankRun) -> dict[str, Any]:

@@ -78,16 +78,18 @@ class Board:
             self._hole = number, now
         return now - self._hole[1] > _HOLE_S
 
-    def claim(self, problem: str) -> bool:
-        """Claim a problem; return whether this part of the process tunes it.
+    def claim(self, problem: str) -> int | None:
+        """Claim a problem; return the rank that tunes it, which may be another part of this process; None where this part does.
 
         A rank that was started again takes over what its former process has claimed: no other rank tunes that.
         """
         key = self._key("claim", problem)
         stored = self._store.put_once(key, self._own.text)
-        if stored != self._own.text and self._is_open(parse(stored)):
+        while (holder := parse(stored)) is None or self._is_open(holder):
+            if stored == self._own.text:
+                return None
             stored = self._store.exchange(key, stored, self._own.text)
-        return stored == self._own.text
+        return holder.rank
 
     def holder(self, problem: str) -> int | None:
         """Return the rank that is waited for, which may be another part of this process; None where this part may claim the problem."""

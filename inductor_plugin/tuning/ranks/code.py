@@ -15,13 +15,13 @@ _OWN: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         r"\1(N)",
     ),
-    # In C++ the device is an argument, after its type or before the stream.
-    (re.compile(r"\b\d+, (?=stream\d+\b)"), "N, "),
+    # In C++ the device is an argument, after its type or before its stream: of the functions that call Triton's kernels alone.
+    (re.compile(r"(\bcall_\w+\(.*, )(\d+)(?=, stream\2\b)"), r"\1N"),
     (re.compile(r"\b(raw_)?stream\d+\b"), r"\1streamN"),
     (re.compile(r"\b(cached_torch_device_type_\w+,)\s*\d+"), r"\1 N"),
     (re.compile(r"(aoti_torch_get_current_\w+_stream)\(\d+,"), r"\1(N,"),
     (re.compile(r"\b(\w+Guard \w+)\(\d+\)"), r"\1(N)"),
-    (re.compile(r"\bindex=\d+"), "index=N"),
+    (re.compile(r"\b((?:DeviceProperties|device)\(type='\w+', index=)\d+"), r"\1N"),
     (re.compile(r"[^\s'\"]*/(\w{2}/\w{8,}\.(?:h|py|so|cpp))"), r"\1"),
     # The name of a process group: subgroups of one mesh have other names on other ranks.
     (

@@ -19,7 +19,7 @@ from inductor_plugin.tuning.ranks.claim import capacity, order
 from inductor_plugin.tuning.ranks.job import Job
 from inductor_plugin.tuning.ranks.pace import Pace
 from inductor_plugin.tuning.ranks.part import SharedProblem, Tuner, name_of
-from inductor_plugin.tuning.ranks.pulse import BEAT_S, RankWatch, beat
+from inductor_plugin.tuning.ranks.pulse import BEAT_S, RankWatches, beat
 from inductor_plugin.tuning.ranks.settlement import Settlement
 from inductor_plugin.tuning.ranks.store import StoreLostError
 from inductor_plugin.tuning.ranks.terms import Introduction, Terms
@@ -70,7 +70,7 @@ class RankShare(Settlement):
         self._introduction = None if terms is None else Introduction(job, terms)
         self._introduced, self._is_patient = False, True
         self._absent = False
-        self._watches: dict[int, RankWatch] = {}
+        self._watches = RankWatches(timeout_s, job.world)
         self._pace = Pace(job.rank, job.world)
         self._claim_pace = Pace(job.rank, 2 * _CLAIMS * job.world)
         self._seen = 0
@@ -268,7 +268,8 @@ class RankShare(Settlement):
         if ticket.task is not None or decisions.is_measured(ticket):
             return False
         # ``policy=cached`` without a record, or the budget is spent: not against a rank that tunes it.
-        if self._board.holder(part.name) is not None:
+        part.owner = self._board.holder(part.name)
+        if part.owner is not None:
             return True
         # One that measures may come to it a little later.
         return not self._measures and self._is_patient and self._board.tuners() > 0
@@ -323,7 +324,8 @@ class RankShare(Settlement):
     def _claimed(self, part: SharedProblem, now: float) -> bool:
         if part.name not in self._asked and self._take(part):
             return False
-        mine = self._board.claim(part.name)
+        part.owner = self._board.claim(part.name)
+        mine = part.owner is None
         with self._wake:
             ticket = next(iter(part.tickets), None)
             if ticket is None or part.agreed is not None:  # released or decided meanwhile
@@ -343,45 +345,52 @@ class RankShare(Settlement):
         self._board.beat(beat(self._beats, {part.name: part.steps for part in mine}))
 
     def _watch(self, now: float) -> None:
-        """Look each second after the ranks that tune what is waited for here."""
-        if now - self._watched_at < BEAT_S:
+        """Look each second after the ranks that tune what is waited for here, and now and then after those that have the rest."""
+        undecided = self._listed()
+        if now - self._watched_at < BEAT_S or not any(part.awaited for part in undecided):
             return
         self._watched_at = now
-        silent: set[int] = set()
-        for part in self._listed(lambda part: part.state == "theirs" and part.awaited > 0):
-            part.owner = self._board.holder(part.name)
-            if part.owner is None:
-                self._unheld(part, now)
-                continue
-            if part.left_at is not None:
-                part.left_at = now
-            watch = self._watches.setdefault(part.owner, RankWatch(now))
-            self._is_patient = True
-            if watch.see(self._board.beat_of(part.owner), now):
-                self._moved_at = time.monotonic()
-                self._tuner.progressed()
-            if watch.silent_s(now) > self._timeout_s:
-                watch.given_up = True
-                silent.add(part.owner)
-        if silent:
-            self._give_up(silent, now)
+        theirs = [part for part in undecided if part.state == "theirs"]
+        awaited = [part for part in theirs if part.awaited]
+        for part in awaited:
+            self._ask_for_holder(part, now)
+        ranks = {part.owner for part in awaited if part.owner is not None}
+        self._watches.turn({part.owner for part in theirs if part.owner is not None}, now)
+        if any([self._look(rank) for rank in sorted(ranks)]):  # noqa: C419  all are to be seen
+            self._moved_at = time.monotonic()
+            self._tuner.progressed()
+        for rank in self._watches.due(ranks):
+            self._look(rank)
+        if ranks.intersection(self._watches.overdue()):
+            self._give_up()
 
-    def _unheld(self, part: SharedProblem, now: float) -> None:
+    def _look(self, rank: int) -> bool:
+        return self._watches.see(rank, self._board.beat_of(rank))
+
+    def _ask_for_holder(self, part: SharedProblem, now: float) -> None:
         """Claim a problem that was given back, next; one that this process cannot measure is waited for in vain after a time-out.
 
         The next one that no rank has is then not waited for any more, until a rank has one again.
         """
-        if part.left_at is None:
+        part.owner = self._board.holder(part.name)
+        if part.owner is not None:
+            self._is_patient = True
+            part.left_at = None if part.left_at is None else now
+        elif part.left_at is None:
             part.state = "open"
         elif now - part.left_at > self._timeout_s or self._board.absent() >= self._job.world:
             part.left = self._is_patient = False
 
-    def _give_up(self, silent: set[int], now: float) -> None:
-        """Decide whatever silent ranks hold for library kernels: a rank costs one time-out, however many problems it has."""
+    def _give_up(self) -> None:
+        """Decide whatever silent ranks hold for library kernels: they cost one time-out, however many they are, and their problems."""
+        for rank in self._watches.overdue():
+            self._look(rank)  # it may be one that no thread waits for yet
+        silent = self._watches.overdue()
+        self._watches.give_up(silent)
         for part in self._listed(lambda part: part.state == "theirs"):
             part.owner = self._board.holder(part.name)
             if part.owner in silent and not self._take(part):
-                why = f"no sign of life for {self._watches[part.owner].silent_s(now):.0f} s"
+                why = f"no sign of life for {self._watches.silent_s(part.owner):.0f} s"
                 self._put(part, self._without(part, why))
 
 

@@ -178,17 +178,23 @@ def _decided_on(said: Statement) -> set[_Fact]:
 
 
 def _apart(own: Statement, other: Statement, rank: int, other_rank: int) -> str:
-    """Return the first problem that two ranks have decided under other terms, which neither shares; empty if there is none.
+    """Return the first problem that two ranks have decided under other terms; empty if there is none.
 
-    Ranks with another GPU, whose times say nothing here, differ on purpose; whether their code does is seen below.
+    Where one of the ranks has compiled something under the terms of the other, too, and they run the same kernel, it is none: a rank
+    may compile more than another. Ranks with another GPU, whose times say nothing here, differ on purpose; whether their code does is seen below.
     """
-    there = {_problem(place): place for place in other.winners if _group(place) not in own.terms}
-    for place in sorted(own.winners):
-        theirs = there.get(_problem(place))
-        if theirs is None or _group(place) in other.terms:
-            continue
+    shared = {_problem(place) for place in own.winners if place in other.winners}
+    there: defaultdict[str, list[str]] = defaultdict(list)
+    for theirs in sorted(other.winners):
+        there[_problem(theirs)].append(theirs)
+    apart = (
+        (p, t) for p in sorted(own.winners) if _problem(p) not in shared for t in there[_problem(p)]
+    )
+    for place, theirs in apart:
         here, beside = own.terms.get(_group(place)), other.terms.get(_group(theirs))
-        if here and beside and is_same_device(here, beside):
+        knows = _group(place) in other.terms or _group(theirs) in own.terms
+        is_same = own.winners[place] == other.winners[theirs]
+        if here and beside and is_same_device(here, beside) and not (knows and is_same):
             name, why = own.names.get(place) or place, differing(here, beside, rank, other_rank)
             return f"{name}: rank {rank} and rank {other_rank} decide apart: {why}"
     return ""

@@ -37,7 +37,7 @@ import inductor_plugin
 from inductor_plugin.tuning import race, selection
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from tests.support.candidates.fast_templates import rivals_offered
-from tests.support.processes.pinned import rivals_win
+from tests.support.processes.pinned import difference, rivals_win
 
 START_S = 900.0
 """Longest time in which other ranks start, or end: they import torch and compile on two busy cores."""
@@ -119,7 +119,7 @@ def recorded(folder: Path, name: str, rank: int) -> AbstractContextManager[Any]:
 def run_products(
     order: Order, rank: int, world: int, options: dict[str, Any], folder: Path
 ) -> float:
-    """Compile and run the graphs; return the largest error."""
+    """Compile and run the graphs; return the largest error, as a part of the largest value; infinite if a value is NaN."""
     torch.manual_seed(0)
     models = [Products(graph, order.products) for graph in range(order.graphs)]
     x, worst = torch.randn(4, 16 + order.graphs * order.products), 0.0
@@ -129,7 +129,7 @@ def run_products(
             continue
         compiled: Any = torch.compile(model, backend="inductor_plugin", options=options)
         with torch.no_grad(), recorded(folder, "" if number else order.parts, rank):
-            worst = max(worst, float((compiled(x) - model(x)).abs().max()))
+            worst = max(worst, difference(compiled(x), model(x)))
     return worst
 
 

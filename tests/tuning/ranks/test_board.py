@@ -15,25 +15,25 @@ def boards(*ranks: int) -> list[Board]:
 
 def test_who_claims_first_tunes() -> None:
     first, other = boards(0, 1)
-    assert first.claim("problem")
-    assert first.claim("problem")
-    assert not other.claim("problem")
+    assert first.claim("problem") is None
+    assert first.claim("problem") is None
+    assert other.claim("problem") == 0
     assert other.holder("problem") == 0
 
 
 def test_what_was_given_back_is_claimed_by_another() -> None:
     first, other = boards(0, 1)
-    assert first.claim("problem")
+    assert first.claim("problem") is None
     first.give_back("problem")
     assert other.holder("problem") is None
-    assert other.claim("problem")
+    assert other.claim("problem") is None
 
 
 def test_a_rank_that_was_started_again_takes_over_its_former_claims() -> None:
     former, again, other = boards(0, 0, 1)
-    assert former.claim("problem")
-    assert not other.claim("problem")
-    assert again.claim("problem")
+    assert former.claim("problem") is None
+    assert other.claim("problem") == 0
+    assert again.claim("problem") is None
     former.give_back("problem")  # of a process that is gone: nobody else's claim ends by it
     assert other.holder("problem") == 0
 
@@ -42,14 +42,14 @@ def test_parts_of_a_process_claim_each_for_itself() -> None:
     store = MemoryStore()
     job = Job(0, 2, store)
     first, second, other = (Board(each, "group") for each in (job, job, Job(1, 2, store)))
-    assert first.claim("problem")
-    assert not second.claim("problem")
+    assert first.claim("problem") is None
+    assert second.claim("problem") == 0
     second.give_back("problem")
-    assert not other.claim("problem")
+    assert other.claim("problem") == 0
     # Who holds it is waited for, the own process, too; what is one's own is not waited for.
     assert (first.holder("problem"), second.holder("problem")) == (None, 0)
     first.give_back("problem")
-    assert second.claim("problem")
+    assert second.claim("problem") is None
 
 
 def test_ranks_that_measure_nothing_are_counted_once_whatever_of_them_does_not() -> None:

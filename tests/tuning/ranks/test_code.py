@@ -40,6 +40,14 @@ from inductor_plugin.tuning.ranks.code import first_difference, normalized
         ),
         ("call_triton(buf0, 512, 0, stream0, k)", "call_triton(buf0, 512, 3, stream3, k)"),
         ("DeviceProperties(type='cuda', index=0)", "DeviceProperties(type='cuda', index=5)"),
+        (
+            "full(2, device=device(type='xpu', index=0))",
+            "full(2, device=device(type='xpu', index=5))",
+        ),
+        (
+            "call_k(buf0, f(2, 0), 3, 0, stream0);",
+            "call_k(buf0, f(2, 0), 3, 12, stream12);",
+        ),
         ("# kernel path: /tmp/a/x.py\nx = 1", "# kernel path: /tmp/b/y.py\nx = 1"),
         ('#include "/tmp/a/vx/cvxabcdefgh.h"', '#include "/tmp/b/vx/cvxabcdefgh.h"'),
         (
@@ -73,6 +81,10 @@ def test_what_tells_ranks_apart_is_no_difference(here: str, there: str) -> None:
         ("empty((2,), device='npu:0')", "empty((2,), device='xpu:0')"),
         ("torch.ops.mine.scale(a, 'layer:3')", "torch.ops.mine.scale(a, 'layer:4')"),
         ("buf1 = buf0[k:3]", "buf1 = buf0[k:4]"),
+        ("torch.ops.mine.take(a, index=3)", "torch.ops.mine.take(a, index=4)"),
+        ("mine.kernel(a, 16, stream0)", "mine.kernel(a, 32, stream0)"),
+        ("mine.kernel(a, 0, stream0)", "mine.kernel(a, 1, stream0)"),
+        ("call_k(buf0, 512, 0, stream0);", "call_k(buf0, 256, 0, stream0);"),
         ('raise ValueError("file:12")', 'raise ValueError("file:13")'),
         ('#include "/tmp/a/vx/cvxabcdefgh.h"', '#include "/tmp/a/vx/cvxabcdefgz.h"'),
     ],

@@ -240,6 +240,34 @@ def test_ranks_with_another_gpu_and_more_options_on_one_rank_are_no_difference()
     assert reports(2, more) == [RankReport(2, alone=1)] * 2
 
 
+@pytest.mark.parametrize("codes", [("", ""), ("launch c1", "launch c2")])
+def test_a_problem_that_is_decided_apart_is_named_whatever_else_the_ranks_have_decided_together(
+    codes: tuple[str, str],
+) -> None:
+    def change(rank: int, ledger: Ledger) -> None:
+        decided(ledger, "fast", terms("B", **{"option margin": "B"}), "shared")
+        own = "AB"[rank]
+        decided(ledger, ("fast", "slow")[rank], terms(own, **{"option margin": own}))
+        if codes[rank]:
+            ledger.add_code(["other"], codes[rank])
+
+    text = "rank 1 and rank 0 decide apart: option margin is 'B' on rank 1, 'A' on rank 0"
+    assert {report.difference for report in reports(2, change)} == {
+        f"mm(64x32, 32x48) fp32: {text}"
+    }
+
+
+def test_ranks_that_share_terms_and_run_the_same_agree() -> None:
+    """Of one problem each has compiled another graph, under another set of options."""
+
+    def change(rank: int, ledger: Ledger) -> None:
+        decided(ledger, "fast", terms("B", **{"option margin": "B"}), "shared")
+        own = "AB"[rank]
+        decided(ledger, "fast", terms(own, **{"option margin": own}))
+
+    assert reports(2, change) == [RankReport(2, alone=2)] * 2
+
+
 def test_another_policy_is_named_with_another_decision() -> None:
     def change(rank: int, ledger: Ledger) -> None:
         decided(ledger, ("fast", "slow")[rank], terms("group", ("tune", "pinned by x")[rank]))
