@@ -14,6 +14,7 @@ from inductor_plugin.cli.source import (
     environments_here,
     environments_of,
     faults_of,
+    identities_for,
     read_pin_file,
 )
 from inductor_plugin.cli.verb import (
@@ -79,10 +80,8 @@ def _pin(arguments: Namespace) -> int:
     if store.degraded is not None and arguments.keep:
         raise CacheError(f"the records are not kept: {store.degraded}")
     environments = environments_of(store, pins, failed)
-    if {pin.template for pin in pins} - {"", *default_registry().names()}:
-        add_templates()  # as in `_check`: without its identity a later version of a template could not be recognized
     # Merged with nothing: what the quarantine has condemned is no decision, whatever its record says.
-    content = merge([pin_file(pins, environments, default_registry().identity(), failed)])
+    content = merge([pin_file(pins, environments, identities_for(pins), failed)])
     with exclusive(file), draft_of(file) as draft:
         draft.write_text(dump(content), encoding="utf-8")
     text = f"{len(content.pins)} decisions pinned"

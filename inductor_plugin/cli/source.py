@@ -10,9 +10,11 @@ from inductor_plugin.cache import Record, Store, digest_of, open_store, report
 from inductor_plugin.cache.record import FAULTS
 from inductor_plugin.cli.verb import check_source, is_cache
 from inductor_plugin.errors import CacheError, expanded
+from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.pins.document import read_file
 from inductor_plugin.tuning.pins.merge import Disagreement
 from inductor_plugin.tuning.pins.pin import Pin, PinFile, Tried, pin_file, pin_of_record, tried
+from inductor_plugin.worker.devices.templates import add_templates
 
 
 def is_source(path: Path) -> bool:
@@ -63,7 +65,17 @@ def decisions(store: Store) -> PinFile:
         pin = pin_of_record(record)
         if pin is not None:
             pins.append(pin)
-    return pin_file(pins, environments_of(store, pins, failed), failed=failed)
+    return pin_file(pins, environments_of(store, pins, failed), identities_for(pins), failed)
+
+
+def identities_for(pins: Iterable[Pin]) -> tuple[tuple[str, str, str], ...]:
+    """Return `Registry.identity` with the templates of pins, by which a later version of one is recognized.
+
+    Records do not say with which version they were tuned; it is taken for the one that is registered.
+    """
+    if {pin.template for pin in pins} - {"", *default_registry().names()}:
+        add_templates()  # those that an entry point names, which no compile has registered here
+    return default_registry().identity()
 
 
 def condemned(store: Store) -> dict[Tried, str]:

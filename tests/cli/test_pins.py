@@ -14,7 +14,7 @@ import pytest
 from inductor_plugin.cache import Store, digest_of, open_store
 from inductor_plugin.cache.quarantine import quarantine_name
 from inductor_plugin.cache.transfer.draft import exclusive
-from inductor_plugin.cli import pins
+from inductor_plugin.cli import main, pins
 from inductor_plugin.inductor.candidates.offers import candidate_id
 from inductor_plugin.inductor.candidates.template_choice import operator_key
 from inductor_plugin.kernels.call import OpKernel
@@ -359,3 +359,33 @@ def test_a_file_that_somebody_else_writes_is_waited_for(store: Store, tmp_path: 
         assert not file.exists()
     pinning.join(60.0)
     assert file.exists()
+
+
+def test_merge_writes_the_versions_of_templates_as_pin_does(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """A file of version 1 is merged with a cache that version 2 has tuned."""
+    pinned, merged = tmp_path / "pins.json", tmp_path / "merged.json"
+
+    def tuned(number: int) -> None:
+        rival = measured("rivals.mm-1", name="rivals::mm", kind="template")
+        store.put_record(record(rival, problem=number, decision=decision("rivals.mm-1")))
+
+    tuned(3)
+    with rivals_offered():
+        run(store, "pin", pinned)
+        assert main(["merge", str(merged), str(store.root)]) == 0
+        assert read_file(merged) == read_file(pinned)
+    (was,) = read_file(pinned).templates["rivals"]
+    old = json.loads(pinned.read_text())
+    old["templates"]["rivals"] = ["module.Rivals 1"]
+    pinned.write_text(json.dumps(old))
+    first = record(problem=3)
+    store.remove_record(first.environment, first.op, first.digest)
+    tuned(4)
+    with rivals_offered():
+        assert main(["merge", str(pinned), str(store.root)]) == 0
+        capsys.readouterr()
+        (row,) = answer_of(store, capsys, "check", pinned, status=1)["stale"]
+    assert row["digest"] == first.digest
+    assert row["reason"] == f"template 'rivals' is {was} here, and was module.Rivals 1"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from inductor_plugin.cache import differences
@@ -41,7 +41,7 @@ def stale(
     rows = [
         (
             pin,
-            reasons[pin.environment] or _why_no_template(pin, file, templates) or not_offered(pin),
+            reasons[pin.environment] or _why_no_template(pin, templates) or not_offered(pin),
         )
         for pin in file.pins.values()
     ]
@@ -73,15 +73,14 @@ def _kind(fields: Fields) -> str:
     return str(device.get("type", "cpu")) if is_object(device) else "cpu"
 
 
-def _why_no_template(pin: Pin, file: PinFile, templates: Mapping[str, str]) -> str:
+def _why_no_template(pin: Pin, templates: Mapping[str, str]) -> str:
     if not pin.template:
         return ""
     if pin.template not in templates:
         return f"template {pin.template!r} is not registered"
-    recorded: Sequence[str] = file.templates.get(pin.template, ())
-    if recorded and templates[pin.template] not in recorded:
+    if pin.identities and templates[pin.template] not in pin.identities:
         return (
             f"template {pin.template!r} is {templates[pin.template]} here, and was "
-            f"{' or '.join(recorded)}"
+            f"{' or '.join(pin.identities)}"
         )
     return ""

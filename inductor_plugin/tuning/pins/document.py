@@ -2,10 +2,14 @@
 
 A file with failures, or with decisions that are not used, is of format 3, any other of 2. Format 1 is read, too: a list of
 environment, operator, digest, description and winner.
+
+``templates`` has class and version of each template. A pin that was not tuned with all of these has its own ``identities``, which
+earlier versions do not read: they take any of those of the file, as they did when it had none.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -34,11 +38,11 @@ logger = logging.getLogger(__name__)
 
 _PINS, _ALL = 2, 3
 """Formats. A version that knows 2 alone would merge a file of 3 without its failures, so it has to refuse it."""
-_ENVIRONMENT = ("name", "digest", "pins", "spare", "failed")
-"""Fields of an environment in the file that are not its own."""
+_ENVIRONMENT = ("name", "digest", "pins", "spare", "failed", "own")
+"""Fields of an environment in the file that are not its own; its own ones of such a name are in the last."""
 _LINES = (
     ("problem",),
-    ("winner", "template", "winner_ms", "samples"),
+    ("winner", "template", "identities", "winner_ms", "samples"),
     ("library", "library_ms"),
     ("reason",),
     ("op", "digest"),
@@ -46,14 +50,16 @@ _LINES = (
 )
 """Which fields of a pin share a line."""
 
+_Templates = Mapping[str, tuple[str, ...]]
+"""As `PinFile.templates`."""
+
 
 def dump(file: PinFile) -> str:
     """Return the text of a pin file; equal files give equal text."""
-    environments = sorted(_environment(file, digest) for digest in _digests(file))
+    known = file.templates
+    environments = sorted(_environment(file, digest, known) for digest in _digests(file))
     number = _ALL if file.failed or any(file.spare.values()) else _PINS
-    templates = json.dumps(
-        {name: list(file.templates[name]) for name in sorted(file.templates)}, indent=2
-    ).replace("\n", "\n  ")
+    templates = json.dumps(known, indent=2, sort_keys=True).replace("\n", "\n  ")
     listed = ",\n".join(environments)
     return (
         f'{{\n  "format": {number},\n  "templates": {templates},\n'
@@ -85,11 +91,12 @@ def _parsed(text: str) -> tuple[PinFile, list[Pin]]:
     number = typed(fields, {"format": whole})["format"]
     if number not in (_PINS, _ALL):
         raise ValueError(f"its format is {number}, and this version reads 1 to {_ALL}")
-    values = typed(
-        {"templates": {}, **fields},
-        {"templates": table_of(list_of(as_text)), "environments": list_of(_parsed_environment)},
-    )
-    parts: tuple[_OfEnvironment, ...] = values["environments"]
+    known: _Templates = typed(
+        {"templates": {}, **fields}, {"templates": table_of(list_of(as_text))}
+    )["templates"]
+    parts: tuple[_OfEnvironment, ...] = typed(
+        fields, {"environments": list_of(functools.partial(_parsed_environment, known))}
+    )["environments"]
     failed = {run: status for part in parts for run, status in part.failed.items()}
     pins = [pin for part in parts for pin in part.pins]
     # After an edit a winner may be among what failed: it is no decision. Nothing takes its place before a merge.
@@ -98,7 +105,6 @@ def _parsed(text: str) -> tuple[PinFile, list[Pin]]:
     file = PinFile(
         decided,
         {part.digest: part.own for part in parts if part.own},
-        values["templates"],
         failed,
         _spare(chain(*(part.spare for part in parts), lost, doubled)),
     )
@@ -175,22 +181,24 @@ def _ordered(pins: Iterable[Pin], environment: str) -> list[Pin]:
     return sorted(own, key=lambda pin: (pin.op, pin.describe, pin.digest, pin.winner))
 
 
-def _environment(file: PinFile, digest: str) -> str:
+def _environment(file: PinFile, digest: str, templates: _Templates) -> str:
     fields = file.environments.get(digest, {})
     named = {name: fields[name] for name in sorted(fields) if name not in _ENVIRONMENT}
+    own = {name: fields[name] for name in fields if name in _ENVIRONMENT}
+    named |= {"own": own} if own else {}
     head = {"name": environment_name(digest, fields), "digest": digest, **named}
     lines = [f"      {json.dumps(name)}: {_value(value)}" for name, value in head.items()]
-    lines.append(_list_text("pins", _ordered(file.pins.values(), digest)))
+    lines.append(_list_text("pins", _ordered(file.pins.values(), digest), templates))
     spare = _ordered(chain(*file.spare.values()), digest)
-    lines += [_list_text("spare", spare)] if spare else []
+    lines += [_list_text("spare", spare, templates)] if spare else []
     failed = {name: status for (own, name), status in file.failed.items() if own == digest}
     listed = ",\n".join(f"        {json.dumps(n)}: {json.dumps(failed[n])}" for n in sorted(failed))
     lines += [f'      "failed": {{{_block(listed, "      ")}}}'] if failed else []
     return "    {\n" + ",\n".join(lines) + "\n    }"
 
 
-def _list_text(name: str, pins: Iterable[Pin]) -> str:
-    listed = ",\n".join(map(_pin_text, pins))
+def _list_text(name: str, pins: Iterable[Pin], templates: _Templates) -> str:
+    listed = ",\n".join(_pin_text(pin, templates) for pin in pins)
     return f'      "{name}": [{_block(listed, "      ")}]'
 
 
@@ -204,11 +212,13 @@ def _block(listed: str, indent: str) -> str:
     return f"\n{listed}\n{indent}" if listed else ""
 
 
-def _pin_text(pin: Pin) -> str:
+def _pin_text(pin: Pin, templates: _Templates) -> str:
     fields = {
         "problem": pin.describe,
         **{name: getattr(pin, name) for line in _LINES[1:] for name in line},
     }
+    if pin.identities == templates.get(pin.template, ()):
+        fields["identities"] = None
     lines = [
         ", ".join(
             f"{json.dumps(name)}: {_value(fields[name])}"
@@ -230,15 +240,16 @@ class _OfEnvironment(NamedTuple):
     failed: Mapping[Tried, str]
 
 
-def _parsed_environment(value: Any) -> _OfEnvironment:
+def _parsed_environment(templates: _Templates, value: Any) -> _OfEnvironment:
     fields = table(value)
     digest: str = typed(fields, {"digest": as_text})["digest"]
-    rows = list_of(lambda row: _pin(digest, row))
+    rows = list_of(lambda row: _pin(digest, templates, row))
     values = typed(
-        {"spare": [], "failed": {}, **fields},
-        {"pins": rows, "spare": rows, "failed": table_of(as_text)},
+        {"spare": [], "failed": {}, "own": {}, **fields},
+        {"pins": rows, "spare": rows, "failed": table_of(as_text), "own": table},
     )
     own = {name: inner for name, inner in fields.items() if name not in _ENVIRONMENT}
+    own |= values["own"]
     failed = {(digest, name): status for name, status in values["failed"].items()}
     return _OfEnvironment(digest, own, values["pins"], values["spare"], failed)
 
@@ -252,15 +263,18 @@ _OPTIONAL: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
     "library_ms": (optional(amount), None),
     "reason": (as_text, ""),
     "fields": (table, {}),
+    "identities": (optional(list_of(as_text)), None),
 }
 
 
-def _pin(environment: str, row: Any) -> Pin:
+def _pin(environment: str, templates: _Templates, row: Any) -> Pin:
     values = typed(row, _REQUIRED)
     defaults = {name: default for name, (_, default) in _OPTIONAL.items()}
     readers = {name: reader for name, (reader, _) in _OPTIONAL.items()}
     more = typed({"problem": values["digest"], **defaults, **row}, {"problem": as_text, **readers})
     describe = more.pop("problem")
+    if more["identities"] is None:
+        more["identities"] = templates.get(more["template"], ())
     return Pin(environment=environment, describe=describe, **values, **more)
 
 

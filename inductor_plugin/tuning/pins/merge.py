@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from inductor_plugin.tuning.pins.pin import Pin, PinFile, Tried
@@ -49,21 +49,17 @@ def merge(files: Sequence[PinFile]) -> PinFile:
         pin for file in files for pin in chain(file.pins.values(), *file.spare.values())
     )
     environments: dict[str, str] = {}
-    templates: dict[str, set[str]] = {}
     failed: dict[Tried, str] = {}
     for file in files:
         for digest, fields in file.environments.items():
             text = json.dumps(fields, sort_keys=True)
             environments[digest] = max(text, environments.get(digest, ""))
-        for name, identities in file.templates.items():
-            templates.setdefault(name, set()).update(identities)
         for tried, status in file.failed.items():
             failed[tried] = max(status, failed.get(tried, ""))
     kept = {place: best_of(winners.values(), failed) for place, winners in pins.items()}
     return PinFile(
         {place: pin for place, pin in kept.items() if pin is not None},
         {digest: json.loads(text) for digest, text in environments.items()},
-        {name: tuple(sorted(identities)) for name, identities in templates.items()},
         failed,
         {place: spare for place in pins if (spare := all_but(kept[place], pins[place]))},
     )
@@ -91,8 +87,20 @@ def by_winner(pins: Iterable[Pin]) -> dict[str, dict[str, Pin]]:
 
 
 def better(left: Pin, right: Pin) -> Pin:
-    """Return the pin with more samples; of two with as many, one that the order does not choose."""
-    return max(left, right, key=lambda pin: (pin.samples, json.dumps(asdict(pin), sort_keys=True)))
+    """Return the pin with more samples; of two with as many, one that the order does not choose.
+
+    Two that differ in nothing but `Pin.identities` are one pin with those of both.
+    """
+    if left.samples != right.samples:
+        return max(left, right, key=lambda pin: pin.samples)
+    first, second = _text(left), _text(right)
+    if first == second and left.identities != right.identities:
+        return replace(left, identities=(*left.identities, *right.identities))
+    return left if first >= second else right
+
+
+def _text(pin: Pin) -> str:
+    return json.dumps({**vars(pin), "identities": ()}, sort_keys=True)
 
 
 def compare(sources: Mapping[str, PinFile]) -> list[Disagreement]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, cast
 
 from inductor_plugin.cache import Decision, Measured, Record
@@ -44,6 +46,8 @@ class Pin:
         reason: Why it won, in one sentence.
         fields: The problem's fields, by which `check` asks the template whether it still offers the winner; empty for
             other winners, and for problems with unknown sizes or an epilogue.
+        identities: Class and version of the template it was tuned with, sorted; several where a file does not tell which
+            of them it was, none where that is not known.
     """
 
     environment: str
@@ -58,6 +62,23 @@ class Pin:
     library_ms: float | None = None
     reason: str = ""
     fields: Fields = field(default_factory=dict[str, Any], hash=False)
+    identities: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Bring the fields into the form in which a file gives them back.
+
+        Raises:
+            ValueError: A time is no finite number, or a negative one.
+        """
+        for name in ("winner_ms", "library_ms"):
+            time_ms: float | None = getattr(self, name)
+            if time_ms is not None and not 0.0 <= time_ms < math.inf:
+                raise ValueError(f"{name} of a pin is {time_ms}, which is no time")
+        identities = tuple(sorted({*self.identities})) if self.template else ()
+        object.__setattr__(self, "describe", self.describe or self.digest)
+        object.__setattr__(self, "library", self.library or None)
+        object.__setattr__(self, "fields", _plain(self.fields))
+        object.__setattr__(self, "identities", identities)
 
     @property
     def place(self) -> str:
@@ -77,7 +98,6 @@ class PinFile:
     Attributes:
         pins: The decisions by `Pin.place`.
         environments: Fields of the environments by digest; those that are not known are missing.
-        templates: Class and version of each template that pins name. Files that were merged may know several.
         failed: The failure of each candidate that was seen to fail on a problem, of problems without a pin, too: what is
             merged later may have one.
         spare: What some of several that were merged decide, and is not in ``pins``: of each other winner the best pin, by
@@ -86,9 +106,17 @@ class PinFile:
 
     pins: Mapping[str, Pin]
     environments: Mapping[str, Fields] = field(default_factory=dict[str, Fields])
-    templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     failed: Mapping[Tried, str] = field(default_factory=dict[Tried, str])
     spare: Mapping[str, tuple[Pin, ...]] = field(default_factory=dict[str, tuple[Pin, ...]])
+
+    @property
+    def templates(self) -> Mapping[str, tuple[str, ...]]:
+        """Class and version of each template that pins were tuned with, as far as it is known; of merged pins perhaps several."""
+        known: dict[str, set[str]] = {}
+        for pin in chain(self.pins.values(), *self.spare.values()):
+            if pin.identities:
+                known.setdefault(pin.template, set()).update(pin.identities)
+        return {name: tuple(sorted(identities)) for name, identities in known.items()}
 
 
 def tried(environment: str, candidate: str, digest: str) -> Tried:
@@ -107,18 +135,20 @@ def pin_file(
     Args:
         pins: The decisions; of several with the same `Pin.place` the last stays.
         environments: Fields of environments by digest, None where they are not known.
-        identities: Name, class and version of templates, as of `Registry.identity`.
+        identities: Name, class and version of templates, as of `Registry.identity`, for pins that do not have their own.
         failed: What was seen to fail (`PinFile.failed`).
     """
-    by_place = {pin.place: pin for pin in pins}
+    known = {name: (identity(kind, version),) for name, kind, version in identities}
+    by_place = {
+        pin.place: replace(pin, identities=pin.identities or known.get(pin.template, ()))
+        for pin in pins
+    }
     digests = {pin.environment for pin in by_place.values()} | {
         digest for digest, _ in failed or {}
     }
-    named = {pin.template for pin in by_place.values()}
     return PinFile(
         by_place,
         {digest: brief(fields) for digest in digests if (fields := environments.get(digest))},
-        {name: (identity(kind, version),) for name, kind, version in identities if name in named},
         failed or {},
     )
 
@@ -130,6 +160,15 @@ def brief(value: Any) -> Any:
     if isinstance(value, str) and len(value) > _LONG:
         digest = hashlib.sha256(value.encode()).hexdigest()[:_KEY]
         return f"... {value[-_LONG // 2 :].strip()} (sha256 {digest})"
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as a document gives it back: lists for tuples."""
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in cast("Fields", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in cast("Iterable[Any]", value)]
     return value
 
 
@@ -178,8 +217,8 @@ def pin_of_record(record: Record) -> Pin | None:
 
 
 def time_of(measured: Measured | None) -> float | None:
-    """Return the median of a measurement in milliseconds, rounded; None without one."""
-    if measured is None or measured.median_ms is None:
+    """Return the median of a measurement in milliseconds, rounded; None without one that is finite."""
+    if measured is None or measured.median_ms is None or not math.isfinite(measured.median_ms):
         return None
     return float(f"{measured.median_ms:.{_DIGITS}g}")
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.tuning.pins.check import stale
+from inductor_plugin.tuning.pins.merge import merge
 from inductor_plugin.tuning.pins.pin import Pin, pin_file
 
 HERE: dict[str, Any] = {
@@ -66,7 +67,18 @@ def test_a_template_that_is_gone_or_another_one_is_named(
     templates: dict[str, str], expected: str
 ) -> None:
     file = pin_file([PIN], {"e": HERE}, [("rivals", "module.Rivals", "2")])
-    assert stale(file, {"e": HERE}, templates, {}) == [(PIN, expected)]
+    assert stale(file, {"e": HERE}, templates, {}) == [(*file.pins.values(), expected)]
+
+
+def test_a_pin_of_an_earlier_version_is_named_beside_those_of_this_one() -> None:
+    old, new = PIN, replace(PIN, digest="d2")
+    parts = [
+        pin_file([pin], {"e": HERE}, [("rivals", "module.Rivals", version)])
+        for pin, version in ((old, "1"), (new, "2"))
+    ]
+    ((pin, reason),) = stale(merge(parts), {"e": HERE}, REGISTERED, {})
+    assert pin.digest == old.digest
+    assert reason == "template 'rivals' is module.Rivals 2 here, and was module.Rivals 1"
 
 
 def test_a_long_text_of_an_environment_is_compared_though_it_is_abbreviated() -> None:

@@ -94,7 +94,11 @@ def test_what_a_pin_file_lacks_is_named(tmp_path: Path, content: Any, what: str)
 
 
 CPU = {"device": {"type": "cpu", "name": "Z80", "threads": 2}, "software": {"torch": "2.14.1"}}
-FULL = Pin("e", "mm", "d", "mm(8x8) fp32", "t.x-1", "t", 0.5, 9, "mm-1", 1.0, "2.000x faster")
+FULL = Pin(
+    "e",
+    *("mm", "d", "mm(8x8) fp32", "t.x-1", "t", 0.5, 9, "mm-1", 1.0, "2.000x faster"),
+    identities=("module.T",),
+)
 
 
 def test_a_file_reads_as_it_was_written() -> None:
@@ -133,11 +137,43 @@ def test_a_problem_takes_a_few_lines_that_can_be_read() -> None:
     ]
 
 
+OLDER = replace(FULL, op="bmm", identities=("module.T 1", "module.T 0"))
+UNKNOWN = replace(FULL, op="addmm", identities=())
+
+
+def test_only_where_pins_were_tuned_with_different_versions_of_a_template_they_name_their_own() -> (
+    None
+):
+    """An earlier version takes each pin for being of any of them; a file of one says what each of its pins was tuned with."""
+    mixed = PinFile({pin.place: pin for pin in (FULL, OLDER, UNKNOWN)}, {"e": CPU})
+    text = dump(mixed)
+    content = json.loads(text)
+    assert content["templates"] == {"t": ["module.T", "module.T 0", "module.T 1"]}
+    own = [row["identities"] for row in content["environments"][0]["pins"]]
+    assert own == [[], ["module.T 0", "module.T 1"], ["module.T"]]
+    assert parse(text) == mixed
+    for row in content["environments"][0]["pins"]:
+        del row["identities"]
+    everyone = ("module.T", "module.T 0", "module.T 1")
+    assert {pin.identities for pin in parse(json.dumps(content)).pins.values()} == {everyone}
+    alike = PinFile({pin.place: replace(pin, identities=everyone) for pin in mixed.pins.values()})
+    assert "identities" not in dump(alike)
+    assert parse(dump(alike)) == alike
+
+
+def test_fields_of_an_environment_that_are_named_like_those_of_the_file_read_as_they_were_written() -> (
+    None
+):
+    odd = {**CPU, "name": "its own", "digest": {"a": 1}, "failed": None, "own": [1]}
+    content = pin_file([FULL], {"e": odd})
+    assert parse(dump(content)) == content
+    assert "its own" in dump(content)
+
+
 LIBRARY = replace(FULL, winner="mm-1", template="", winner_ms=1.0, samples=4, reason="calm")
 ALL = PinFile(
     {FULL.place: FULL},
     {"e": CPU},
-    {"t": ("module.T",)},
     {tried("e", "t.x-2", "d"): "wrong", tried("g", "t.x-1", "0123456789abcdef"): "raised"},
     {LIBRARY.place: (LIBRARY, replace(LIBRARY, winner="t.x-2"))},
 )
@@ -145,7 +181,7 @@ ALL = PinFile(
 
 def test_failures_and_decisions_that_are_not_used_read_as_they_were_written() -> None:
     assert parse(dump(ALL)) == ALL
-    undecided = PinFile({}, {}, {}, {FULL.tried: "wrong"}, {FULL.place: (FULL,)})
+    undecided = PinFile({}, {}, {FULL.tried: "wrong"}, {FULL.place: (FULL,)})
     assert parse(dump(undecided)) == undecided
 
 
@@ -172,7 +208,7 @@ def test_they_take_a_few_lines_that_can_be_read_in_an_order_of_their_own() -> No
 
 def test_a_file_without_them_is_of_format_2_and_has_the_text_of_earlier_versions() -> None:
     """So an earlier version reads it. It refuses any other, which it would merge without them."""
-    assert dump(PinFile({FULL.place: FULL}, {"e": CPU}, {"t": ("module.T",)})) == (
+    assert dump(PinFile({FULL.place: FULL}, {"e": CPU})) == (
         '{\n  "format": 2,\n  "templates": {\n    "t": [\n      "module.T"\n    ]\n  },\n  "environments": [\n    {\n'
         '      "name": "Z80, 2 threads, torch 2.14.1",\n      "digest": "e",\n'
         '      "device": {"name": "Z80", "threads": 2, "type": "cpu"},\n      "software": {"torch": "2.14.1"},\n'
@@ -206,6 +242,8 @@ def test_of_two_pins_of_a_problem_in_a_file_the_better_decides_with_a_warning_an
     """As after both sides of a conflict in git were taken, in one environment or in two of its name."""
     fewer = replace(LIBRARY, samples=1)
     sides = [json.loads(dump(PinFile({pin.place: pin}, {"e": CPU}))) for pin in (FULL, fewer)]
+    for side in sides:
+        side["templates"] = sides[0]["templates"]
     (one_side, other_side) = sides[::-1] if backwards else sides
     apart = {**one_side, "environments": one_side["environments"] + other_side["environments"]}
     pins = [row for side in (one_side, other_side) for row in side["environments"][0]["pins"]]
@@ -244,6 +282,8 @@ def test_two_pins_of_a_problem_and_a_winner_are_the_better_one(
         ({"failed": {"x": 3}}, "its failed: 3 is not text"),
         ({"failed": {"x": "\ud800"}}, "its failed: .* is not text"),
         ({"failed": None}, "its failed: None is not an object"),
+        ({"own": 3}, "its own: 3 is not an object"),
+        ({"spare": [{**ONE, "identities": 3}]}, "its spare: its identities: 3 is not a list"),
         ({"spare": {}}, r"its spare: \{\} is not a list"),
         ({"spare": ["x"]}, "its spare: 'x' is not an object"),
         ({"spare": [{"op": "mm", "digest": "d"}]}, "its spare: its winner is missing"),

@@ -14,7 +14,7 @@ from inductor_plugin.tuning.pins.merge import compare, merge
 from inductor_plugin.tuning.pins.pin import Pin, PinFile, Tried, tried
 
 CPU = {"device": {"type": "cpu", "name": "Z80"}, "software": {"torch": "2.14.1"}}
-OTHER = {"device": {"type": "cpu", "name": "6502"}, "software": {"torch": "2.14.1"}}
+OTHER = {**CPU, "name": "its own", "pins": [6502], "own": {"digest": "d"}}
 
 
 def pin(digest: str, winner: str, samples: int = 1, winner_ms: float | None = 1.0) -> Pin:
@@ -35,7 +35,6 @@ def file(*pins: Pin, known: bool = True, failed: Mapping[Tried, str] | None = No
     return PinFile(
         {entry.place: entry for entry in pins},
         {"e": CPU, "f": OTHER} if known else {},
-        {"t": ("module.T",)},
         failed or {},
     )
 
@@ -56,6 +55,10 @@ pins = strategies.builds(
         strategies.none() | strategies.sampled_from([1.0, 2.0]),
     ),
     environment=environments,
+    describe=strategies.sampled_from(["", "mm(8x8)"]),
+    library=strategies.sampled_from([None, "", "mm-1"]),
+    fields=strategies.sampled_from([{}, {"size": (8, 8)}, {"size": [8, 8]}]),
+    identities=strategies.sampled_from([(), ("T 1",), ("T 2",), ("T 2", "T 1")]),
 )
 
 
@@ -83,9 +86,20 @@ def in_a_file(files: Sequence[PinFile]) -> PinFile:
     return written(merge(files))
 
 
+def without_identities(content: PinFile) -> PinFile:
+    """Return a pin file that says nothing of templates."""
+    bare = {place: replace(entry, identities=()) for place, entry in content.pins.items()}
+    return replace(content, pins=bare)
+
+
 def check(a: PinFile, b: PinFile, c: PinFile) -> None:
     """Hold merges in all orders and steps against one of all; each step may be a file that the next one reads."""
     expected = merge([a, b, c])
+    assert (
+        merge([without_identities(each) for each in (a, b, c)]).pins
+        == without_identities(expected).pins
+    )
+    assert all(written(each) == each for each in (a, b, c) if each.pins == merge([each]).pins)
     assert written(expected) == expected
     for order in itertools.permutations((a, b, c)):
         assert merge(order) == expected
@@ -192,13 +206,28 @@ def test_what_a_file_does_not_use_is_listed_with_its_time_once_it_may_count_agai
     assert compare({"after": in_a_file([*sources.values()]), "other": file(lib)}) == []
 
 
-def test_templates_and_environments_of_all_files_are_kept() -> None:
+def test_environments_of_all_files_are_kept() -> None:
     new = {"device": {"name": "8080"}}
-    other = PinFile({}, {"g": new}, {"t": ("module.T 2",), "u": ("U",)})
-    for order in ((file(), other), (other, file())):
+    for order in ((file(), PinFile({}, {"g": new})), (PinFile({}, {"g": new}), file())):
+        assert in_a_file(order).environments == {"e": CPU, "f": OTHER, "g": new}
+
+
+def test_each_pin_of_a_merge_keeps_the_version_of_its_own_template() -> None:
+    old, new = (replace(pin(digest, "t.x-1"), identities=(f"T {digest}",)) for digest in ("a", "b"))
+    unknown = pin("c", "t.x-1")
+    parts = [file(old), file(new), file(unknown)]
+    for order in itertools.permutations(parts):
         merged = in_a_file(order)
-        assert merged.environments == {"e": CPU, "f": OTHER, "g": new}
-        assert merged.templates == {"t": ("module.T", "module.T 2"), "u": ("U",)}
+        assert merged.pins == {each.place: each for each in (old, new, unknown)}
+        assert merged.templates == {"t": ("T a", "T b")}
+    later = replace(old, samples=9, identities=new.identities)
+    again = in_a_file([*parts, file(later)])
+    assert (again.pins[old.place], again.templates) == (later, {"t": ("T b",)})
+
+
+def test_a_pin_of_which_files_name_different_versions_may_be_of_each_of_them() -> None:
+    old, new = (replace(pin("a", "x-1"), identities=(f"T {version}",)) for version in (1, 2))
+    assert merge([file(old), file(new)]).pins[old.place].identities == ("T 1", "T 2")
 
 
 def test_of_two_pins_with_as_many_samples_one_is_kept_whatever_the_order() -> None:

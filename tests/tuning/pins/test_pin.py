@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,11 @@ from inductor_plugin.cache.record import GRAPH, TEMPLATE_FIELD
 from inductor_plugin.tuning.pins.pin import (
     brief,
     environment_name,
+    pin_file,
     pin_of,
     pin_of_record,
     template_in,
+    time_of,
 )
 from tests.support.cache.records import decision, measured, record
 
@@ -28,6 +31,28 @@ def test_a_pin_has_the_times_of_its_winner_and_of_the_library_kernel() -> None:
     assert pin_of(KNOWN, "mm-1", "mm-1", "why").samples == 2
     gone = pin_of(KNOWN, "gone", None, "why")
     assert (gone.winner_ms, gone.samples, gone.library, gone.library_ms) == (None, 0, None, None)
+
+
+@pytest.mark.parametrize("name", ["winner_ms", "library_ms"])
+@pytest.mark.parametrize("time_ms", [math.inf, math.nan, -1.0])
+def test_what_is_no_time_is_refused_by_its_name(name: str, time_ms: float) -> None:
+    pin = pin_of(KNOWN, "t.x-1", "mm-1", "why")
+    with pytest.raises(ValueError, match=f"{name} of a pin is {time_ms}, which is no time"):
+        replace(pin, **{name: time_ms})
+
+
+def test_a_measurement_without_a_finite_time_has_none() -> None:
+    assert time_of(measured("a", math.inf)) is None
+    assert time_of(measured("a", 0.123456)) == 0.1235
+
+
+def test_a_pin_keeps_the_versions_it_was_tuned_with_and_others_get_those_of_today() -> None:
+    pin = pin_of(KNOWN, "t.x-1", "mm-1", "why")
+    today = [("t", "module.T", "2"), ("u", "module.U", "")]
+    (fresh,) = pin_file([pin], {}, today).pins.values()
+    assert fresh.identities == ("module.T 2",)
+    (replayed,) = pin_file([replace(pin, identities=("module.T 1",))], {}, today).pins.values()
+    assert replayed.identities == ("module.T 1",)
 
 
 def test_a_template_can_be_asked_again_about_a_problem_of_known_sizes_alone() -> None:

@@ -158,7 +158,7 @@ def test_a_problem_whose_pin_the_file_calls_failed_runs_the_library_kernel_and_s
     failed, spare = {pin.tried: "wrong"}, (pin, replace(pin, winner="b"))
     file = tmp_path / "pins.json"
     for unused in (spare[:1], spare):
-        file.write_text(dump(PinFile({}, {}, {}, failed, {pin.place: unused})))
+        file.write_text(dump(PinFile({}, {}, failed, {pin.place: unused})))
         pins = read_pins(str(file))
         bench = rig(tmp_path, pins, policy="pinned", pin_file=str(file))
         again = bench.plan(offers("a", "b"))
@@ -176,7 +176,7 @@ def test_a_pin_decides_beside_failures_and_decisions_that_are_not_used(tmp_path:
     other = replace(pin, winner="a", samples=99)
     file = tmp_path / "pins.json"
     file.write_text(
-        dump(PinFile({pin.place: pin}, {}, {}, {other.tried: "wrong"}, {pin.place: (other,)}))
+        dump(PinFile({pin.place: pin}, {}, {other.tried: "wrong"}, {pin.place: (other,)}))
     )
     bench = rig(tmp_path, read_pins(str(file)), policy="pinned", pin_file=str(file))
     again = bench.plan(offers("a", "b"))
