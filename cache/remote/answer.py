@@ -7,7 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from inductor_plugin.cache.remote.chain import Chain
-from inductor_plugin.errors import printable, warn_once
+from inductor_plugin.cache.remote.health import LOCAL_ONLY_S
+from inductor_plugin.errors import printable, warn_once, without_user
 
 logger = logging.getLogger(__name__)
 
@@ -59,3 +60,19 @@ def reason_of(error: BaseException) -> str:
     """Return an error in one line, which a store may have filled with a page."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return f"{reason}; {_LISTING}" if isinstance(error, PermissionError) else reason
+
+
+def tell_local(url: str, reason: str) -> None:
+    """Warn once that a remote is left alone for a while."""
+    shown = without_user(url)
+    text = (
+        f"the remote cache {shown} fails ({reason}); only the local cache is used, and the remote one "
+        f"is tried again after {LOCAL_ONLY_S:.0f} s"
+    )
+    warn_once(logger, text, f"remote fails {shown}")
+
+
+def tell_unsent(count: int, url: str, reason: str) -> None:
+    """Warn that records stay in the local cache."""
+    text = f"{count} records are not in {without_user(url)} yet ({reason})"
+    warn_once(logger, f"{text}; `inductor-plugin push` writes them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 PAUSES_S = (0.5, 2.0)
@@ -29,6 +30,11 @@ class Health:
         """True if it has failed so often that only the local cache is used."""
         return self.failures > len(PAUSES_S)
 
+    @property
+    def is_unusable(self) -> bool:
+        """True if it is not asked again in this process."""
+        return self.retry_at == math.inf
+
     def may_ask(self, now: float) -> bool:
         """Return True if the remote is asked at a time."""
         return now >= self.retry_at
@@ -44,3 +50,8 @@ def failed(health: Health, now: float, reason: str) -> Health:
 def answered() -> Health:
     """Return the health after an answer."""
     return Health()
+
+
+def unusable(reason: str) -> Health:
+    """Return the health of a remote that cannot be opened in this process."""
+    return Health(len(PAUSES_S) + 1, math.inf, reason)

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from inductor_plugin.cache.remote.amounts import Amounts
-from inductor_plugin.cache.remote.answer import Answer, reason_of, tell_of
+from inductor_plugin.cache.remote.answer import Answer, reason_of, tell_local, tell_of, tell_unsent
 from inductor_plugin.cache.remote.chain import KnownChains
 from inductor_plugin.cache.remote.ending import before_exit
 from inductor_plugin.cache.remote.exchange import Exchange, is_worth_sending
 from inductor_plugin.cache.remote.files import Opener, WatchedFiles, WriteRefusedError, open_files
-from inductor_plugin.cache.remote.health import LOCAL_ONLY_S, PAUSES_S, Health, answered, failed
+from inductor_plugin.cache.remote.health import PAUSES_S, Health, answered, failed, unusable
 from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.cache.remote.name import Place
 from inductor_plugin.cache.remote.options import RemoteOptions
@@ -104,10 +104,15 @@ class RemoteTier:
         """Write what the cache knows of a record, in the background; where no thread can be started, with the next one."""
         self._after_fork()
         with self._changed:
-            if self._writes and not self._closed:
+            if is_late := self._writes and self._closed:
+                self._amounts += Amounts(unsent=1)
+            elif self._writes:
                 self._unsent[Place(environment, op, digest)] = None
                 self._drained = False
                 self._wake()
+        if is_late:
+            self._count(Amounts())
+            tell_unsent(1, self._options.url, "decided after the end")
 
     def drain(self, waited_s: float = 0.0) -> None:
         """Wait until all records are written, for the limit at most; what is left is counted, and stays in the cache.
@@ -163,9 +168,8 @@ class RemoteTier:
         if first:
             self._count(Amounts(unsent=left))
         if first and left:
-            reason = self._health.reason or f"not written within {self._options.timeout_s:g} s"
-            text = f"{left} records are not in {without_user(self._options.url)} yet ({reason})"
-            warn_once(logger, f"{text}; `inductor-plugin push` writes them")
+            limit = f"not written within {self._options.timeout_s:g} s"
+            tell_unsent(left, self._options.url, self._health.reason or limit)
         if self._thread is not None:  # it still counts its last answer in the cache
             self._thread.join(max(0.0, ends - time.monotonic()))
 
@@ -228,7 +232,8 @@ class RemoteTier:
 
     def _pause_s(self) -> float | None:
         """Return how long there is nothing to do, None for until something comes; called with the lock held."""
-        if not (self._unsent or self._is_unconfirmed) or self._closed:
+        is_idle = not (self._unsent or self._is_unconfirmed)
+        if is_idle or self._closed or self._health.is_unusable:
             return None
         return max(0.01, self._health.retry_at - time.monotonic())
 
@@ -254,10 +259,9 @@ class RemoteTier:
                 signer = open_signer(self._options.signing_key) if self._options.kernels else None
             except CacheError as error:
                 warn_once(logger, f"the remote cache is not used: {error}")
-                with self._changed:
-                    self._writes = False
-                    self._health = Health(1, math.inf, str(error))
-                    self._unsent.clear()
+                with self._changed:  # what waits is counted at the end
+                    self._health = unusable(str(error))
+                    self._changed.notify_all()
                 raise
             self._exchange = Exchange(
                 files,
@@ -322,6 +326,8 @@ class RemoteTier:
                     self._health = answered()
         except (CacheError, ValueError, RecursionError) as error:  # of the cache's own entry
             logger.debug("%s is not sent: %s", place, error)
+            with self._changed:
+                self._unsent |= {place: None} if self._health.is_unusable else {}
         except OSError as error:
             self._refused(place, error)
         finally:
@@ -376,12 +382,7 @@ class RemoteTier:
         """Count a failure, and warn once if only the local cache is used from now on; called with the lock held."""
         self._health = failed(self._health, time.monotonic(), reason)
         if self._health.is_local_only:
-            url = without_user(self._options.url)
-            text = (
-                f"the remote cache {url} fails ({reason}); only the local cache is used, and the remote one "
-                f"is tried again after {LOCAL_ONLY_S:.0f} s"
-            )
-            warn_once(logger, text, f"remote fails {url}")
+            tell_local(self._options.url, reason)
         self._changed.notify_all()
 
     def _count(self, amounts: Amounts) -> None:

@@ -305,7 +305,6 @@ def test_a_remote_that_cannot_be_opened_is_one_warning(
     tier = RemoteTier(open_store(tmp_path), RemoteOptions("s3://x", LIMIT_S), refuse)
     assert ask(tier) is False
     assert tier.look_up(*PLACE) is None
-    tier.send(*PLACE)
     tier.close()
     assert [each.levelname for each in caplog.records] == ["WARNING"]
     assert 'pip install "inductor-plugin[s3]"' in caplog.text

@@ -7,11 +7,16 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Record, Store
+from inductor_plugin.cache import Record, Store, open_store
+from inductor_plugin.cache.remote.files import Files
+from inductor_plugin.cache.remote.options import RemoteOptions
+from inductor_plugin.cache.remote.tier import RemoteTier
+from inductor_plugin.errors import CacheError
 from tests.support.cache.records import measured, record
 from tests.support.fakes.waiting import until
 from tests.support.remote.files import FaultyFiles, MemoryFiles
@@ -242,3 +247,49 @@ def test_without_a_thread_nothing_is_asked_and_what_is_to_be_written_waits_for_t
     assert ask(tier, place) is True
     tier.drain()
     assert any(kept.digest in name for name in files.objects)
+
+
+def test_records_for_a_remote_that_cannot_be_opened_are_counted_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is being written as it turns out, what waits behind it, and what is decided later."""
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def refuse(_url: str) -> Files:
+        asked.set()
+        may_answer.wait(30.0)
+        raise CacheError("s3://x needs a package")
+
+    store = open_store(tmp_path)
+    tier = RemoteTier(store, RemoteOptions("s3://x", 30.0), refuse)
+    stored = [store.put_record(record(measured("a"), problem=number)) for number in range(3)]
+    places = [(each.environment, each.op, each.digest) for each in stored]
+    for place in places[:2]:
+        tier.send(*place)
+    assert asked.wait(30.0)
+    may_answer.set()
+    until(lambda: "the remote cache is not used" in caplog.text)
+    tier.send(*places[2])
+    started = time.monotonic()
+    tier.close()
+    assert time.monotonic() - started < 15.0  # nothing is waited for
+    line = "3 records are not in s3://x yet (s3://x needs a package); `inductor-plugin push` writes them"
+    assert line in caplog.text
+    assert len(caplog.records) == 2
+    assert store.counters()["remote_unsent"] == 3
+
+
+def test_a_record_that_is_decided_after_the_end_is_counted_and_named(
+    opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier, store = opened(MemoryFiles())
+    tier.close()
+    for _ in range(2):
+        tier.send(*PLACE)
+    assert store.counters()["remote_unsent"] == 2
+    (said,) = caplog.records
+    assert "1 records are not in memory://shared yet (decided after the end)" in said.message
+    reader, other = opened(MemoryFiles(), "reader", writes=False)
+    reader.close()
+    reader.send(*PLACE)
+    assert "remote_unsent" not in other.counters()
