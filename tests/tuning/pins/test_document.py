@@ -283,7 +283,7 @@ def test_two_pins_of_a_problem_and_a_winner_are_the_better_one(
         ({"failed": {"x": "\ud800"}}, "its failed: .* is not text"),
         ({"failed": None}, "its failed: None is not an object"),
         ({"own": 3}, "its own: 3 is not an object"),
-        ({"spare": [{**ONE, "identities": 3}]}, "its spare: its identities: 3 is not a list"),
+        ({"spare": [{**PIN, "identities": 3}]}, "its spare: its identities: 3 is not a list"),
         ({"spare": {}}, r"its spare: \{\} is not a list"),
         ({"spare": ["x"]}, "its spare: 'x' is not an object"),
         ({"spare": [{"op": "mm", "digest": "d"}]}, "its spare: its winner is missing"),
