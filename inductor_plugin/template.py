@@ -133,6 +133,7 @@ class Candidate:
         kernel: The torch operator to call, with an ``out=`` variant; or a kernel that Inductor
             generates; or a kernel that nvcc compiles.
         description: One line for the AUTOTUNE table.
+        version: The template's ``version``, which the plugin sets: of an operator, all that tells a changed kernel.
     """
 
     template: str
@@ -140,6 +141,7 @@ class Candidate:
     config: Mapping[str, Json]
     kernel: OpKernel | TritonSource | CudaSource
     description: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True)

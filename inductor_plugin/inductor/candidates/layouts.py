@@ -139,7 +139,9 @@ def offered(template: Template, problem: Problem) -> tuple[list[Candidate], dict
     copied = copied_candidates(template, problem)
     if isinstance(copied, str):
         refused[f"{template.name}{COPIES}"] = copied
-    return [*direct, *(copied if isinstance(copied, list) else ())], refused
+    version = str(getattr(template, "version", ""))
+    candidates = (*direct, *(copied if isinstance(copied, list) else ()))
+    return [replace(candidate, version=version) for candidate in candidates], refused
 
 
 def copied_candidates(template: Template, problem: Problem) -> list[Candidate] | str | None:

@@ -265,7 +265,8 @@ def resolve(kernel: OpKernel) -> Any:
 def operator_key(candidate: Candidate, kernel: OpKernel) -> str:
     """Return the identity of a candidate that is an operator, on disk."""
     config = json.dumps(dict(candidate.config), sort_keys=True)
-    return f"{candidate.template}-{candidate.name}-{kernel.op}-{kernel.args!r}-{config}"
+    version = f"-{candidate.version}" if candidate.version else ""
+    return f"{candidate.template}-{candidate.name}-{kernel.op}-{kernel.args!r}-{config}{version}"
 
 
 def template_choices(

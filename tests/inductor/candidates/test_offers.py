@@ -26,6 +26,7 @@ from inductor_plugin.inductor.candidates import offers
 from inductor_plugin.inductor.candidates.offers import why_not_repacked
 from inductor_plugin.inductor.facts.problem import constant
 from inductor_plugin.tuning.runtime import RUNTIME
+from tests.support.candidates.fast_templates import RivalTemplate, rivals_offered
 
 pytestmark = pytest.mark.compat
 
@@ -65,6 +66,28 @@ def test_a_slice_of_a_weight_is_multiplied_as_such(cache_dir: Path) -> None:
         for candidate in record.candidates
     ]
     assert not [name for name in known if name.startswith("cpp")]
+
+
+def test_an_operator_of_another_version_is_another_candidate_of_the_record(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All else that an operator is made of stays the same when its author changes the kernel."""
+    x = torch.randn(64, 64)
+    options: Any = {"cache_dir": str(cache_dir), "gemm_backends": "ATEN"}
+
+    def rivals() -> list[set[str]]:
+        torch._dynamo.reset()
+        torch.compile(torch.mm, backend="inductor_plugin", options=options)(x, x)
+        records = open_store(cache_dir).iter_records()
+        return [{name for name in each.candidates if "rivals" in name} for each in records]
+
+    with rivals_offered():
+        (first,) = rivals()
+        assert rivals() == [first]
+        monkeypatch.setattr(RivalTemplate, "version", "2", raising=False)
+        (both,) = rivals()
+    assert len(first) == 1
+    assert len(both) == 2
 
 
 class Biased(nn.Module):

@@ -98,7 +98,7 @@ def test_a_fusion_without_a_pin_is_two_kernels_or_an_error(tmp_path: Path) -> No
     content = read_file(file)
     plain = {place: pin for place, pin in content.pins.items() if "+" not in pin.describe}
     assert len(plain) < len(content.pins)
-    file.write_text(dump(PinFile(plain, content.environments, content.templates)))
+    file.write_text(dump(PinFile(plain, content.environments)))
     code, lab = replayed(activated, tmp_path, file, strict=False)
     assert "triton_tem_fused" not in code
     assert not lab.screens
