@@ -69,7 +69,7 @@ def test_a_slice_of_a_weight_is_multiplied_as_such(cache_dir: Path) -> None:
 
 
 def test_an_operator_of_another_version_is_another_candidate_of_the_record(
-    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+    cache_dir: Path, inductor_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All else that an operator is made of stays the same when its author changes the kernel."""
     x = torch.randn(64, 64)
