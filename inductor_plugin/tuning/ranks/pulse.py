@@ -126,6 +126,11 @@ class RankWatches:
             self._given_up.discard(rank)
         return moved
 
+    def renew(self, ranks: Collection[int]) -> None:
+        """Watch some ranks from now: they did something else than give a sign of life."""
+        for rank in ranks:
+            self._ranks.setdefault(rank, _RankWatch(self._clock_s)).since = self._clock_s
+
     def give_up(self, ranks: Collection[int]) -> None:
         """Wait for none of some ranks again before its next sign of life, even if it holds nothing meanwhile."""
         self._given_up.update(ranks)

@@ -129,6 +129,14 @@ class Settlement:
         """Publish a decision, and take what the store has then: the first that was published."""
         self._settle_by(part, self._board.decide(part.name, decisions.dump(own)))
 
+    def _ask_for_holders(self) -> list[int]:
+        """Ask who has each problem of other ranks; return the ranks that have given some back, so were alive then."""
+        gave_back: list[int] = []
+        for part in self._listed(lambda part: part.state == "theirs"):
+            before, part.owner = part.owner, self._board.holder(part.name)
+            gave_back += [before] if before is not None and before != part.owner else []
+        return gave_back
+
     def _take(self, part: SharedProblem) -> bool:
         part.looked_up = True
         stored = self._board.decision(part.name)

@@ -351,10 +351,9 @@ class RankShare(Settlement):
             return
         self._watched_at = now
         theirs = [part for part in undecided if part.state == "theirs"]
-        awaited = [part for part in theirs if part.awaited]
-        for part in awaited:
+        for part in (part for part in theirs if part.awaited):
             self._ask_for_holder(part, now)
-        ranks = {part.owner for part in awaited if part.owner is not None}
+        ranks = {part.owner for part in theirs if part.awaited and part.owner is not None}
         self._watches.turn({part.owner for part in theirs if part.owner is not None}, now)
         if any([self._look(rank) for rank in sorted(ranks)]):  # noqa: C419  all are to be seen
             self._moved_at = time.monotonic()
@@ -385,11 +384,12 @@ class RankShare(Settlement):
         """Decide whatever silent ranks hold for library kernels: they cost one time-out, however many they are, and their problems."""
         for rank in self._watches.overdue():
             self._look(rank)  # it may be one that no thread waits for yet
-        silent = self._watches.overdue()
-        self._watches.give_up(silent)
-        for part in self._listed(lambda part: part.state == "theirs"):
-            part.owner = self._board.holder(part.name)
-            if part.owner in silent and not self._take(part):
+        self._watches.renew(self._ask_for_holders())
+        silent = {*self._watches.overdue()}
+        theirs = self._listed(lambda part: part.state == "theirs" and part.owner in silent)
+        self._watches.give_up(silent.intersection(part.owner for part in theirs))
+        for part in theirs:
+            if part.owner is not None and not self._take(part):
                 why = f"no sign of life for {self._watches.silent_s(part.owner):.0f} s"
                 self._put(part, self._without(part, why))
 

@@ -1,5 +1,7 @@
 """Whatever comes between, and in whatever order: a problem is tuned by one rank at a time, and all take the same decision."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -230,3 +232,31 @@ def test_two_parts_of_a_process_tune_a_problem_once() -> None:
     assert second.tuner.running == other.tuner.running == {}
     drive([first, second, other], from_s=5.0)
     assert [part.winners for part in (first, second, other)] == [{"problem": "fast"}] * 3
+
+
+def test_a_rank_that_gave_everything_back_is_alive_when_it_claims_something_else() -> None:
+    """It had nothing to give signs of, and its next claim is there before its next sign."""
+    (giver, busy, own), _ = job_of(3)
+    first, long, second = PROBLEMS
+    for rank, name in ((giver, first), (busy, long)):
+        rank.submit(name)
+        rank.step(0.0)
+    for name in (first, long):
+        own.tickets[name] = own.ticket(name)
+        own.share.submit(own.tickets[name])
+    own.step(0.0)
+    own.parts[f"mm/{long}"].awaited = 1
+    own.step(1.0)
+    assert own.state(first) == own.state(long) == "theirs"
+    giver.release(first)
+    giver.step(1.0)
+    for now in range(2, 100):
+        busy.step(float(now))
+        own.step(float(now))
+    assert giver.share._board.claim(f"mm/{second}") is None
+    own.submit(second)
+    own.parts[f"mm/{first}"].awaited = 0
+    own.step(100.0)
+    own.step(101.5)
+    assert own.state(second) == "theirs"
+    assert own.winners == {}
