@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ from inductor_plugin.errors import CacheError, expanded
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.pins.document import read_file
 from inductor_plugin.tuning.pins.merge import Disagreement
-from inductor_plugin.tuning.pins.pin import Pin, PinFile, Tried, pin_file, pin_of_record, tried
+from inductor_plugin.tuning.pins.pin import (
+    Pin,
+    PinFile,
+    Tried,
+    identity,
+    pin_file,
+    pin_of_record,
+    tried,
+)
 from inductor_plugin.worker.devices.templates import add_templates
 
 
@@ -65,7 +74,7 @@ def decisions(store: Store) -> PinFile:
         pin = pin_of_record(record)
         if pin is not None:
             pins.append(pin)
-    return pin_file(pins, environments_of(store, pins, failed), identities_for(pins), failed)
+    return pin_file(pins, environments_of(store, pins, failed), failed=failed)
 
 
 def identities_for(pins: Iterable[Pin]) -> tuple[tuple[str, str, str], ...]:
@@ -76,6 +85,22 @@ def identities_for(pins: Iterable[Pin]) -> tuple[tuple[str, str, str], ...]:
     if {pin.template for pin in pins} - {"", *default_registry().names()}:
         add_templates()  # those that an entry point names, which no compile has registered here
     return default_registry().identity()
+
+
+def identified(merged: PinFile, caches: Iterable[PinFile]) -> PinFile:
+    """Return merged pins with the identities of templates here, where they are of a cache and no pin file knows better."""
+    pins = [pin for cache in caches for pin in cache.pins.values()]
+    known = {name: (identity(kind, version),) for name, kind, version in identities_for(pins)}
+    places = {(pin.place, pin.winner) for pin in pins}
+
+    def completed(pin: Pin) -> Pin:
+        if pin.identities or (pin.place, pin.winner) not in places:
+            return pin
+        return replace(pin, identities=known.get(pin.template, ()))
+
+    decided = {place: completed(pin) for place, pin in merged.pins.items()}
+    spare = {place: tuple(map(completed, pins)) for place, pins in merged.spare.items()}
+    return replace(merged, pins=decided, spare=spare)
 
 
 def condemned(store: Store) -> dict[Tried, str]:

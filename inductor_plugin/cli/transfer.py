@@ -22,7 +22,7 @@ from inductor_plugin.cache.transfer.archive import (
 from inductor_plugin.cache.transfer.draft import draft_of, exclusive
 from inductor_plugin.cache.transfer.tape import check_start
 from inductor_plugin.cache.trust.policy import trust_or_nobody
-from inductor_plugin.cli.source import names_pins, read_source, row_of, rows_text
+from inductor_plugin.cli.source import identified, names_pins, read_source, row_of, rows_text
 from inductor_plugin.cli.verb import (
     Verb,
     announcement,
@@ -203,7 +203,8 @@ def _merge_pins(arguments: Namespace, target: Path, sources: Sequence[Path]) -> 
     with exclusive(file):
         everyone = [file, *sources] if file.exists() else [*sources]
         read = _read(everyone)
-        conflicts, merged = _conflicts(read), merge([*read.values()])
+        caches = [content for path, content in read.items() if not Path(path).is_file()]
+        conflicts, merged = _conflicts(read), identified(merge([*read.values()]), caches)
         with draft_of(file) as draft:
             draft.write_text(dump(merged), encoding="utf-8")
     pins = len(merged.pins)
