@@ -146,7 +146,7 @@ class Registry:
     def identity(self) -> tuple[tuple[str, str, str], ...]:
         """Return name, class and ``version`` (an attribute, if any) of each template."""
         return tuple(
-            (name, _holder(template), str(getattr(template, "version", "")))
+            (name, _holder(template), version_of(template))
             for name, template in self._templates.items()
         )
 
@@ -194,7 +194,18 @@ def _why_not(template: object) -> str | None:
     ops: object = getattr(template, "ops", None)
     if not isinstance(ops, tuple) or not ops:
         return f"its ops are {ops!r}; use a tuple of operator names such as ('mm',)"
+    version: object = getattr(template, "version", None)
+    if version is not None and not isinstance(version, (str, int, float)):
+        return (
+            f"its version is {version!r}; use a text or a number, which is the same in each process"
+        )
     return None
+
+
+def version_of(template: object) -> str:
+    """Return the version of a template, empty if it has none."""
+    version: object = getattr(template, "version", None)
+    return "" if version is None else str(version)
 
 
 def _holder(template: object) -> str:

@@ -19,7 +19,7 @@ class Amounts:
         bytes_written: Bytes written.
         corrupt: Damaged objects.
         failures: Requests, or groups of them, without an answer.
-        unsent: Records that were not written in time.
+        unsent: Records that were not written: not in time, or to a remote that cannot be opened or written.
         full: Records that took no more: they have all their editions, or would be too large.
         saved_ms: Milliseconds of compiling and of samples that other machines have spent on what was taken over.
         waited_ms: Milliseconds that compiles waited for answers.

@@ -74,5 +74,6 @@ def tell_local(url: str, reason: str) -> None:
 
 def tell_unsent(count: int, url: str, reason: str) -> None:
     """Warn that records stay in the local cache."""
-    text = f"{count} records are not in {without_user(url)} yet ({reason})"
+    records = "1 record is" if count == 1 else f"{count} records are"
+    text = f"{records} not in {without_user(url)} yet ({reason})"
     warn_once(logger, f"{text}; `inductor-plugin push` writes them")

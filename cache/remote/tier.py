@@ -327,7 +327,8 @@ class RemoteTier:
         except (CacheError, ValueError, RecursionError) as error:  # of the cache's own entry
             logger.debug("%s is not sent: %s", place, error)
             with self._changed:
-                self._unsent |= {place: None} if self._health.is_unusable else {}
+                if self._health.is_unusable:  # counted once, by an end in between, too
+                    self._writing, self._unsent[place] = False, None
         except OSError as error:
             self._refused(place, error)
         finally:
@@ -373,7 +374,7 @@ class RemoteTier:
             if is_left:
                 self._amounts += Amounts(unsent=1)
             else:
-                self._unsent[place] = None
+                self._writing, self._unsent[place] = False, None
         if is_left:
             text = f"{url} takes other records, and not {place.op}/{place.digest[:12]} ({reason_of(error)}); it stays in the cache"
             warn_once(logger, text, f"remote refuses a record {url}")

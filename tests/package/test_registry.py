@@ -35,6 +35,7 @@ class FakeTemplate:
     def __init__(self, name: Any = "fake_gemm", ops: Any = ("mm",)) -> None:
         self.name = name
         self.ops = ops
+        self.version: Any = None
 
     def reject(self, problem: Problem) -> str | None:
         return None
@@ -62,6 +63,17 @@ def test_templates_are_found_by_name_and_by_operator_in_the_order_of_registratio
     assert registry.for_op("mm") == (first, second)
     assert registry.for_op("addmm") == (first,)
     assert registry.for_op("bmm") == ()
+
+
+@pytest.mark.parametrize(("version", "known"), [(None, ""), (3, "3"), ("1.2", "1.2")])
+def test_a_version_is_a_text_or_a_number(version: Any, known: str):
+    registry, template = Registry(), FakeTemplate()
+    template.version = version
+    registry.register(template)
+    assert [row[2] for row in registry.identity()] == [known]
+    template.version = template.reject
+    with pytest.raises(RegistrationError, match="its version is <bound method"):
+        Registry().register(template)
 
 
 def test_a_name_can_be_registered_once():

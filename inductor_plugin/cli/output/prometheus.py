@@ -46,7 +46,11 @@ _METRICS: Mapping[str, tuple[str, str, str]] = {
     "remote_bytes_written": ("remote_written_bytes_total", "counter", "Bytes written to it."),
     "remote_corrupt": ("remote_damaged_total", "counter", "Damaged objects of the remote."),
     "remote_failures": ("remote_failures_total", "counter", "Requests without an answer."),
-    "remote_unsent": ("remote_unsent_total", "counter", "Records not written in time."),
+    "remote_unsent": (
+        "remote_unsent_total",
+        "counter",
+        "Records not written: not in time, or the remote cannot be opened or written.",
+    ),
     "remote_full": ("remote_full_total", "counter", "Records that the remote took no more of."),
     "remote_saved_ms": (
         "remote_saved_seconds_total",

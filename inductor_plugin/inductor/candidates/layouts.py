@@ -26,6 +26,7 @@ from inductor_plugin.ops.copied import MOST_OPERANDS, how, name_of
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.contract import LayoutVerdict
 from inductor_plugin.problem.layout import judge_problem, laid, why_not_copied
+from inductor_plugin.registry import version_of
 from inductor_plugin.template import Candidate, Contracted, CudaSource, Template
 
 logger = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ def offered(template: Template, problem: Problem) -> tuple[list[Candidate], dict
     copied = copied_candidates(template, problem)
     if isinstance(copied, str):
         refused[f"{template.name}{COPIES}"] = copied
-    version = str(getattr(template, "version", ""))
+    version = version_of(template)
     candidates = (*direct, *(copied if isinstance(copied, list) else ()))
     return [replace(candidate, version=version) for candidate in candidates], refused
 

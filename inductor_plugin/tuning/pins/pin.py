@@ -74,6 +74,7 @@ class Pin:
             time_ms: float | None = getattr(self, name)
             if time_ms is not None and not 0.0 <= time_ms < math.inf:
                 raise ValueError(f"{name} of a pin is {time_ms}, which is no time")
+            object.__setattr__(self, name, None if time_ms is None else float(time_ms))
         identities = tuple(sorted({*self.identities})) if self.template else ()
         object.__setattr__(self, "describe", self.describe or self.digest)
         object.__setattr__(self, "library", self.library or None)

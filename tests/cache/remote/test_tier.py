@@ -192,7 +192,7 @@ def test_after_three_failures_only_the_local_cache_is_used_with_one_warning(
     started = time.monotonic()
     tier.close()
     assert time.monotonic() - started < LIMIT_S / 2
-    assert "1 records are not in memory://shared yet" in caplog.records[-1].message
+    assert "1 record is not in memory://shared yet" in caplog.records[-1].message
     assert store.record(*PLACE) is not None
     assert store.counters()["remote_unsent"] == 1
 

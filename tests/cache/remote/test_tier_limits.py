@@ -288,7 +288,7 @@ def test_a_record_that_is_decided_after_the_end_is_counted_and_named(
         tier.send(*PLACE)
     assert store.counters()["remote_unsent"] == 2
     (said,) = caplog.records
-    assert "1 records are not in memory://shared yet (decided after the end)" in said.message
+    assert "1 record is not in memory://shared yet (decided after the end)" in said.message
     reader, other = opened(MemoryFiles(), "reader", writes=False)
     reader.close()
     reader.send(*PLACE)

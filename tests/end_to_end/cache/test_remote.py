@@ -315,4 +315,4 @@ def test_a_name_server_that_hangs_does_not_keep_the_end_of_the_process(
         check=True,
     )
     assert "looks up" in done.stdout
-    assert "1 records are not in s3://bucket/x yet" in done.stderr
+    assert "1 record is not in s3://bucket/x yet" in done.stderr
