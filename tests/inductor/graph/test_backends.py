@@ -16,7 +16,8 @@ import torch
 
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.candidates import template_choice
-from inductor_plugin.template import Failed
+from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.template import Candidate, Failed
 from tests.support.lowering import Arg, Lab, library_first
 
 pytestmark = [
@@ -100,8 +101,9 @@ def test_kernels_that_cannot_be_had_are_counted_beside_those_that_can(
     monkeypatch: pytest.MonkeyPatch, cache_dir: Path
 ) -> None:
     warned: list[bool] = []
+    offers = [Candidate("one", name, {}, OpKernel("a::b")) for name in ("first", "second", "third")]
     template = SimpleNamespace(
-        name="one", backend="CUTLASS", reject=lambda p: None, candidates=lambda p: [1, 2, 3]
+        name="one", backend="CUTLASS", reject=lambda p: None, candidates=lambda p: offers
     )
     registry: Any = SimpleNamespace(for_op=lambda op: [template])
     output = SimpleNamespace(device="cpu")
@@ -110,7 +112,7 @@ def test_kernels_that_cannot_be_had_are_counted_beside_those_that_can(
     monkeypatch.setattr(
         template_choice,
         "_choice",
-        lambda choice, call, config: kept if choice == 1 else Failed("no nvcc"),
+        lambda choice, call, config: kept if choice.name == "first" else Failed("no nvcc"),
     )
     monkeypatch.setattr(
         template_choice,
