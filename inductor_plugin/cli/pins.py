@@ -34,7 +34,7 @@ from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.pins.check import stale
 from inductor_plugin.tuning.pins.document import dump
 from inductor_plugin.tuning.pins.merge import merge
-from inductor_plugin.tuning.pins.pin import Pin, Tried, identity, pin_file, pin_of_record, tried
+from inductor_plugin.tuning.pins.pin import Pin, Tried, by_template, pin_file, pin_of_record, tried
 from inductor_plugin.worker.devices.templates import add_templates
 
 
@@ -153,9 +153,8 @@ def _check(arguments: Namespace) -> int:
 
     add_templates()  # those that an entry point names, which no compile has registered here
     here = environments_here()
-    templates = {
-        name: identity(kind, version) for name, kind, version in default_registry().identity()
-    }
+    known_here = by_template(default_registry().identity())
+    templates = {name: identity for name, (identity,) in known_here.items()}
     known = {
         pin.environment: store.environment(pin.environment) or {} for pin in file.pins.values()
     }

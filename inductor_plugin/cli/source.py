@@ -18,7 +18,7 @@ from inductor_plugin.tuning.pins.pin import (
     Pin,
     PinFile,
     Tried,
-    identity,
+    by_template,
     pin_file,
     pin_of_record,
     tried,
@@ -90,7 +90,7 @@ def identities_for(pins: Iterable[Pin]) -> tuple[tuple[str, str, str], ...]:
 def identified(merged: PinFile, caches: Iterable[PinFile]) -> PinFile:
     """Return merged pins with the identities of templates here, where they are of a cache and no pin file knows better."""
     pins = [pin for cache in caches for pin in cache.pins.values()]
-    known = {name: (identity(kind, version),) for name, kind, version in identities_for(pins)}
+    known = by_template(identities_for(pins))
     places = {(pin.place, pin.winner) for pin in pins}
 
     def completed(pin: Pin) -> Pin:

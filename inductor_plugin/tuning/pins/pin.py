@@ -139,9 +139,9 @@ def pin_file(
         identities: Name, class and version of templates, as of `Registry.identity`, for pins that do not have their own.
         failed: What was seen to fail (`PinFile.failed`).
     """
-    known = {name: (identity(kind, version),) for name, kind, version in identities}
+    known = by_template(identities)
     by_place = {
-        pin.place: replace(pin, identities=pin.identities or known.get(pin.template, ()))
+        pin.place: pin if pin.identities else replace(pin, identities=known.get(pin.template, ()))
         for pin in pins
     }
     digests = {pin.environment for pin in by_place.values()} | {
@@ -173,9 +173,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def identity(kind: str, version: str) -> str:
-    """Return what distinguishes a template from another one of its name: its class, and its version if it has one."""
-    return f"{kind} {version}".rstrip()
+def by_template(identities: Iterable[tuple[str, str, str]]) -> dict[str, tuple[str]]:
+    """Return what distinguishes each template from another one of its name: its class, and its version if it has one.
+
+    Args:
+        identities: As of `Registry.identity`.
+    """
+    return {name: (f"{kind} {version}".rstrip(),) for name, kind, version in identities}
 
 
 def pin_of(

@@ -346,8 +346,8 @@ class RankShare(Settlement):
 
     def _watch(self, now: float) -> None:
         """Look each second after the ranks that tune what is waited for here, and now and then after those that have the rest."""
-        undecided = self._listed()
-        if now - self._watched_at < BEAT_S or not any(part.awaited for part in undecided):
+        undecided = self._listed() if now - self._watched_at >= BEAT_S else []
+        if not any(part.awaited for part in undecided):
             return
         self._watched_at = now
         theirs = [part for part in undecided if part.state == "theirs"]

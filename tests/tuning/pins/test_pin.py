@@ -41,6 +41,11 @@ def test_what_is_no_time_is_refused_by_its_name(name: str, time_ms: float) -> No
         replace(pin, **{name: time_ms})
 
 
+def test_a_time_is_of_the_type_in_which_a_file_gives_it_back() -> None:
+    pin = replace(pin_of(KNOWN, "t.x-1", "mm-1", "why"), winner_ms=1, library_ms=2)
+    assert [type(pin.winner_ms), type(pin.library_ms)] == [float, float]
+
+
 def test_a_measurement_without_a_finite_time_has_none() -> None:
     assert time_of(measured("a", math.inf)) is None
     assert time_of(measured("a", 0.123456)) == 0.1235
