@@ -37,7 +37,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from inductor_plugin.config import Config
 from inductor_plugin.inductor import hooks
 from inductor_plugin.inductor.candidates import template_choice
-from inductor_plugin.kernels.call import ExternKernel, Kernel, OpKernel, SequenceKernel, Single
+from inductor_plugin.kernels.call import (
+    ExternKernel,
+    Kernel,
+    ModuleKernel,
+    OpKernel,
+    SequenceKernel,
+    Single,
+)
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.tuning import runtime
 from inductor_plugin.tuning.pipeline import Pipeline
@@ -82,9 +89,16 @@ def visited_first(candidate: BenchCandidate) -> float:
 
 
 def _together(kernel: Kernel | Single, library: float, other: float) -> float:
-    """Return the time of a kernel, or of all parts of a sequence."""
+    """Return the time of a kernel, or of all parts of a sequence; what is not fused takes as long as the faster of the two."""
     if isinstance(kernel, SequenceKernel):
-        return sum(_together(part.kernel, library, other) for part in kernel.parts)
+        if len(kernel.parts) == 1:
+            return _together(kernel.parts[0].kernel, library, other)
+        return sum(
+            min(library, other)
+            if isinstance(part.kernel, ModuleKernel)
+            else _together(part.kernel, library, other)
+            for part in kernel.parts
+        )
     return library if isinstance(kernel, ExternKernel) else other
 
 
