@@ -292,7 +292,6 @@ def test_a_kernel_of_tritons_is_read_whole(name: str, cache_dir: Path, inductor_
         assert why_not_on(target(name), kernel) is None
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("nvcc") is None or cuobjdump() is None, reason="needs nvcc and cuobjdump"
 )
