@@ -89,13 +89,12 @@ def visited_first(candidate: BenchCandidate) -> float:
 
 
 def _together(kernel: Kernel | Single, library: float, other: float) -> float:
-    """Return the time of a kernel, or of all parts of a sequence; what is not fused takes as long as the faster of the two."""
+    """Return the time of a kernel, or of all parts of a sequence: a pointwise kernel beside the product takes the shorter time."""
     if isinstance(kernel, SequenceKernel):
-        if len(kernel.parts) == 1:
-            return _together(kernel.parts[0].kernel, library, other)
+        fused = len(kernel.parts) == 1
         return sum(
             min(library, other)
-            if isinstance(part.kernel, ModuleKernel)
+            if isinstance(part.kernel, ModuleKernel) and not fused
             else _together(part.kernel, library, other)
             for part in kernel.parts
         )

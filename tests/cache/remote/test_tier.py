@@ -361,9 +361,9 @@ def test_a_process_ends_with_its_records_written_or_when_the_limit_is_over(
 def test_ctrl_c_at_the_end_ends_the_waiting(tmp_path: Path) -> None:
     program = _PROGRAM.replace("1.0), lambda", "60.0), lambda")
     arguments = ["50", str(tmp_path / "cache"), f"file://{tmp_path}/shared"]
-    # In a job that a shell has begun in the background SIGINT is ignored.
-    heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{heeding}\n{program}", *arguments]
+    # A job that a shell has started in the background ignores SIGINT.
+    with_handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{with_handler}\n{program}", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"sent\n"
