@@ -208,53 +208,73 @@ def graph(seed: int) -> Graph:
     One graph in three is dynamic.
     """
     chance = random.Random(seed)
-    inputs: list[Input] = []
-    steps: list[Step] = []
-    shapes: list[Shape] = []
-    dtype = chance.choice((torch.float32, torch.float32, torch.bfloat16))
+    draft = _Draft(chance)
+    draft.add_product(None)
+    for _ in range(chance.randrange(_MOST_STEPS + 1)):
+        if len(draft.shapes[-1]) == 1:
+            break
+        if chance.random() < 0.34:
+            draft.add_product(len(draft.steps) - 1)
+        else:
+            name = chance.choice((*VIEWS, *POINTWISE, *POINTWISE))
+            draft.add_step(name, (len(draft.steps) - 1,), draft.shapes[-1])
+    dynamic = seed % _DYNAMIC_ONE_IN == _DYNAMIC_ONE_IN - 1
+    varies = VARY[seed // TOGETHER % len(VARY)] if dynamic else ()
+    inputs = tuple(draft.inputs)
+    return Graph(seed, draft.dtype, inputs, tuple(_numbered(draft.steps, len(inputs))), varies)
 
-    def add_input(size: Shape) -> int:
-        inputs.append(Input(size, chance.choice(tuple(FORMS)) if len(size) > 1 else "dense"))
-        return -len(inputs)
 
-    def product(left: int | None) -> None:
-        batched = len(shapes[-1]) == 3 if left is not None else chance.random() < 0.4
-        rows, inner = shapes[-1][-2:] if left is not None else _pick(chance, 2)
+class _Draft:
+    """A graph that is being drawn. Steps read inputs by negative numbers, counted downwards from -1.
+
+    Attributes:
+        dtype: Of all inputs.
+        inputs: Those drawn so far.
+        steps: Likewise.
+        shapes: That of each step's result.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self.inputs: list[Input] = []
+        self.steps: list[Step] = []
+        self.shapes: list[Shape] = []
+        self.dtype = chance.choice((torch.float32, torch.float32, torch.bfloat16))
+
+    def add_step(self, name: str, reads: tuple[int, ...], shape: Shape) -> None:
+        self.steps.append(Step(name, reads))
+        self.shapes.append(shape)
+
+    def add_product(self, left: int | None) -> None:
+        """Add a product of a step's result, or of a new input if `left` is None."""
+        chance = self._chance
+        batched = len(self.shapes[-1]) == 3 if left is not None else chance.random() < 0.4
+        rows, inner = self.shapes[-1][-2:] if left is not None else _pick(chance, 2)
         (columns,) = _pick(chance, 1)
         lead: Shape = (BATCH,) if batched else ()
         names = ("bmm", "baddbmm", "matmul_broadcast") if batched else (
             "mm", "addmm", "addmm_scaled", "linear", "matmul_vector"
         )  # fmt: skip
         name = chance.choice(names)
-        a = left if left is not None else add_input((*lead, rows, inner))
+        a = left if left is not None else self._add_input((*lead, rows, inner))
         shape: Shape = (*lead, rows, columns)
         if name == "linear":
-            reads = (a, add_input((columns, inner)))
+            reads = (a, self._add_input((columns, inner)))
         elif name == "matmul_broadcast":
-            reads = (a, add_input((inner, columns)))
+            reads = (a, self._add_input((inner, columns)))
         elif name == "matmul_vector":
-            reads, shape = (a, add_input((inner,))), (*lead, rows)
+            reads, shape = (a, self._add_input((inner,))), (*lead, rows)
         elif name in ("addmm", "addmm_scaled", "baddbmm"):
             bias: Shape = chance.choice(((columns,), shape)) if not batched else shape
-            reads = (add_input(bias), a, add_input((*lead, inner, columns)))
+            reads = (self._add_input(bias), a, self._add_input((*lead, inner, columns)))
         else:
-            reads = (a, add_input((*lead, inner, columns)))
-        steps.append(Step(name, reads))
-        shapes.append(shape)
+            reads = (a, self._add_input((*lead, inner, columns)))
+        self.add_step(name, reads, shape)
 
-    product(None)
-    for _ in range(chance.randrange(_MOST_STEPS + 1)):
-        if len(shapes[-1]) == 1:
-            break
-        if chance.random() < 0.34:
-            product(len(steps) - 1)
-        else:
-            name = chance.choice((*VIEWS, *POINTWISE, *POINTWISE))
-            steps.append(Step(name, (len(steps) - 1,)))
-            shapes.append(shapes[-1])
-    dynamic = seed % _DYNAMIC_ONE_IN == _DYNAMIC_ONE_IN - 1
-    varies = VARY[seed // TOGETHER % len(VARY)] if dynamic else ()
-    return Graph(seed, dtype, tuple(inputs), tuple(_numbered(steps, len(inputs))), varies)
+    def _add_input(self, size: Shape) -> int:
+        form = self._chance.choice(tuple(FORMS)) if len(size) > 1 else "dense"
+        self.inputs.append(Input(size, form))
+        return -len(self.inputs)
 
 
 def _pick(chance: random.Random, count: int) -> tuple[int, ...]:

@@ -237,6 +237,26 @@ def read_port(file: Path) -> int:
     return int(file.read_text())
 
 
+def tune_products(
+    order: Order,
+    rank: int,
+    world: int,
+    options: dict[str, Any],
+    folder: Path,
+    decisions: dict[str, list[Any]],
+) -> dict[str, Any]:
+    """Run the products, in a second process group again if so ordered. Return the error, and the first group's decisions."""
+    error = run_products(order, rank, world, options, folder)
+    if not order.again:
+        return {"error": error}
+    before = {**decisions}
+    dist.destroy_process_group()
+    torch._dynamo.reset()
+    join(order.later_port, world - 1 - rank, world)
+    later = options | {"cache_dir": str(folder / f"later-{rank}")}
+    return {"error": max(error, run_products(order, rank, world, later, folder)), "before": before}
+
+
 def leave(store: Any, rank: int, world: int) -> None:
     """End no earlier than the others where this rank serves their store."""
     count, ends = store.add("left", 1), time.monotonic() + START_S
@@ -281,15 +301,7 @@ def main(arguments: Sequence[str]) -> None:
         recorded(folder, order.record, rank),
     ):
         if order.model == "products":
-            said["error"] = run_products(order, rank, world, options, folder)
-            if order.again:
-                said["before"] = {**decisions}
-                dist.destroy_process_group()
-                torch._dynamo.reset()
-                join(order.later_port, world - 1 - rank, world)
-                options["cache_dir"] = str(folder / f"later-{rank}")
-                later = run_products(order, rank, world, options, folder)
-                said["error"] = max(said["error"], later)
+            said |= tune_products(order, rank, world, options, folder, decisions)
         else:
             said["losses"] = run_training(order, rank, world, options)
     said["seconds"] = time.monotonic() - started
