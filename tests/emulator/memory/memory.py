@@ -119,18 +119,16 @@ class Memory:
         """
         if space == "generic":
             space, address = _of_generic(address)
-        if width > 1 and (address & (width - 1)).any():
-            wrong = int(np.nonzero(address & (width - 1))[0][0])
-            self._refuse(space, address, wrong, group, width, CudaError.MISALIGNED_ADDRESS)
+        self._aligned(address, width, space, group)
         shift = width.bit_length() - 1
         if space == "shared":
-            inside = address & SHARED_MASK
-            outside = (inside < SYSTEM_SHARED_BYTES) | (inside + width > self.shared_bytes)
             own, others = self.lanes.block[group.lanes], address >> SHARED_SHIFT
-            if (others != own).any():
+            if not self._inside(address & SHARED_MASK, width) or (others != own).any():
+                inside = address & SHARED_MASK
+                outside = (inside < SYSTEM_SHARED_BYTES) | (inside + width > self.shared_bytes)
                 outside |= ~self.lanes.reaches(own, others)
-            if outside.any():
-                self._refuse(space, address, int(outside.argmax()), group, width)
+                if outside.any():
+                    self._refuse(space, address, int(outside.argmax()), group, width)
             return self.shared_words[width], address >> shift
         if space == "local":
             outside = address + width > self._local_bytes
@@ -144,6 +142,11 @@ class Memory:
         if outside.any():
             self._refuse("global", address, int(outside.argmax()), group, width)
         return _GLOBAL[width], ((address - _LOWEST) >> shift).astype(I64)
+
+    def _inside(self, offset: Array, width: int) -> bool:
+        """Return whether ``width`` bytes at each offset of a block's shared memory are in it: by the least and the greatest, which is faster."""
+        first, last = np.minimum.reduce(offset), np.maximum.reduce(offset)
+        return bool(first >= SYSTEM_SHARED_BYTES and last + width <= self.shared_bytes)
 
     def _refuse(
         self,
@@ -202,7 +205,7 @@ class Memory:
         return np.stack(pieces, 1)
 
     def _aligned(self, address: Array, width: int, space: str, group: Group) -> None:
-        if (address & (width - 1)).any():
+        if int(np.bitwise_or.reduce(address)) & (width - 1):
             wrong = int(np.nonzero(address & (width - 1))[0][0])
             self._refuse(space, address, wrong, group, width, CudaError.MISALIGNED_ADDRESS)
 

@@ -22,7 +22,7 @@ from tests.support.repository import REPOSITORY
 ENTRIES = entries()
 TOGETHER = 8
 """Cases whose kernels are compiled as one unit."""
-_UNSEEN = ("fmha", "sm90", "triton")
+_UNSEEN = ("fmha", "sm90")
 """Families that have not been run whole: of them, the cases of the committed table are tests (`python -m tests.emulator.suite`)."""
 STALE = Path(__file__).with_name("stale.txt")
 """The rows of the committed table that are not of today's sources and schedules, each with what is old of it. It only shrinks: a row

@@ -48,21 +48,21 @@ def numbers(data: Array, kind: str) -> Array:
 def left(registers: Sequence[Array], kind: str) -> Array:
     """Return A of ``mma`` from its registers, each [warps * 32]: [warps, 16, K] (8 rows if it is one register)."""
     rows = 2 if len(registers) > 1 else 1
-    data = np.stack(registers).reshape(len(registers) // rows, rows, -1, 8, 4)
+    data = np.concatenate(registers).reshape(len(registers) // rows, rows, -1, 8, 4)
     data = flat(data.transpose(2, 1, 3, 0, 4))  # warp, half of the rows, row, piece of K, place
     return numbers(data.view(U8), kind).reshape(len(data), rows * 8, -1)
 
 
 def right(registers: Sequence[Array], kind: str) -> Array:
     """Return B of ``mma`` from its registers: [warps, K, 8]."""
-    data = np.stack(registers).reshape(len(registers), -1, 8, 4)
+    data = np.concatenate(registers).reshape(len(registers), -1, 8, 4)
     data = flat(data.transpose(1, 2, 0, 3))
     return numbers(data.view(U8), kind).reshape(len(data), 8, -1).transpose(0, 2, 1)
 
 
 def accumulator(registers: Sequence[Any], kind: str, warps: int) -> Array:
     """Return C of an ``mma`` with 8 columns as [warps, 16, 8], float32 or int32."""
-    data = np.stack(registers)
+    data = np.concatenate(registers)
     if kind == "f16":
         half = data.view(F16).reshape(2, warps, 8, 4, 2).transpose(1, 0, 2, 3, 4)
         return half.reshape(warps, 16, 8).astype(F32)

@@ -85,7 +85,7 @@ def check_members(mask: Any, alive: Array, group: Group, guard: Array | None) ->
         UnmodelledError: Parts of a warp run one instruction with masks of their own.
     """
     is_plain = mask is None and guard is None
-    if is_plain and "all here" in group.cache:
+    if is_plain and (_places(group)[1] is None or "all here" in group.cache):
         return
     here = _here(group, guard)[:, None, :]
     living = alive.reshape(-1, 32)[np.unique(group.lanes >> 5)][:, None, :]
