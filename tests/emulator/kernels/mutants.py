@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inductor_plugin.errors import KernelError
 from tests.emulator.fault import FaultError
@@ -104,6 +104,14 @@ _COORDINATE = re.compile(r"[%\w-]+")
 _MASK = re.compile(r"\.multicast::cluster(?!::).*\]\s*,\s*(%?\w+)")
 _PARITY = re.compile(r"\.parity\b.*\]\s*,\s*(%?\w+)")
 _REDUCED = re.compile(r"\s(%?\w+)\s*,.*,\s*(!?)(%?\w+)\s*;\s*$")
+_LOADED = re.compile(rf"({_GUARD})ld(?:matrix)?\.[^\[{{%]*(\{{[^}}]*\}}|%\w+)\s*,\s*\[.*;\s*$")
+_STORED = re.compile(
+    rf"({_GUARD}st(?:matrix)?\.[^\[]*\[[^\]]*\]\s*,\s*)(\{{[^}}]*\}}|%\w+)\s*;\s*$"
+)
+_NAN = {"16": "0x7FFF", "32": "0x7FFFFFFF", "64": "0x7FFFFFFFFFFFFFFF"}
+"""Of each size; of 32 bits it is one as float32 and as two of 16 bits."""
+_SIZES = {"%rs": "16", "%rd": "64", "%fd": "64"}
+"""Of registers by the beginning of their names, as nvcc and Triton call them; of others 32 bits."""
 _MAPPED = re.compile(r"mapa\S*\.([bu](?:32|64))\s+(%?\w+)\s*,\s*(%?\w+)\s*,.*;\s*$")
 
 
@@ -137,6 +145,36 @@ class Mutant:
         assert lines[self.line - 1] == self.old
         lines[self.line - 1] = self.new
         return "\n".join(lines)
+
+    def poisoned(self) -> Mutant | None:
+        """Return the mutant whose load gives NaN instead, or whose store, at its bent address, stores NaN; None for other instructions."""
+        if loaded := _LOADED.match(self.old):
+            guard = loaded[1]
+            moves = (
+                f"{guard}mov.b{_size(x)} {x}, {_NAN[_size(x)]};" for x in _registers(loaded[2])
+            )
+            return replace(self, new=" ".join(moves), change="loads NaN")
+        if stored := _STORED.match(self.new):
+            listed = _registers(stored[2])
+            size = _size(listed[0])
+            values = stored[2]
+            for register in listed:
+                values = values.replace(register, "%bent", 1)
+            before = f".reg .b{size} %bent; mov.b{size} %bent, {_NAN[size]};"
+            return replace(
+                self, new=f"{{ {before} {stored[1].strip()} {values}; }}", change="stores NaN"
+            )
+        return None
+
+
+def _registers(operand: str) -> list[str]:
+    """Return the registers of an operand, which is one or a vector of them."""
+    return [each.strip() for each in operand.strip("{} ").split(",")]
+
+
+def _size(register: str) -> str:
+    """Return the bits of a register."""
+    return _SIZES.get(register[:3], "32")
 
 
 def mutants(text: str, ran: frozenset[int], opcode: str) -> Iterator[Mutant]:

@@ -45,6 +45,44 @@ def test_a_wait_is_taken_as_over_and_an_address_is_moved() -> None:
     assert moved.new == load.replace("[%rd4]", "[%rd4+16]")
 
 
+@pytest.mark.parametrize(
+    ("line", "poisoned"),
+    [
+        ("@%p1 ld.global.b16 { %rs1 }, [ %rd4 + 0 ];", "@%p1 mov.b16 %rs1, 0x7FFF;"),
+        (
+            "ld.shared.v2.b32 {%r1, %f2}, [%r9];",
+            "mov.b32 %r1, 0x7FFFFFFF; mov.b32 %f2, 0x7FFFFFFF;",
+        ),
+        ("ld.shared.u64 %rd1, [%r9];", "mov.b64 %rd1, 0x7FFFFFFFFFFFFFFF;"),
+        (
+            "@%p2 st.shared.v2.b32 [%r9], {%r1, %r2};",
+            "{ .reg .b32 %bent; mov.b32 %bent, 0x7FFFFFFF; @%p2 st.shared.v2.b32 [%r9+16], {%bent, %bent}; }",
+        ),
+        (
+            "st.global.b16 [%rd1+2], %rs3;",
+            "{ .reg .b16 %bent; mov.b16 %bent, 0x7FFF; st.global.b16 [%rd1+18], %bent; }",
+        ),
+    ],
+)
+def test_nan_takes_the_place_of_what_is_loaded_or_stored(line: str, poisoned: str) -> None:
+    opcode = ".".join(line[line.find("%p") + 4 if line[0] == "@" else 0 :].split(".")[:2])
+    (bent,) = mutants(line, frozenset((1,)), opcode)
+    instead = bent.poisoned()
+    assert instead is not None
+    assert (instead.new, instead.line, instead.old) == (poisoned, 1, line)
+    assert compiles(instead.new)
+
+
+def test_only_loads_and_stores_have_values_that_nan_can_take_the_place_of() -> None:
+    for line, opcode in (
+        ("bar.sync 0;", "bar.sync"),
+        ("cp.async.ca.shared.global [%r1], [%rd2], 8;", "cp.async.c"),
+        ("atom.global.add.u32 %r1, [%rd2], 1;", "atom"),
+    ):
+        (bent,) = mutants(line, frozenset((1,)), opcode)
+        assert bent.poisoned() is None
+
+
 def test_a_copy_by_tma_has_its_address_in_shared_memory_moved_by_a_line_of_it() -> None:
     load = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd2, {%r3, %r4}], [%r5];"
     store = (
@@ -64,7 +102,7 @@ def test_the_beginning_of_an_opcode_is_no_other_opcode() -> None:
 
 
 REGISTERS = """
-  .reg .b16 %h1; .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .pred %p<9>; .reg .b128 %q1;
+  .reg .b16 %h1, %rs<9>; .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .pred %p<9>; .reg .b128 %q1;
   .shared .align 128 .b8 tile[4096];
 """
 COMMIT = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster"

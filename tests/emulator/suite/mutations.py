@@ -41,10 +41,12 @@ class Change:
     Attributes:
         instruction: What is changed, for people.
         run: Returns the first schedule that notices it, and else what the emulator says that cannot run it.
+        is_unused: Returns whether no output depends on what it loads or stores; asked where none notices it.
     """
 
     instruction: str
     run: Callable[[], tuple[str, str]]
+    is_unused: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True)
@@ -70,18 +72,27 @@ class Family:
 
     def seen(self, text: str, mutant: Mutant) -> tuple[str, str]:
         """Run a mutant of the module with a text; see `Change`."""
-
-        def edit(module: str) -> str:
-            return mutant.apply(module) if module == text else module
-
-        with self.edited(edit):
+        with self.edited(_edit(text, mutant)):
             return first_that_notices(self.wrong)
+
+    def is_unused(self, text: str, mutant: Mutant) -> bool:
+        """Return whether the outputs are the same with NaN in place of what an instruction loads or stores."""
+        poisoned = mutant.poisoned()
+        if poisoned is None:
+            return False
+        with self.edited(_edit(text, poisoned)):
+            return _noticed(self.wrong, EAGER) == (False, "")
 
     def wrong(self, schedule: Schedule) -> bool:
         """Run it, edited; return whether its results are wrong."""
         verdict = self.entry.run(self.runtime, schedule)
         left = self.entry.undone(verdict) or (schedule not in self.stores and _unfinished(verdict))
         return not verdict.error <= 1 or verdict.changed > 0 or bool(left)
+
+
+def _edit(text: str, mutant: Mutant) -> Callable[[str], str]:
+    """Return what makes a mutant of the module with a text, and leaves others as they are."""
+    return lambda module: mutant.apply(module) if module == text else module
 
 
 def first_that_notices(
@@ -139,7 +150,11 @@ def changes_of(runtime: Runtime, entry: Entry) -> dict[str, list[Change]]:
     family, lines = family_of(runtime, entry)
 
     def change(text: str, mutant: Mutant) -> Change:
-        return Change(mutant.described, lambda: family.seen(text, mutant))
+        return Change(
+            mutant.described,
+            lambda: family.seen(text, mutant),
+            lambda: family.is_unused(text, mutant),
+        )
 
     return {
         opcode: [
@@ -264,10 +279,12 @@ def run_family(
             if time.monotonic() > ends:
                 return
             schedule, unknown = change.run()
-            score.add(change.instruction, schedule, unknown)
+            unused = not schedule and not unknown and change.is_unused()
+            score.add(change.instruction, schedule, unknown, unused=unused)
             write(_merged(family, mine, path), facts, path)
             place = f"{family}, {opcode}, {score.run} of {score.total}"
-            yield f"{place}: {schedule or unknown or 'missed'}: {change.instruction}"
+            said = schedule or unknown or ("unused" if unused else "missed")
+            yield f"{place}: {said}: {change.instruction}"
 
 
 def _merged(

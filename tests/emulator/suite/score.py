@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.emulator.suite.explained import EXPLAINED, NOT_MODELLED, Explanation
+from tests.emulator.suite.explained import EXPLAINED, NOT_MODELLED, UNUSED, Explanation
 from tests.emulator.suite.row import replace_file
 from tests.support.repository import REPOSITORY
 
@@ -39,6 +39,7 @@ class Score:
         missed: Those that are right in all schedules: the instruction by its place, which is a number from 0 in the order of
             the mutants.
         unknown: Those that the emulator cannot run: what it says, by the place.
+        unused: Which of the missed ones load or store what no output depends on (`mutations.Family.is_unused`), by the place.
         kernel: Digest of the kernel's source alone (`Entry.source`), that a test compares with today's.
     """
 
@@ -50,6 +51,7 @@ class Score:
     missed: dict[int, str] = field(default_factory=dict[int, str])
     unknown: dict[int, str] = field(default_factory=dict[int, str])
     kernel: str = ""
+    unused: list[int] = field(default_factory=list[int])
 
     @property
     def seen(self) -> int:
@@ -61,8 +63,10 @@ class Score:
         """How many have been run: the place of the next."""
         return self.seen + len(self.missed) + len(self.unknown)
 
-    def add(self, instruction: str, schedule: str = "", unknown: str = "") -> None:
-        """Add the next mutant: the schedule that notices it, or what the emulator says, or neither."""
+    def add(
+        self, instruction: str, schedule: str = "", unknown: str = "", *, unused: bool = False
+    ) -> None:
+        """Add the next mutant: the schedule that notices it, or what the emulator says, or neither, and whether it is ``unused``."""
         place = self.run
         if schedule:
             self.noticed[schedule] = self.noticed.get(schedule, 0) + 1
@@ -70,6 +74,8 @@ class Score:
             self.unknown[place] = f"{instruction}: {unknown}"
         else:
             self.missed[place] = instruction
+            if unused:
+                self.unused.append(place)
 
 
 @dataclass(frozen=True)
@@ -114,8 +120,10 @@ class Share:
 def explanation(
     score: Score, place: int, explained: Explanations = EXPLAINED
 ) -> Explanation | None:
-    """Return why a mutant is missed, if anybody has said it."""
+    """Return why a mutant is missed, if anybody has said it, or a run has shown it."""
     mine = explained.get((score.family, score.change), {})
+    if place in score.unused:
+        return UNUSED
     return mine.get(place) or NOT_MODELLED.get(score.change)
 
 
@@ -183,6 +191,7 @@ def read(path: Path = TABLE) -> dict[tuple[str, str], Score]:
             missed={each["place"]: each["instruction"] for each in row["missed"]},
             unknown={each["place"]: each["reason"] for each in row["unknown"]},
             kernel=row["kernel"],
+            unused=row["unused"],
         )
         for row in data["rows"]
     ]
