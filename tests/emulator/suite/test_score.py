@@ -27,7 +27,6 @@ _LEFT = (
     "triton TMA",
     "triton Blackwell",
     "triton attention",
-    "triton gradient",
     "triton attention decode",
     "triton fp8",
 )
