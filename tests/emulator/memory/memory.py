@@ -123,8 +123,8 @@ class Memory:
         shift = width.bit_length() - 1
         if space == "shared":
             own, others = self.lanes.block[group.lanes], address >> SHARED_SHIFT
-            if not self._inside(address & SHARED_MASK, width) or (others != own).any():
-                inside = address & SHARED_MASK
+            inside = address & SHARED_MASK
+            if not self._inside(inside, width) or (others != own).any():
                 outside = (inside < SYSTEM_SHARED_BYTES) | (inside + width > self.shared_bytes)
                 outside |= ~self.lanes.reaches(own, others)
                 if outside.any():
@@ -144,7 +144,7 @@ class Memory:
         return _GLOBAL[width], ((address - _LOWEST) >> shift).astype(I64)
 
     def _inside(self, offset: Array, width: int) -> bool:
-        """Return whether ``width`` bytes at each offset of a block's shared memory are in it: by the least and the greatest, which is faster."""
+        """Return whether ``width`` bytes at each offset are in a block's shared memory; the least and the greatest decide, which is faster than a mask."""
         first, last = np.minimum.reduce(offset), np.maximum.reduce(offset)
         return bool(first >= SYSTEM_SHARED_BYTES and last + width <= self.shared_bytes)
 

@@ -46,7 +46,7 @@ class Group:
     def all(self, values: Any) -> Array:
         """Return a value for each lane, if there is one for all."""
         if type(values) is np.ndarray and values.shape == (self.n,):
-            return values  # mostly; numpy takes 18 us to find that out
+            return values  # the usual case: broadcast_to was a quarter of a profile
         return np.broadcast_to(values, (self.n,))
 
     def at(self, values: Any, place: int) -> int:
