@@ -27,7 +27,7 @@ from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import host_faults, representatives
 from tests.emulator.suite.entry import Entry, entries
-from tests.emulator.suite.row import Verdict, versions
+from tests.emulator.suite.row import Verdict, ptx_of, versions
 from tests.emulator.suite.score import HOST, TABLE, Score, complaints, read, shares, write
 
 FAMILIES = (HOST, *representatives.FAMILIES)
@@ -42,11 +42,13 @@ class Change:
         instruction: What is changed, for people.
         run: Returns the first schedule that notices it, and else what the emulator says that cannot run it.
         is_unused: Returns whether no output depends on what it loads or stores; asked where none notices it.
+        ptx: Digest of the kernel that is changed (`row.ptx_of`): sizes of a case are numbers in a Triton kernel.
     """
 
     instruction: str
     run: Callable[[], tuple[str, str]]
     is_unused: Callable[[], bool] = lambda: False
+    ptx: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,14 @@ class Family:
     Attributes:
         runtime: Runs it.
         entry: Its case.
+        ptx: Digest of what its launches run.
         stores: Schedules in which it leaves stores that its entry allows (`Entry.leaves_stores`); in the others a mutant that
             does is wrong, and in all of them one that leaves anything else.
     """
 
     runtime: Runtime
     entry: Entry
+    ptx: str
     stores: frozenset[Schedule]
 
     def edited(self, edit: Callable[[str], str]) -> AbstractContextManager[None]:
@@ -132,6 +136,7 @@ def family_of(runtime: Runtime, entry: Entry) -> tuple[Family, dict[str, frozens
     """
     lines: dict[str, frozenset[int]] = {}
     stores: set[Schedule] = set()
+    ptx = ""
     for schedule in SCHEDULES:
         verdict = entry.run(runtime, schedule)
         if not verdict.error <= 1 or verdict.changed:
@@ -140,9 +145,10 @@ def family_of(runtime: Runtime, entry: Entry) -> tuple[Family, dict[str, frozens
             raise ValueError(f"{entry.name} is wrong itself, {schedule}: {left[0]}")
         if _unfinished(verdict):
             stores.add(schedule)
+        ptx = ptx or ptx_of(verdict.launches)
         for launch in verdict.launches:
             lines[launch.text] = lines.get(launch.text, frozenset()) | launch.lines
-    return Family(runtime, entry, frozenset(stores)), lines
+    return Family(runtime, entry, ptx, frozenset(stores)), lines
 
 
 def changes_of(runtime: Runtime, entry: Entry) -> dict[str, list[Change]]:
@@ -154,6 +160,7 @@ def changes_of(runtime: Runtime, entry: Entry) -> dict[str, list[Change]]:
             mutant.described,
             lambda: family.seen(text, mutant),
             lambda: family.is_unused(text, mutant),
+            family.ptx,
         )
 
     return {
@@ -194,7 +201,8 @@ def begun(
     """
     result: dict[tuple[str, str], Score] = {}
     for opcode, listed in changes.items():
-        texts = "\n".join((sources[opcode], *(change.instruction for change in listed)))
+        facts = (f"{change.ptx} {change.instruction}" for change in listed)
+        texts = "\n".join((sources[opcode], *facts))
         digest = hashlib.sha256(texts.encode()).hexdigest()[:16]
         old = scores.get((family, opcode))
         if listed:

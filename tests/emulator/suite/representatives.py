@@ -95,8 +95,8 @@ HEADS: dict[str, attention.Case] = {
 """Attentions by family: more tiles of K and V than stages; in the backward, of Q."""
 TRITON = {
     "triton Ampere": "triton split_k, a few rows, sm_80",
-    "triton TMA": "triton persistent_tma, bfloat16, sm_90a",
-    "triton Blackwell": "triton persistent_tma, bfloat16, sm_100a",
+    "triton TMA": "triton persistent_tma, a batch, odd sizes, multiprocessors: 2, sm_90a",
+    "triton Blackwell": "triton persistent_tma, a batch, odd sizes, multiprocessors: 2, sm_100a",
     "triton attention": "triton attention, masks 7, sm_90a",
     "triton gradient": "triton attention_backward, layouts, sm_90a",
     "triton attention decode": "triton attention_decode, decode 2, sm_90a",

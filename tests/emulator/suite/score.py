@@ -32,7 +32,7 @@ class Score:
     Attributes:
         family: One of `mutations.FAMILIES`.
         change: What is taken out or bent: an opcode of `mutants.ALL`, or a name of `host_faults`.
-        source: Digest of the kernel's source, and of the instructions that are changed: with another one the score counts
+        source: Digest of the kernel's source, of its PTX, and of the instructions that are changed: with another one the score counts
             for nothing.
         total: How many mutants there are.
         noticed: How many are noticed, by the first schedule that does.

@@ -27,7 +27,7 @@ from tests.emulator.suite.entry import Entry, entries
 from tests.emulator.suite.explained import NOT_MODELLED, Explanation
 from tests.emulator.suite.mutations import Change, chosen, first_that_notices, run_family
 from tests.emulator.suite.representatives import TRITON
-from tests.emulator.suite.row import Verdict
+from tests.emulator.suite.row import Verdict, ptx_of
 from tests.emulator.suite.score import HOST, Score
 from tests.emulator.threads.lanes import Shape
 
@@ -42,15 +42,16 @@ class Script:
         self.runs = [0] * len(answers)
         self._answers = answers
 
-    def changes(self, opcode: str = "bar.sync") -> dict[str, list[Change]]:
-        return {opcode: [self._change(number) for number in range(len(self._answers))], "red": []}
+    def changes(self, opcode: str = "bar.sync", ptx: str = "") -> dict[str, list[Change]]:
+        numbers = range(len(self._answers))
+        return {opcode: [self._change(number, ptx) for number in numbers], "red": []}
 
-    def _change(self, number: int) -> Change:
+    def _change(self, number: int, ptx: str = "") -> Change:
         def run() -> tuple[str, str]:
             self.runs[number] += 1
             return self._answers[number]
 
-        return Change(f"{number};", run)
+        return Change(f"{number};", run, ptx=ptx)
 
 
 NOTICED, LATELY, MISSED, BROKEN = ("watched", ""), ("late", ""), ("", ""), ("", "no such thing")
@@ -84,7 +85,9 @@ def test_a_stopped_run_goes_on_behind_the_last_mutant(tmp_path: Path) -> None:
     assert script.runs == [1, 1, 1, 1, 1]
 
 
-def test_mutants_of_another_source_or_other_instructions_are_run_anew(tmp_path: Path) -> None:
+def test_mutants_of_another_source_or_ptx_or_other_instructions_are_run_anew(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "mutants.json"
     ran(Script(*FIVE), path)
     again = Script(*FIVE)
@@ -93,6 +96,9 @@ def test_mutants_of_another_source_or_other_instructions_are_run_anew(tmp_path: 
     fewer = Script(*FIVE[:4])
     assert ran(fewer, path, source="another text").total == 4
     assert fewer.runs == [1, 1, 1, 1]
+    larger = Script(*FIVE[:4])
+    list(run_family("sm90 x", of("another text"), larger.changes(ptx="of a larger K"), LATER, path))
+    assert larger.runs == [1, 1, 1, 1]
 
 
 def test_no_mutant_is_begun_after_the_limit_and_totals_are_known_nevertheless(
@@ -296,13 +302,21 @@ def entry_of(run: Callable[[Edits, Schedule], Verdict]) -> Entry:
     return Entry("sm90", "x", "H100", cast("Callable[[Runtime, Schedule], Verdict]", run))
 
 
+def module(*lines: str) -> str:
+    """Return the text of a kernel k."""
+    return "\n".join((".visible .entry k()", "{", *lines, "}"))
+
+
+BARRIER = module("bar.sync 0;")
+
+
 def launch_of(text: str, *left: str) -> Launch:
-    lines = frozenset((1, 2))
+    lines = frozenset((3, 4))
     return Launch("k", Shape((1, 1, 1), (32, 1, 1)), 0, 0.0, 0, 0, 0, left, lines, text)
 
 
 def test_the_module_of_a_mutant_is_changed_and_no_other() -> None:
-    both = ("bar.sync 0;\nst.shared.b32 [%r1], %r2;", "bar.sync 0;\nret;")
+    both = (module("bar.sync 0;", "st.shared.b32 [%r1], %r2;"), module("bar.sync 0;", "ret;"))
     seen: list[tuple[str, ...]] = []
 
     def run(runtime: Edits, _schedule: Schedule) -> Verdict:
@@ -317,9 +331,10 @@ def test_the_module_of_a_mutant_is_changed_and_no_other() -> None:
     }
     for change in changes["bar.sync"]:
         assert change.run() == ("watched", "")
+        assert change.ptx == ptx_of(launch_of(text) for text in both)
     assert seen[-2:] == [
-        ("bar.warp.sync -1;\nst.shared.b32 [%r1], %r2;", both[1]),
-        (both[0], "bar.warp.sync -1;\nret;"),
+        (module("bar.warp.sync -1;", "st.shared.b32 [%r1], %r2;"), both[1]),
+        (both[0], module("bar.warp.sync -1;", "ret;")),
     ]
 
 
@@ -335,34 +350,34 @@ def test_only_stores_that_a_kernel_leaves_itself_are_no_sign_of_a_mutant(
     of_mutant: tuple[str, ...], noticed: str
 ) -> None:
     def run(runtime: Edits, schedule: Schedule) -> Verdict:
-        is_kernel = runtime.texts == ("bar.sync 0;",)
+        is_kernel = runtime.texts == (BARRIER,)
         left = ((STORE,) if is_kernel else of_mutant) if schedule.late else ()
-        return Verdict(0.0, 0, [launch_of("bar.sync 0;", *left)])
+        return Verdict(0.0, 0, [launch_of(BARRIER, *left)])
 
     entry = replace(entry_of(run), gpu="B200", make=lambda: SM100)
-    changes = mutations.changes_of(cast("Runtime", Edits("bar.sync 0;")), entry)
+    changes = mutations.changes_of(cast("Runtime", Edits(BARRIER)), entry)
     assert changes["bar.sync"][0].run() == (noticed, "")
 
 
 def test_a_mutant_that_leaves_stores_in_another_schedule_than_the_kernel_is_noticed() -> None:
     def run(runtime: Edits, schedule: Schedule) -> Verdict:
-        is_kernel = runtime.texts == ("bar.sync 0;",)
+        is_kernel = runtime.texts == (BARRIER,)
         left = (STORE,) if schedule.late or not is_kernel else ()
-        return Verdict(0.0, 0, [launch_of("bar.sync 0;", *left)])
+        return Verdict(0.0, 0, [launch_of(BARRIER, *left)])
 
     entry = replace(entry_of(run), gpu="B200", make=lambda: SM100)
-    changes = mutations.changes_of(cast("Runtime", Edits("bar.sync 0;")), entry)
+    changes = mutations.changes_of(cast("Runtime", Edits(BARRIER)), entry)
     assert changes["bar.sync"][0].run() == ("watched", "")
 
 
 @pytest.mark.parametrize(("config", "left"), [(SM100, LOAD), (SM90, STORE)])
 def test_a_kernel_that_leaves_anything_else_is_wrong_itself(config: GemmConfig, left: str) -> None:
     def run(_runtime: Edits, schedule: Schedule) -> Verdict:
-        return Verdict(0.0, 0, [launch_of("bar.sync 0;", *((left,) if schedule.late else ()))])
+        return Verdict(0.0, 0, [launch_of(BARRIER, *((left,) if schedule.late else ()))])
 
     entry = replace(entry_of(run), gpu="B200", make=lambda: config)
     with pytest.raises(ValueError, match=f"x is wrong itself, late: {left}"):
-        mutations.changes_of(cast("Runtime", Edits("bar.sync 0;")), entry)
+        mutations.changes_of(cast("Runtime", Edits(BARRIER)), entry)
 
 
 @pytest.mark.parametrize("error", [2.0, math.nan])
