@@ -1,4 +1,4 @@
-"""Why mutants are missed: because they are redundant, or because the emulator does not model what they break."""
+"""Why mutants are missed or not run: they are redundant, or the emulator does not model what they break."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a mutant is right in all schedules.
+    """Why a mutant is right in all schedules, or cannot be run.
 
     Attributes:
         why: The reason, in a sentence.
@@ -49,9 +49,35 @@ _ORDERED = Explanation(
     "the barriers before and behind it order the same accesses of shared memory: the watched schedule finds none without an order",
     redundant=True,
 )
+_MAPS = Explanation(
+    "the warp that writes and publishes a tensor map copies by it itself; other warps do so behind later barriers",
+    redundant=True,
+)
+_NO_BULK = Explanation(
+    "no bulk operation is pending: tensormap.cp_fenceproxy is over when it returns", redundant=True
+)
+_LAST_WAIT = Explanation("the wait of the last tile leaves no product pending", redundant=True)
+_CLEARED = Explanation("it writes 0 into a map that was cleared", redundant=True)
+_MAP_LAYOUT = Explanation("the layout of a tensor map in memory is not the hardware's")
+_NARROW_BOX = Explanation(
+    "a box narrower than its swizzle is refused: how it lies in shared memory is not known here"
+)
 EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
+    # Of the tensor maps; then between mbarriers, copies and products, where an earlier or a later one stays.
+    ("triton TMA", "bar.sync"): {
+        **dict.fromkeys((0, 1, 2), _MAPS),
+        **dict.fromkeys((*range(3, 16), 19), _ORDERED),
+    },
+    ("triton TMA", "cp.async.bulk.commit_group"): dict.fromkeys((0, 1), _NO_BULK),
+    ("triton TMA", "cp.async.bulk.wait_group"): dict.fromkeys((0, 1, 2, 3), _NO_BULK),
+    ("triton TMA", "wgmma.wait_group"): dict.fromkeys((4, 5), _LAST_WAIT),
+    ("triton TMA", "tensormap.replace"): {
+        **dict.fromkeys((14, 16, 31, 33), _CLEARED),
+        **dict.fromkeys((13, 30), _NARROW_BOX),  # without the type elements have a byte
+    },
+    ("triton TMA", "st.shared"): dict.fromkeys((0, 1), _MAP_LAYOUT),
     # Before the tile of dS, of which the barriers around P have ordered the last reads; before the first stage and before the
     # memory in which dQ, dK and dV change their layout, which nobody has read since an earlier barrier.
     ("triton gradient", "bar.sync"): dict.fromkeys((6, 8, 20, 30, 32), _ORDERED),
 }
-"""By family and opcode: the places of the mutants that are missed, as the table has them, each with its reason."""
+"""By family and opcode: the places of the mutants that are missed or not run, as the table has them, each with its reason."""

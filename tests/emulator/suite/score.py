@@ -87,8 +87,8 @@ class Share:
         run: How many of them have been run.
         noticed: How many are noticed.
         redundant: Missed, and right on every GPU.
-        unmodelled: Missed, since the emulator does not know the difference.
-        unexplained: Missed, and nobody has said why; or the emulator could not run them.
+        unmodelled: Missed or not run, since the emulator does not know what they break.
+        unexplained: Missed or not run, and nobody has said why.
     """
 
     mutants: int
@@ -120,17 +120,22 @@ class Share:
 def explanation(
     score: Score, place: int, explained: Explanations = EXPLAINED
 ) -> Explanation | None:
-    """Return why a mutant is missed, if anybody has said it, or a run has shown it."""
+    """Return why a mutant is missed or not run, if anybody has said it, or a run has shown it."""
     mine = explained.get((score.family, score.change), {})
     if place in score.unused:
         return UNUSED
-    return mine.get(place) or NOT_MODELLED.get(score.change)
+    general = None if place in score.unknown else NOT_MODELLED.get(score.change)
+    return mine.get(place) or general
 
 
 def share_of(scores: Iterable[Score], explained: Explanations = EXPLAINED) -> Share:
     """Return what was noticed of some scores together."""
     listed = list(scores)
-    reasons = [explanation(score, place, explained) for score in listed for place in score.missed]
+    reasons = [
+        explanation(score, place, explained)
+        for score in listed
+        for place in (*score.missed, *score.unknown)
+    ]
     known = [reason for reason in reasons if reason is not None]
     return Share(
         sum(score.total for score in listed),
@@ -138,7 +143,7 @@ def share_of(scores: Iterable[Score], explained: Explanations = EXPLAINED) -> Sh
         sum(score.seen for score in listed),
         sum(reason.redundant for reason in known),
         sum(not reason.redundant for reason in known),
-        len(reasons) - len(known) + sum(len(score.unknown) for score in listed),
+        len(reasons) - len(known),
     )
 
 
@@ -173,10 +178,11 @@ def _complaints(
         for place, instruction in score.missed.items():
             if explanation(score, place, explained) is None:
                 yield f"{family}, {score.change} {place}: nobody has said why it is missed: {instruction}"
-        for place, reason in score.unknown.items():
-            yield f"{family}, {score.change} {place}: the emulator cannot run it: {reason}"
+        for place, said in score.unknown.items():
+            if explanation(score, place, explained) is None:
+                yield f"{family}, {score.change} {place}: the emulator cannot run it: {said}"
         for place in explained.get((family, score.change), {}):
-            if place not in score.missed:
+            if place not in score.missed and place not in score.unknown:
                 yield f"{family}, {score.change} {place}: it is explained, and not missed"
 
 
@@ -218,12 +224,11 @@ def write(
 
 
 def _plain(score: Score, explained: Explanations) -> dict[str, Any]:
-    missed: list[dict[str, Any]] = []
-    for place, instruction in score.missed.items():
-        reason = explanation(score, place, explained)
-        redundant, why = (None, "") if reason is None else (reason.redundant, reason.why)
-        missed.append(
-            {"place": place, "instruction": instruction, "redundant": redundant, "why": why}
-        )
-    unknown = [{"place": place, "reason": reason} for place, reason in score.unknown.items()]
-    return {**asdict(score), "missed": missed, "unknown": unknown}
+    def reasoned(listed: dict[int, str], name: str) -> Iterator[dict[str, Any]]:
+        for place, said in listed.items():
+            reason = explanation(score, place, explained)
+            redundant, why = (None, "") if reason is None else (reason.redundant, reason.why)
+            yield {"place": place, name: said, "redundant": redundant, "why": why}
+
+    missed, unknown = reasoned(score.missed, "instruction"), reasoned(score.unknown, "reason")
+    return {**asdict(score), "missed": list(missed), "unknown": list(unknown)}

@@ -192,6 +192,8 @@ def test_the_table_has_the_share_of_each_family_and_the_reason_of_each_miss(tmp_
         ([Score("sm90 x", "red", "a", 6, {"late": 5}, {2: "b;"}, {})], "nobody has said"),
         ([Score("sm90 x", "membar", "a", 6, {"late": 5}, {2: "b;"}, {})], "83.3% are noticed"),
         ([Score("sm90 x", "red", "a", 9, {"late": 8}, {}, {2: "b;: c"})], "cannot run it: b;: c"),
+        ([Score("sm90 x", "membar", "a", 9, {"late": 8}, {}, {2: "b;: c"})], "cannot run it"),
+        ([Score("sm90 x", "bar.sync", "a", 9, {"late": 8}, {}, {2: "b;: c"})], ""),
         ([Score("sm90 x", "bar.sync", "a", 2, {"late": 2}, {}, {})], "explained, and not missed"),
         ([Score(HOST, str(n), "a", 1, {"eager": 1}) for n in range(20)], ""),
         (

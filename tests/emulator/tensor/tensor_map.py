@@ -52,7 +52,7 @@ _WIDTH = {0: 0, 1: 32, 2: 64, 3: 128, 4: 128}
 _MOST_SWIZZLE = 6
 """Those that CUDA has; 5 and 6 are not known here."""
 _MAP_ALIGNMENT, _BOX_ALIGNMENT = 64, 128
-_MOST_BOX = 256
+_MOST_BOX, _MOST_STEP = 256, 8
 
 
 @dataclass(frozen=True)
@@ -190,12 +190,14 @@ def _check_fields(raw: Any, rank: int) -> None:
         FaultError: A field has a value that no map can have.
     """
     strides, sizes, box = raw["stride"][: rank - 1], raw["size"][:rank], raw["box"][:rank]
+    steps = raw["step"][:rank]
     wrong = {
         "rank": not 1 <= rank <= len(raw["size"]),
         "address": raw["address"] % 16 != 0,
         "stride": ((strides % 16 != 0) | (strides >= 1 << 40)).any(),
         "size": (sizes == 0).any(),
         "box": ((box < 1) | (box > _MOST_BOX)).any(),
+        "step": ((steps < 1) | (steps > _MOST_STEP)).any(),
         "swizzle": raw["swizzle"] > _MOST_SWIZZLE,
         "type": raw["type"] >= len(ELEMENTS),
     }

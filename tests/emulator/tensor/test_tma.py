@@ -317,6 +317,8 @@ def test_a_tensor_map_is_changed_on_the_device() -> None:
         ("@%p tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%m], 1, 0;", "size"),
         ("@%p tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%m], 0, 257;", "box"),
         ("@%p tensormap.replace.tile.rank.shared::cta.b1024.b32 [%m], 5;", "rank"),
+        ("@%p tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%m], 1, 0;", "step"),
+        ("@%p tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%m], 0, 9;", "step"),
     ],
 )
 def test_a_tensor_map_is_not_changed_to_what_the_driver_refuses(replaced: str, reason: str) -> None:
