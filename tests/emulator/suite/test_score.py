@@ -24,7 +24,6 @@ _LEFT = (
     "fmha 8 bits",
     "fmha backward",
     "triton Ampere",
-    "triton TMA",
     "triton Blackwell",
     "triton attention",
     "triton attention decode",
