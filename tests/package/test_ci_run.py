@@ -88,7 +88,7 @@ def test_all_steps_run_in_their_order(tmp_path: Path, repository: Path) -> None:
         "make test",
         "make simulate",
         "make demo",
-        "make test-docs ARGS=--tier rest --part-s 130 --part-since='' --deselect=tests/docs/test_apart.py",
+        "make test-docs ARGS=--tier rest --part-s 130 --part-since='' --ignore=tests/docs/test_apart.py",
         "make test-part PART_S=80 SINCE=",
     ]
     assert done.stdout.count("s, all so far ") == 7
