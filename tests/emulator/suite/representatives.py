@@ -1,8 +1,8 @@
 """The kernels whose instructions are taken out and bent: one of each family, in a case that uses all it has again.
 
 A stage that is filled once, or a buffer of the epilogue in a block's only tile, has nothing to wait for: without its empty barrier
-the kernel is right on every GPU. So these kernels have two stages, K takes more steps than that, and few multiprocessors leave
-several tiles for each block.
+the kernel is right on every GPU. So CUTLASS's kernels have two stages, K takes more steps than a kernel has stages, and few
+multiprocessors leave several tiles for each block.
 """
 
 from __future__ import annotations

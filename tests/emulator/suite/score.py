@@ -32,8 +32,8 @@ class Score:
     Attributes:
         family: One of `mutations.FAMILIES`.
         change: What is taken out or bent: an opcode of `mutants.ALL`, or a name of `host_faults`.
-        source: Digest of the kernel's source, of its PTX, and of the instructions that are changed: with another one the score counts
-            for nothing.
+        source: Digest of the kernel's source, of its PTX, and of the instructions that are changed. A score with another one
+            is dropped.
         total: How many mutants there are.
         noticed: How many are noticed, by the first schedule that does.
         missed: Those that are right in all schedules: the instruction by its place, which is a number from 0 in the order of
@@ -120,7 +120,7 @@ class Share:
 def explanation(
     score: Score, place: int, explained: Explanations = EXPLAINED
 ) -> Explanation | None:
-    """Return why a mutant is missed or not run, if anybody has said it, or a run has shown it."""
+    """Return why a mutant is missed or not run, if that is written down or a run has shown it."""
     mine = explained.get((score.family, score.change), {})
     if place in score.unused:
         return UNUSED

@@ -44,7 +44,7 @@ def test_each_case_of_a_function_counts_with_its_own_figure_or_the_mean() -> Non
 
 
 @pytest.mark.slow
-def test_those_of_make_test_take_half_a_minute_on_two_cores_at_most() -> None:
+def test_the_emulator_s_part_of_make_test_takes_half_a_minute_on_two_cores_at_most() -> None:
     command = [sys.executable, "-m", "pytest", *_COLLECT]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     ids = re.findall(r"^tests/emulator/.+?\.py::.+$", done.stdout, re.MULTILINE)
