@@ -49,7 +49,7 @@ durations: $(READY)
 check: $(READY)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(PY) -m pyright --pythonpath $(PY)
+	$(PY) -m pyright --threads 2 --pythonpath $(PY)
 	$(VENV)/bin/lint-imports
 	$(SITE) --quiet
 

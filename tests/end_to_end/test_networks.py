@@ -27,6 +27,7 @@ from torch._dynamo.utils import same
 
 import inductor_plugin
 from inductor_plugin.tuning.counters import Stats
+from tests.support import hugging_face
 from tests.support.candidates import fast_templates
 
 VOCABULARY = 512  # the real one makes the embedding, which nobody tunes, most of the model
@@ -62,31 +63,11 @@ class Network:
 
 
 def bert() -> Network:
-    from transformers import BertConfig, BertModel
-
-    sizes = BertConfig(
-        vocab_size=VOCABULARY,
-        num_hidden_layers=2,
-        hidden_dropout_prob=0,
-        attention_probs_dropout_prob=0,
-    )
-    return _language(BertModel(sizes, add_pooling_layer=False))
+    return _language(hugging_face.bert(vocab_size=VOCABULARY, num_hidden_layers=2))
 
 
 def gpt2() -> Network:
-    from transformers import GPT2Config, GPT2Model
-
-    sizes = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_layer=2,
-        resid_pdrop=0,
-        embd_pdrop=0,
-        attn_pdrop=0,
-        use_cache=False,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return _language(GPT2Model(sizes))
+    return _language(hugging_face.gpt2(vocab_size=VOCABULARY, n_layer=2))
 
 
 def convnet() -> Network:
