@@ -46,7 +46,12 @@ def test_a_pack_reads_back_as_it_was_written() -> None:
     assert parse_pack(dump_pack(pack)) == pack
     assert pack.name.startswith("sm_90a-")
     assert pack.name == replace(pack, created=1.0, models=("other:f",)).name
-    assert pack.name != replace(pack, kernels=("a",)).name != replace(pack, arch="sm_80").name
+    others = (
+        replace(pack, kernels=("a",)),
+        replace(pack, arch="sm_80"),
+        replace(pack, target="H20"),
+    )
+    assert len({pack.name, *(other.name for other in others)}) == 4
 
 
 def test_a_damaged_pack_says_what_is_wrong() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -252,6 +253,23 @@ def test_a_failure_seen_here_is_not_replaced_by_a_record(tmp_path: Path, ahead_s
             race(ticket, {"library": 1.0}, {"a": "wrong"})
         assert rig(tmp_path).selection.decide(ticket).winner == "library"
         assert ticket.measured["a"].status == "wrong"
+
+
+def test_a_failure_seen_here_holds_beside_another_process_whose_clock_is_ahead(
+    tmp_path: Path,
+) -> None:
+    here, there = rig(tmp_path), rig(tmp_path)
+    tickets = [here.plan(offers("a")), there.plan(offers("a"))]
+    for ticket in tickets:  # both measure: say, the lock's disk knows no locks
+        assert ticket.task is not None
+        ticket.task.refresh = lambda _task: 0
+    race(tickets[1], {"library": 1.0, "a": 0.5})
+    record = there.record(tickets[1])
+    ahead = replace(record.candidates["a"], measured_at=time.time() + 60)
+    there.store.put_record(replace(record, candidates={**record.candidates, "a": ahead}))
+    race(tickets[0], {"library": 1.0}, {"a": "wrong"})
+    assert here.record(tickets[0]).candidates["a"].status == "ok"
+    assert here.selection.decide(tickets[0]).winner == "library"
 
 
 def test_what_one_graph_gives_up_is_the_winner_in_others(tmp_path: Path) -> None:

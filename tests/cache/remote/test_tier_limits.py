@@ -74,6 +74,36 @@ def test_a_record_that_the_store_never_takes_is_left_while_others_are_written(
     until(lambda: store.counters().get("remote_unsent") == 1)
 
 
+class Down(MemoryFiles):
+    """A store that takes nothing for its first writes."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    def create(self, name: str, data: bytes, timeout_s: float) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EIO, "503 Slow Down")
+        super().create(name, data, timeout_s)
+
+
+def test_a_record_waits_while_the_store_takes_nothing_from_anybody(
+    opened: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.health.PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr("inductor_plugin.cache.remote.health.LOCAL_ONLY_S", 0.01)
+    monkeypatch.setattr("inductor_plugin.cache.remote.tier._TRIES", 2)
+    files = Down(failures=5)
+    tier, store = opened(files, timeout_s=5.0)
+    stored = store.put_record(record(measured("a")))
+    tier.send(stored.environment, stored.op, stored.digest)
+    until(lambda: any("/records/" in name for name in files.objects))
+    tier.close()
+    assert "takes other records" not in caplog.text
+    assert "remote_unsent" not in store.counters()
+
+
 def test_what_was_read_is_kept_for_a_few_records_only(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,10 +45,16 @@ def test_few_rows_start_with_few_rows() -> None:
     )
 
 
-def test_what_the_model_does_not_know_stays_behind() -> None:
-    offers = offered(FACTS, "H100")
-    ranked = order(target("H100"), FACTS, offers, limit=1000)
-    assert set(ranked) == set(offers)
+def test_what_the_model_excludes_stays_behind() -> None:
+    facts = replace(FACTS, m=128, n=256, k=16384)
+    offers = offered(facts, "H100")
+    cut = tuple(offer for offer in offers if offer.launch.split_k > 1)
+    whole = tuple(offer for offer in offers if offer not in cut)
+    short = replace(facts, k=64)  # fewer steps of K than parts
+    ranked = order(target("H100"), short, (*cut, *whole), limit=1000)
+    assert set(ranked[: len(whole)]) == set(whole)
+    assert ranked[len(whole) :] == cut
+    assert order(target("H100"), short, cut) == cut
 
 
 def test_a_choice_keeps_its_launch() -> None:
