@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -212,19 +213,45 @@ def test_gradients_are_not_kept(
     assert model.weight.grad is None
 
 
-def test_problems_are_listed_by_what_was_gained_and_undecided_ones_not_at_all() -> None:
-    def ticket(digest: str, speedup: float | None, winner: str | None = "a") -> TuningTicket:
-        selection: Any = None
-        submitted = TuningTicket(selection, problem(), digest, (), {}, {})
-        submitted.verdict = Verdict(winner, "library", "why", speedup)
-        return submitted
+def ticket(digest: str, speedup: float | None, winner: str | None = "a") -> TuningTicket:
+    selection: Any = None
+    submitted = TuningTicket(selection, problem(), digest, (), {}, {})
+    submitted.verdict = Verdict(winner, "library", "why", speedup)
+    return submitted
 
+
+def test_problems_are_listed_by_what_was_gained_and_undecided_ones_not_at_all() -> None:
     undecided = ticket("u", None)
     undecided.verdict = None
     tickets = [ticket("d", 1.0), ticket("c", 1.5), undecided, ticket("b", 2.0), ticket("a", None)]
     known = dict.fromkeys("abcdu", False)
     problems: Any = tune_module._problems(tickets, known)  # pyright: ignore[reportPrivateUsage]
     assert [each.key for each in problems] == ["b", "c", "a", "d"]
+
+
+@pytest.mark.usefixtures("compiles")
+def test_a_problem_of_several_sets_is_known_if_the_first_had_not_to_measure_it(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tickets = {"new": (False, True), "old": (True, True)}
+    calls = iter(range(2))
+    keep: list[Any] = []
+
+    def observe(callback: Any) -> nullcontext[None]:
+        keep.append(callback)
+        return nullcontext()
+
+    def call(*_: Any) -> None:
+        number = next(calls)
+        for digest, hits in tickets.items():
+            decided = ticket(digest, 1.5)
+            decided.hit = hits[number]
+            keep[0]([decided])
+
+    monkeypatch.setattr(tune_module, "observe", observe)
+    monkeypatch.setattr(tune_module, "_call", call)
+    report = tune(request("two_sets", cache_dir))
+    assert {each.key: each.known for each in report.problems} == {"new": False, "old": True}
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -80,6 +80,17 @@ def test_what_is_left_is_never_slower(count: int) -> None:
                 assert given_up in tried or given_up == set(suspects)
 
 
+def test_what_the_first_half_gives_up_stays_given_up() -> None:
+    tried: list[str] = []
+
+    def is_fast(given_up: frozenset[str]) -> bool:
+        tried.append("".join(sorted(given_up)))
+        return given_up >= {"a", "c"}
+
+    assert search("abcd", is_fast) == set("abc")
+    assert tried == ["ab", "cd", "abc"]
+
+
 @pytest.mark.parametrize("guilty", "abcd")
 def test_one_of_four_is_found_in_four_compiles(guilty: str) -> None:
     assert search("abcd", lambda given_up: guilty in given_up) == {guilty}
