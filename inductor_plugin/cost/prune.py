@@ -3,7 +3,8 @@
     predict   time and resources of a kernel with an epilogue: from the kernel alone, or as compiled
     why_not   why the fusion is not worth compiling, or measuring
 
-Times and resources are estimates, so a fusion is pruned only if it loses by more than their error.
+Times and resources are estimates: a fusion is pruned if it is predicted to lose by more than their usual error.
+ARCHITECTURE.md says how often that is wrong.
 """
 
 from __future__ import annotations

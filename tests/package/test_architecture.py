@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 from docs.architecture import layer_rows, renewed
@@ -145,3 +147,11 @@ def test_the_package_fits_a_screen(repository: Path):
         path for path in (repository / "inductor_plugin").iterdir() if path.name != "__pycache__"
     ]
     assert len(entries) <= MOST_ENTRIES
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    """Nor a package a module of its own that imports the package; the contract looks at neighbours."""
+    graph = grimp.build_graph("inductor_plugin", exclude_type_checking_imports=True)
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    assert len(imports) > 300
+    TopologicalSorter(imports).prepare()  # raises CycleError with the modules of a cycle

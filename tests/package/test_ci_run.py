@@ -35,7 +35,7 @@ def _run(
     text = (repository / ".ci" / "run").read_text(encoding="utf-8")
     limits = (
         ("TOTAL_S=4200", total_s),
-        ("DOCS_BY_S=2400", docs_s),
+        ("DOCS_BY_S=2500", docs_s),
         ("PART_BY_S=3300", part_s),
         ("GOAL_S=1200", goal_s),
     )
@@ -184,12 +184,12 @@ def test_a_slow_machine_without_a_browser_says_both(tmp_path: Path, repository: 
 
 
 def test_a_machine_three_times_slower_runs_every_step_in_time(repository: Path) -> None:
-    """On a quiet machine, 750 s are gone before the documentation, which takes 150 s, and the part 110 s."""
+    """On a quiet machine, 820 s are gone before the documentation, which takes 110 s, and the part 215 s."""
     text = (repository / ".ci" / "run").read_text(encoding="utf-8")
     limits = {name: int(value) for name, value in re.findall(r"^([A-Z_]+_S)=(\d+)$", text, re.M)}
-    assert limits["DOCS_BY_S"] >= 3 * 750
-    assert limits["PART_BY_S"] >= 3 * (750 + 150)
-    assert limits["TOTAL_S"] >= 3 * (750 + 150 + 110)
+    assert limits["DOCS_BY_S"] >= 3 * 820
+    assert limits["PART_BY_S"] >= 3 * (820 + 110)
+    assert limits["TOTAL_S"] >= 3 * (820 + 110 + 215)
 
 
 @pytest.mark.parametrize(
