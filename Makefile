@@ -89,8 +89,9 @@ clean:
 	rm -rf build dist *.egg-info .import_linter_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
+# Without --no-compile pip writes bytecode of 18,000 files, one after the other (a minute and a half); few are ever imported.
 $(READY): pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check "torch==$(TORCH)" -e ".[dev,docs]"
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile "torch==$(TORCH)" -e ".[dev,docs]"
 	rm -f $(VENV)/.ready-torch-*
 	touch $@
