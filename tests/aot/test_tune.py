@@ -230,7 +230,7 @@ def test_problems_are_listed_by_what_was_gained_and_undecided_ones_not_at_all() 
 
 
 @pytest.mark.usefixtures("compiles")
-def test_a_problem_of_several_sets_is_known_if_the_first_had_not_to_measure_it(
+def test_a_problem_of_several_sets_was_known_if_it_was_before_the_first(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tickets = {"new": (False, True), "old": (True, True)}

@@ -150,7 +150,7 @@ def test_the_package_fits_a_screen(repository: Path):
 
 
 def test_no_module_imports_one_that_imports_it() -> None:
-    """Nor a package a module of its own that imports the package; the contract looks at neighbours."""
+    """The contract compares neighbours: it misses a package that imports a module of its own which imports the package."""
     graph = grimp.build_graph("inductor_plugin", exclude_type_checking_imports=True)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     assert len(imports) > 300

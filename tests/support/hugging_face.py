@@ -21,5 +21,5 @@ def bert(**sizes: int) -> Any:
 
 
 def _package() -> Any:
-    """Import it without its types: pyright takes 20 s to bind its index."""
+    """Import `transformers` without its types: pyright takes 20 s to bind its `__init__`."""
     return importlib.import_module("transformers")

@@ -16,11 +16,12 @@ from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.measurement import related_ms
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import TaskCandidate
-from inductor_plugin.tuning.ticket import BY_PYTHON
+from inductor_plugin.tuning.ticket import BY_PYTHON, TuningTicket
 from inductor_plugin.tuning.validity import NOT_CHECKED
 from inductor_plugin.worker.jobs import COMPARED_ONCE
 from tests.support.cache.records import measured
 from tests.support.fakes.selection import (
+    Rig,
     entries,
     offers,
     race,
@@ -222,12 +223,18 @@ def test_what_another_process_left_out_is_still_measured(tmp_path: Path) -> None
     assert set(mine.record(ticket).candidates) == {"library", "a", "b"}
 
 
-def test_all_processes_decide_from_the_same_timings(tmp_path: Path) -> None:
-    mine, theirs = rig(tmp_path), rig(tmp_path)
-    tickets = [mine.plan(offers("a")), theirs.plan(offers("a"))]
-    for ticket in tickets:  # both measure: say, the lock's disk knows no locks
+def planned_at_once(*rigs: Rig) -> list[TuningTicket]:
+    """Plan the same problem in several processes that all measure it, as on a disk without locks."""
+    tickets = [each.plan(offers("a")) for each in rigs]
+    for ticket in tickets:
         assert ticket.task is not None
         ticket.task.refresh = lambda _task: 0
+    return tickets
+
+
+def test_all_processes_decide_from_the_same_timings(tmp_path: Path) -> None:
+    mine, theirs = rig(tmp_path), rig(tmp_path)
+    tickets = planned_at_once(mine, theirs)
     race(tickets[0], {"library": 2.0, "a": 1.0})
     race(tickets[1], {"library": 1.0, "a": 2.0})
     late = rig(tmp_path)
@@ -236,7 +243,9 @@ def test_all_processes_decide_from_the_same_timings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, 4e9])
-def test_a_failure_seen_here_is_not_replaced_by_a_record(tmp_path: Path, ahead_s: float) -> None:
+def test_a_failure_seen_here_is_not_replaced_by_unchecked_numbers(
+    tmp_path: Path, ahead_s: float
+) -> None:
     """A clock that was ahead makes a measurement the newest for ever."""
     unchecked = rig(tmp_path, verify_numerics=False)
     first = unchecked.plan(offers("a"))
@@ -259,10 +268,7 @@ def test_a_failure_seen_here_holds_beside_another_process_whose_clock_is_ahead(
     tmp_path: Path,
 ) -> None:
     here, there = rig(tmp_path), rig(tmp_path)
-    tickets = [here.plan(offers("a")), there.plan(offers("a"))]
-    for ticket in tickets:  # both measure: say, the lock's disk knows no locks
-        assert ticket.task is not None
-        ticket.task.refresh = lambda _task: 0
+    tickets = planned_at_once(here, there)
     race(tickets[1], {"library": 1.0, "a": 0.5})
     record = there.record(tickets[1])
     ahead = replace(record.candidates["a"], measured_at=time.time() + 60)

@@ -22,8 +22,11 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seconds = 1.02 if variant == "plugin" else 1.0
         return {"compile_s": seconds, "cpu_s": seconds, "profile": f"profile of {state}"}
 
+    def make_library_win(_: Path) -> None:
+        order.append("library wins")
+
     monkeypatch.setattr(overhead, "run", run)
-    monkeypatch.setattr(overhead, "make_library_win", lambda _: order.append("library wins"))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(overhead, "make_library_win", make_library_win)
     return order
 
 

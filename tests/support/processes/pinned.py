@@ -31,6 +31,7 @@ import inductor_plugin
 from inductor_plugin.aot import models
 from inductor_plugin.tuning import selection
 from inductor_plugin.tuning.decision import Verdict, decide
+from tests.support import hugging_face
 from tests.support.candidates.fast_templates import CALLS, rivals_offered
 
 
@@ -43,15 +44,9 @@ def rivals_win(times: Mapping[str, float], libraries: Collection[str], *rest: An
 
 
 def gpt2(*, large: bool) -> Any:
-    from transformers import GPT2Config, GPT2Model
-
-    sizes: dict[str, Any] = {} if large else {"n_embd": 64, "n_head": 2, "n_positions": 64}
+    sizes = {} if large else {"n_embd": 64, "n_head": 2, "n_positions": 64}
     torch.manual_seed(0)
-    off = {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0, "use_cache": False}
-    config = GPT2Config(
-        vocab_size=512, n_layer=2 if large else 1, bos_token_id=0, eos_token_id=0, **off, **sizes
-    )
-    return GPT2Model(config)
+    return hugging_face.gpt2(vocab_size=512, n_layer=2 if large else 1, **sizes)
 
 
 def bits(tensor: torch.Tensor) -> str:
