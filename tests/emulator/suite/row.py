@@ -60,8 +60,8 @@ class Row:
         counts: What the kernel does, see `counts_of`; the same in all schedules but for waits.
         seconds: What all schedules took together, seconds of a CPU, without nvcc; 0 in rows whose time nobody has measured.
         ptx: Digest of what its launches ran, see `ptx_of`; with it, a row of another source may still be right.
-        compile_s: Its part of the seconds that nvcc took for the kernels compiled before it ran; 0 if another case of the kernel
-            has them, and in rows whose time nobody has measured.
+        compile_s: Its part of the seconds of a CPU that nvcc took for the kernels compiled before it ran; 0 if another case of the
+            kernel has them, and in rows whose time nobody has measured.
     """
 
     family: str

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -236,11 +238,14 @@ def test_the_command_fails_with_the_counts_unless_they_are_accepted(
 def test_the_table_says_how_long_all_cases_took_and_their_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    busy = "import time\nwhile time.process_time() < 0.4: pass"
+
     def is_built(config: GemmConfig) -> bool:
         return config == SM90
 
     def libraries(_configs: list[GemmConfig], _cudart: str) -> None:
-        time.sleep(0.4)
+        time.sleep(0.5)  # waiting for a core takes none of its seconds
+        subprocess.run([sys.executable, "-S", "-c", busy], check=True)
 
     def right(_runtime: Runtime, _schedule: Schedule) -> Verdict:
         return RIGHT
