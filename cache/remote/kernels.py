@@ -30,7 +30,7 @@ _MOST_BUILDS = 3
 _PART_BYTES = 64 << 20
 """Kernels that are fetched together have so many bytes at most, unless it is a single one: they are in memory at once."""
 _RATE_BYTES_S = 1 << 20
-"""A file may take a second more for each of these: it is uploaded, or fetched, behind a compile."""
+"""A file may take a second more for each of these: it is uploaded, or fetched, in the background of a compile."""
 
 
 class KernelTraffic:

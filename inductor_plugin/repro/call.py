@@ -73,7 +73,7 @@ FORMS: dict[str, tuple[str, str | dict[str, str], str]] = {
         "",
     ),
 }
-"""Names of the operands, of which a last bias may be missing; the call, by what is behind it if that is an
+"""Names of the operands, of which a last bias may be missing; the call, by the operation that follows the product if that is an
 argument; the exact call where it is another."""
 
 ATTENTIONS = ("attention", "attention_backward")

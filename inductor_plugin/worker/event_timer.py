@@ -29,7 +29,7 @@ class EventTimer:
     """
 
     def __init__(self, device: str, flush_bytes: int = FLUSH_BYTES) -> None:
-        """Measure on ``device``, behind the overwriting of ``flush_bytes`` of its memory; 0 for nothing."""
+        """Measure on ``device``, after overwriting ``flush_bytes`` of its memory before each cold call; 0 overwrites nothing."""
         self.device = device
         self.disturbed = self.host_bound = False
         self.host_ms = 0.0

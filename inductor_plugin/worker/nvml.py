@@ -1,4 +1,4 @@
-"""A GPU as NVIDIA's management library sees it: clocks, temperature, slowdowns, and who else uses it.
+"""A GPU as NVIDIA's management library sees it: clocks, temperature, slowdowns, and other processes that use it.
 
 The library comes with the driver, its interface with the package ``nvidia-ml-py`` (extra ``nvml``). Without either, and
 for what a GPU does not report (a MIG slice), nothing is known. Source: NVML API Reference Guide,

@@ -50,6 +50,8 @@ def test_the_generated_parts_are_current(repository: Path):
 def test_layers_are_few_and_counted_in_the_text(repository: Path):
     rows = {name: len(layer_rows(repository, name)) for name in CONTRACTS}
     package, inductor, worker = rows.values()
+    configured = (repository / "pyproject.toml").read_text(encoding="utf-8")
+    assert configured.count('type = "layers"') == len(CONTRACTS)
     assert sum(rows.values()) <= MOST_LAYERS
     counts = f"have {sum(rows.values())} layers: the package {package} (above), `inductor/` {inductor}, `worker/` {worker}."
     text = (repository / "ARCHITECTURE.md").read_text(encoding="utf-8")

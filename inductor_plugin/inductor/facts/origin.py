@@ -16,7 +16,7 @@ _MOST_CHARACTERS = 300
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
 _HEAD = re.compile(r"([ \t]*)(?:async +)?(def|class) +(\w+) *[(:\[]")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
-"""The name of what is compiled behind a graph break, with that of the function."""
+"""The name of what is compiled after a graph break, with that of the function."""
 _WRAPPERS = frozenset({"wrapper", "wrapped", "wrapped_func", "decorate_context"})
 """Names of functions that decorators put around a model's own; each call of theirs is one of the function inside."""
 

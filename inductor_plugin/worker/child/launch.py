@@ -89,7 +89,7 @@ def _library(path: str) -> ctypes.CDLL:
 def launch_conditions(
     call: Callable[[], object], host_ms: float, *, host_bound: bool
 ) -> tuple[tuple[str, object], ...]:
-    """Return what a record says of a candidate's launch: what it took the host, where that is known, and by whom it was."""
+    """Return what a record says of a candidate's launch: the host's time, where that is known, and whether Python does it."""
     own: dict[str, object] = {"host_bound": True} if host_bound else {}
     if 0 < host_ms < math.inf:
         own[HOST_FIELD] = round(host_ms, 6)

@@ -31,7 +31,7 @@ from pathlib import Path
 
 BUDGET_S = 375.0  # test seconds of a quiet machine; two workers take half of it and 45 s to import, collect and begin each test
 LONGEST_S = 20.0  # a test that takes longer has to be marked slow
-FILE_S = 2.0  # some 15 files have no case that takes less: `make test-slow` runs them
+FILE_S = 2.0  # a file without a case that takes less is left to `make test-slow`
 CLAIM_S = 5.0  # 3 s, and more on a busy machine
 FURTHER_SHARE = 0.3  # what one more case shows is less than what the first shows
 LISTED_S = 1.0
