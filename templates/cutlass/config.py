@@ -152,8 +152,20 @@ class GemmConfig:
         )
 
     @property
+    def transposed_epilogue(self) -> bool:
+        """Whether the main loop multiplies the transposed operands, so that its sums are those of D transposed.
+
+        So does Hopper's of TF32 with row-major A and B: wgmma wants K contiguous, and only the operand that it reads from
+        registers can be transposed on its way. Source: `is_swapAB` in CUTLASS's sm90_gmma_builder.inl, and
+        `requires_transposed_epilogue` in cutlass_library/sm90_utils.py.
+        """
+        return self.arch == "sm_90a" and self.a == "tf32" and self.order == "tt"
+
+    @property
     def tma_epilogue(self) -> bool:
         """Whether D (and a full C) move by TMA, which every epilogue beyond alpha and beta needs."""
+        if self.transposed_epilogue:
+            return False
         whole = [(self.align_d, self.d)]
         if self.bias == "full":
             whole.append((self.align_c, self.c))

@@ -170,13 +170,14 @@ def _epilogue(config: GemmConfig) -> str | None:
         return None
     plain = config.scale == "none" and config.bias in ("none", "full")
     simple = plain and config.schedule in ("pingpong", "cooperative")
-    if not config.tma_epilogue and not simple:
-        return (
-            "only pingpong and cooperative kernels without scales or a broadcast bias write rows "
-            f"that are not {TMA_BYTES}-byte aligned; D is aligned to {config.align_d} elements of "
-            f"{config.d}"
-        )
-    return None
+    if config.tma_epilogue or simple:
+        return None
+    rows = f"rows that are not {TMA_BYTES}-byte aligned; D is aligned to {config.align_d} elements of {config.d}"
+    sums = "the sums of TF32 with row-major A and B, which are those of D transposed"
+    written = sums if config.transposed_epilogue else rows
+    return (
+        f"only pingpong and cooperative kernels without scales or a broadcast bias write {written}"
+    )
 
 
 def _tree(config: GemmConfig) -> str | None:

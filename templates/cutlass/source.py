@@ -293,6 +293,8 @@ def _schedules(config: GemmConfig, library: Any) -> tuple[Any, Any]:
         name = f"PtrArrayTmaWarpSpecialized{'Pingpong' if pingpong else 'Cooperative'}"
         return kernels[f"{name}{fast}"], writings[name]
     kernel = kernels[f"TmaWarpSpecialized{'Pingpong' if pingpong else 'Cooperative'}{fast}"]
+    if config.transposed_epilogue:
+        return kernel, writings.EpilogueTransposed
     if not config.tma_epilogue:
         return kernel, writings.NoSmemWarpSpecialized
     return kernel, writings[f"TmaWarpSpecialized{'' if pingpong else 'Cooperative'}"]

@@ -109,6 +109,17 @@ def test_fast_accumulation_is_a_schedule() -> None:
     assert "FP8FastAccum" not in source(SM90)
 
 
+def test_hoppers_tf32_of_row_major_operands_has_the_epilogue_of_a_transposed_d() -> None:
+    """In the emulator the others write D transposed, and beyond its end."""
+    tf32 = replace(SM90, tile=(128, 128, 32), a="tf32", b="tf32", c="f32", d="f32", align_d=4)
+    rows = replace(tf32, align_a=4, align_b=4, align_c=4, layout_b="row")
+    assert "cutlass::gemm::EpilogueTransposed" in source(rows)
+    assert "cutlass::gemm::EpilogueTransposed" in source(replace(rows, bias="full"))
+    for other in (replace(rows, layout_b="column"), replace(rows, layout_a="column")):
+        assert "EpilogueTransposed" not in source(other)
+    assert "EpilogueTransposed" not in source(replace(SM90, layout_b="row"))
+
+
 def test_c_is_void_unless_it_is_read() -> None:
     assert "void,cutlass::layout::RowMajor,0," in condensed(source(SM90))
     assert "void,cutlass::layout::RowMajor" in condensed(source(replace(SM90, bias="row")))
