@@ -43,7 +43,7 @@ _BARRIER_BYTES = 2048
 _SM90_TF32_SPILLS: dict[tuple[Schedule, tuple[int, int], str], int] = {
     ("cooperative", (256, 128), "nn"): 104,
     ("cooperative", (256, 128), "nt"): 152,
-    ("cooperative", (256, 128), "tt"): 100,
+    ("cooperative", (256, 128), "tt"): 144,
     ("cooperative", (128, 256), "nt"): 152,
     ("stream_k", (128, 256), "nt"): 264,
 }

@@ -182,7 +182,7 @@ ORDERS: dict[str, tuple[Major, Major]] = {
 @pytest.mark.parametrize(
     ("schedule", "tile", "spilling"),
     [
-        ("cooperative", (256, 128, 32), {"nn": 104, "nt": 152, "tt": 100}),
+        ("cooperative", (256, 128, 32), {"nn": 104, "nt": 152, "tt": 144}),
         ("cooperative", (128, 256, 32), {"nt": 152}),
         ("stream_k", (128, 256, 32), {"nt": 264}),
         ("cooperative", (128, 128, 32), {}),
