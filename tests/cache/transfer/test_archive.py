@@ -15,6 +15,7 @@ from inductor_plugin.cache.transfer.archive import (
     Imported,
     export_archive,
     import_archive,
+    import_bytes,
     merge_stores,
 )
 from inductor_plugin.errors import ArchiveError, CacheError
@@ -352,6 +353,9 @@ def test_only_a_trusted_archive_and_a_merge_keep_records_from_eviction(
     assert [each.pinned for each in target.iter_records()] == [trusted]
     merge_stores(target, source)
     assert [each.pinned for each in target.iter_records()] == [True]
+    artifact = open_store(tmp_path / "c")
+    import_bytes(artifact, (tmp_path / "x.tar.gz").read_bytes(), "an artifact of torch.compiler")
+    assert [each.pinned for each in artifact.iter_records()] == [False]
 
 
 @pytest.mark.parametrize("kind", ["record", "kernel", "pack", "quarantine"])
