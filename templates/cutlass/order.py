@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from inductor_plugin.cost.gemm import ranked
@@ -69,7 +70,7 @@ def tile_of(choice: Choice) -> TileConfig:
     # The scheduler of groups is another, and that of sm_100 orders the tiles by the swizzle and adds none.
     hopper = config.arch == "sm_90a" and not config.grouped
     consumers = 2 if schedule in ("pingpong", "cooperative") else 1
-    return TileConfig(
+    tile = TileConfig(
         m=m // 2 if schedule == "two_sm" else m,
         n=n,
         k=k,
@@ -83,3 +84,10 @@ def tile_of(choice: Choice) -> TileConfig:
         along=_ALONG[launch.raster] if hopper else "n",
         scheduler="sm90" if hopper else "",
     )
+    return _turned(tile) if config.transposed_epilogue else tile
+
+
+def _turned(tile: TileConfig) -> TileConfig:
+    """Return the tile of a kernel that multiplies the transposed operands: its rows are columns of D."""
+    along = {"m": "n", "n": "m"}.get(tile.along, "")
+    return replace(tile, m=tile.n, n=tile.m, cluster=tile.cluster[::-1], along=along)

@@ -21,11 +21,11 @@ from tests.emulator.kernels import fused, gemm
 from tests.emulator.kernels.gemm import DTYPES, dtype_name
 
 _LANES = 4
-"""Lanes of a warp that have sums of the same row of D."""
+"""Lanes of a warp that have sums of the same row of D: pairs of eight columns."""
 _THREADS = 384
 """Most threads of a block of Hopper's."""
 _METADATA = 4096
-"""Most bytes of sizes, strides and tensor maps that a block of a grouped kernel reads."""
+"""Most bytes of sizes, strides and tensor maps that a block of a grouped kernel reads, and reads once more for each of its tiles."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,11 @@ def beside(case: gemm.Case, multiprocessors: int) -> Bounds:
     for kind, item in _operands(case):
         total += _read(case, config, kind, item)
     parts = case.multiprocessors or multiprocessors
-    if config.grouped:
-        total += Bounds(0, parts * _METADATA)
     m, n, _ = config.tile
+    if config.grouped:
+        lengths = (end - begin for begin, end in zip((0, *case.ends), case.ends, strict=False))
+        tiles = sum(ceil_div(length, m) * ceil_div(case.n, n) for length in lengths)
+        total += Bounds(0, (parts + tiles) * _METADATA)
     if case.split > 1:
         parts = case.split * ceil_div(case.m, m) * ceil_div(case.n, n)
     if case.split > 1 or config.schedule == "stream_k":
@@ -136,15 +138,17 @@ def _operands(case: gemm.Case) -> list[tuple[str, int]]:
 
 def _read(case: gemm.Case | fused.Case, config: GemmConfig, kind: str, item: int) -> Bounds:
     m, n, batch = case.m, case.n, max(case.batch, 1)
-    rows, columns = ceil_div(m, tile_in(case).m), ceil_div(n, config.tile[1])
+    tile = tile_in(case)
+    rows, columns = ceil_div(m, tile.m), ceil_div(n, tile.n)
     once = _once(kind, m, n) * item
     if kind == "full":
         return Bounds(once * batch, once * batch)
     if config.arch == "sm_80":  # as an operand as large as D, with a stride of 0
         return Bounds(m * n * item * batch, m * n * item * batch)
+    lanes = min(_LANES, ceil_div(n - (columns - 1) * tile.n, 2))  # of the last tile
     times = {
         "row": rows,
-        "column": columns * _LANES,
+        "column": (columns - 1) * _LANES + lanes,
         "scalar": rows * columns * _THREADS,
     }[kind]
     most = once * times * batch

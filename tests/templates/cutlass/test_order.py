@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from inductor_plugin.problem.target import target
-from inductor_plugin.templates.cutlass.choices import LIMIT, choices
-from inductor_plugin.templates.cutlass.config import LaunchOptions, Raster
+from inductor_plugin.templates.cutlass.choices import LIMIT, Choice, choices
+from inductor_plugin.templates.cutlass.config import GemmConfig, LaunchOptions, Raster
 from inductor_plugin.templates.cutlass.order import order, shape_of, tile_of
 from inductor_plugin.templates.cutlass.problem import GemmFacts
 
@@ -69,6 +69,18 @@ def test_a_choice_keeps_its_launch() -> None:
 def test_tiles_of_two_multiprocessors_count_by_half() -> None:
     halves = next(offer for offer in offered(FACTS, "B200") if offer.config.schedule == "two_sm")
     assert tile_of(halves).m * 2 == halves.config.tile[0]
+
+
+def test_a_kernel_of_transposed_operands_has_tiles_with_columns_of_d_as_its_rows() -> None:
+    config = GemmConfig(
+        *("sm_90a", (128, 256, 32), (2, 1, 1), "cooperative", "tf32", "tf32", "f32", "f32", "f32"),
+        layout_b="row",
+    )
+    launch = LaunchOptions(raster="along_m")
+    turned = tile_of(Choice(config, launch))
+    assert (turned.m, turned.n, turned.cluster, turned.along) == (256, 128, (1, 2), "n")
+    plain = tile_of(Choice(replace(config, layout_b="column"), launch))
+    assert (plain.m, plain.n, plain.cluster, plain.along) == (128, 256, (2, 1), "m")
 
 
 def test_a_swizzle_is_ranked_with_the_tiles_it_adds() -> None:

@@ -83,14 +83,14 @@ def _stream_k() -> dict[str, Case]:
 def _other_types() -> dict[str, Case]:
     odd = turned(replace(tf32(SM90, 32), align_d=1), "tt")
     column = turned(replace(tf32(COOPERATIVE, 32), bias="column"), "nn")
-    transposed = turned(replace(tf32(COOPERATIVE, 32), cluster=(2, 1, 1), bias="full"), "tt")
+    rows = replace(tf32(COOPERATIVE, 32), tile=(128, 128, 32), cluster=(2, 1, 1), bias="full")
     whole = int8(SM90, 128)
     return {
         "tf32": Case(tf32(SM90, 32), 65, 68, 72, alpha=2.0),
         "tf32, nt": Case(turned(tf32(COOPERATIVE, 32), "nt"), 132, 68, 72),
         "tf32, tt, odd rows of D": Case(odd, 65, 68, 72, pad=3),
         "tf32, tt": Case(turned(tf32(SM90, 32), "tt"), 65, 200, 72, alpha=2.0),
-        "tf32, tt, full bias": Case(transposed, 200, 68, 104, batch=2, alpha=0.5, beta=2.0),
+        "tf32, tt, full bias": Case(turned(rows, "tt"), 200, 68, 104, batch=2, alpha=0.5, beta=2.0),
         "tf32, nn, bias of a column": Case(column, 132, 68, 72, alpha=0.5, beta=2.0),
         "tf32, bias of a row": Case(replace(tf32(SM90, 32), bias="row"), 65, 68, 72, beta=-1.0),
         "int8": Case(whole, 65, 68, 144),
