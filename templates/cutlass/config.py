@@ -155,8 +155,8 @@ class GemmConfig:
     def transposed_epilogue(self) -> bool:
         """Whether the main loop multiplies the transposed operands, so that its sums are those of D transposed.
 
-        So does Hopper's of TF32 with row-major A and B: wgmma wants K contiguous, and only the operand that it reads from
-        registers can be transposed on its way. Source: `is_swapAB` in CUTLASS's sm90_gmma_builder.inl, and
+        Hopper's main loop for TF32 does so where A and B are row-major: wgmma wants K contiguous, and only the operand that it
+        reads from registers can be transposed on its way. Source: `is_swapAB` in CUTLASS's sm90_gmma_builder.inl, and
         `requires_transposed_epilogue` in cutlass_library/sm90_utils.py.
         """
         return self.arch == "sm_90a" and self.a == "tf32" and self.order == "tt"

@@ -146,7 +146,7 @@ class C10dStore:
         self._own = None
 
     def _carried_out(self, operation: Callable[[], Any]) -> Any:
-        """Return the result of an operation; once the store is lost, no caller waits for one any more."""
+        """Return the result of an operation; `StoreLostError` once the store is lost, when no caller waits for it any more."""
         with self._guard:
             lost = self._lost
         if lost:

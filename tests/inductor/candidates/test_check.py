@@ -34,8 +34,8 @@ def test_a_size_class_ends_where_the_graph_does(
     seen: list[SizeEnd] = []
 
     def recorded(call: Any) -> tuple[SizeEnd, ...]:
-        seen.extend(size_ends(call))
-        return size_ends(call)
+        seen.extend(ends_here := size_ends(call))
+        return ends_here
 
     monkeypatch.setattr(session, "size_ends", recorded)
     # A graph in Inductor's cache is not lowered, and has no ends.

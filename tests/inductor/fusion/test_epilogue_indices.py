@@ -135,6 +135,16 @@ def test_what_values_index_is_in_no_order() -> None:
     assert not gathered.atomic
 
 
+def test_a_plain_store_after_an_atomic_one_leaves_the_epilogue_atomic() -> None:
+    def scattered(a: Any, b: Any, rows: Any, table: Any) -> Any:
+        product = (a @ b).float()
+        return torch.index_put(table, (rows,), product, accumulate=True), product * 2
+
+    epilogue, _ = lowered(scattered, [*FACTORS, Shape((M,), I64), Shape((9, N), F32)])
+    assert [write.pattern for write in epilogue.writes] == ["other", "full"]
+    assert epilogue.atomic
+
+
 def test_values_that_are_written_are_those_that_others_read() -> None:
     def both(a: Any, b: Any, c: Any) -> Any:
         scaled = (a @ b) * c
