@@ -129,10 +129,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def usual(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no setting of OpenMP, and a core for each of two threads: the environment has no field for what is unusual."""
+    """Have no setting of OpenMP, no AMX, and a core for each of two threads: the environment has no field for what is unusual."""
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(cpu, "own_cores", lambda: frozenset({0, 7}))
+    monkeypatch.setattr(torch.cpu, "_init_amx", bool)
     torch.set_num_threads(2)
 
 

@@ -28,12 +28,27 @@ def facts(_device: str) -> dict[str, Json]:
 
 @functools.cache
 def _machine() -> Mapping[str, Json]:
+    amx: dict[str, Json] = {"amx": True} if allow_amx() else {}
     return {
         "type": "cpu",
         "name": _name(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "arch": platform.machine(),
+        **amx,
     }
+
+
+def allow_amx() -> bool:
+    """Let this process use AMX, and return whether it may; a hypervisor can hide AMX on a CPU of the same name.
+
+    Linux grants a process the tiles of AMX on request alone (``arch_prctl(ARCH_REQ_XCOMP_PERM)``); without it, their first
+    instruction ends the process with SIGILL. Inductor requests it while it probes instruction sets, which a worker does not.
+    """
+    return torch.cpu._init_amx()  # pyright: ignore[reportPrivateUsage]
+
+
+def _start(_device: str) -> None:
+    allow_amx()
 
 
 def _name() -> str:
@@ -67,7 +82,7 @@ CPU = Device(
     versions,
     lambda _device: CpuTimer(),
     turn=lambda _device: "",
-    start=lambda _device: None,
+    start=_start,
     on_host=True,
     draws=True,
     kept_problems=2,
