@@ -108,8 +108,8 @@ _LOADED = re.compile(rf"({_GUARD})ld(?:matrix)?\.[^\[{{%]*(\{{[^}}]*\}}|%\w+)\s*
 _STORED = re.compile(
     rf"({_GUARD}st(?:matrix)?\.[^\[]*\[[^\]]*\]\s*,\s*)(\{{[^}}]*\}}|%\w+)\s*;\s*$"
 )
-_NAN = {"16": "0x7FFF", "32": "0x7FFFFFFF", "64": "0x7FFFFFFFFFFFFFFF"}
-"""Of each size; of 32 bits it is one as float32 and as two of 16 bits."""
+_POISONS = {"NaN": "7F" + 7 * "FF", "a large number": 8 * "7B", "its negative": 8 * "FB"}
+"""Digits of 64 bits, the first of which are the value of a narrower register; it is the same kind of value as floats of 8 and 16 bits."""
 _SIZES = {"%rs": "16", "%rd": "64", "%fd": "64"}
 """Of registers by the beginning of their names, as nvcc and Triton call them; of others 32 bits."""
 _MAPPED = re.compile(r"mapa\S*\.([bu](?:32|64))\s+(%?\w+)\s*,\s*(%?\w+)\s*,.*;\s*$")
@@ -146,25 +146,26 @@ class Mutant:
         lines[self.line - 1] = self.new
         return "\n".join(lines)
 
-    def poisoned(self) -> Mutant | None:
-        """Return the mutant whose load gives NaN instead, or whose store, at its bent address, stores NaN; None for other instructions."""
-        if loaded := _LOADED.match(self.old):
-            guard = loaded[1]
-            moves = (
-                f"{guard}mov.b{_size(x)} {x}, {_NAN[_size(x)]};" for x in _registers(loaded[2])
-            )
-            return replace(self, new=" ".join(moves), change="loads NaN")
-        if stored := _STORED.match(self.new):
-            listed = _registers(stored[2])
-            size = _size(listed[0])
-            values = stored[2]
-            for register in listed:
-                values = values.replace(register, "%bent", 1)
-            before = f".reg .b{size} %bent; mov.b{size} %bent, {_NAN[size]};"
-            return replace(
-                self, new=f"{{ {before} {stored[1].strip()} {values}; }}", change="stores NaN"
-            )
-        return None
+    def poisoned(self) -> Iterator[Mutant]:
+        """Yield mutants whose load gives each of `_POISONS` instead, or whose store, at its bent address, stores it; none for other
+        instructions. NaN alone is lost in a maximum."""
+        for name, digits in _POISONS.items():
+            if loaded := _LOADED.match(self.old):
+                moves = (f"{loaded[1]}{_move(x, x, digits)}" for x in _registers(loaded[2]))
+                yield replace(self, new=" ".join(moves), change=f"loads {name}")
+            elif stored := _STORED.match(self.new):
+                listed, values = _registers(stored[2]), stored[2]
+                for register in listed:
+                    values = values.replace(register, "%bent", 1)
+                before = f".reg .b{_size(listed[0])} %bent; {_move('%bent', listed[0], digits)}"
+                new = f"{{ {before} {stored[1].strip()} {values}; }}"
+                yield replace(self, new=new, change=f"stores {name}")
+
+
+def _move(target: str, register: str, digits: str) -> str:
+    """Return the move of a value to a register that is as large as another."""
+    size = _size(register)
+    return f"mov.b{size} {target}, 0x{digits[: int(size) // 4]};"
 
 
 def _registers(operand: str) -> list[str]:

@@ -67,10 +67,13 @@ def test_a_wait_is_taken_as_over_and_an_address_is_moved() -> None:
 def test_nan_takes_the_place_of_what_is_loaded_or_stored(line: str, poisoned: str) -> None:
     opcode = ".".join(line[line.find("%p") + 4 if line[0] == "@" else 0 :].split(".")[:2])
     (bent,) = mutants(line, frozenset((1,)), opcode)
-    instead = bent.poisoned()
-    assert instead is not None
-    assert (instead.new, instead.line, instead.old) == (poisoned, 1, line)
-    assert compiles(instead.new)
+    of_nan, large, small = bent.poisoned()
+    assert (of_nan.new, of_nan.line, of_nan.old) == (poisoned, 1, line)
+    for instead, value in ((large, "0x7B7B"), (small, "0xFBFB")):
+        assert instead.new.replace("7B", "FF").replace("FB", "FF") == poisoned.replace("7F", "FF")
+        assert value in instead.new
+        assert compiles(instead.new)
+    assert compiles(of_nan.new)
 
 
 def test_only_loads_and_stores_have_values_that_nan_can_take_the_place_of() -> None:
@@ -80,7 +83,7 @@ def test_only_loads_and_stores_have_values_that_nan_can_take_the_place_of() -> N
         ("atom.global.add.u32 %r1, [%rd2], 1;", "atom"),
     ):
         (bent,) = mutants(line, frozenset((1,)), opcode)
-        assert bent.poisoned() is None
+        assert not list(bent.poisoned())
 
 
 def test_a_copy_by_tma_has_its_address_in_shared_memory_moved_by_a_line_of_it() -> None:

@@ -21,7 +21,8 @@ class Explanation:
 
 _ORDER = "one instruction of one group of lanes runs at a time: memory is sequentially consistent"
 UNUSED = Explanation(
-    "no output depends on it: with NaN in its place all are the same", redundant=True
+    "no output depends on it: with NaN and with large numbers in its place all are the same",
+    redundant=True,
 )
 """Of loads and stores that compute rows and columns which nobody stores; a run shows it (`Score.unused`)."""
 NOT_MODELLED = {

@@ -80,11 +80,12 @@ class Family:
             return first_that_notices(self.wrong)
 
     def is_unused(self, text: str, mutant: Mutant) -> bool:
-        """Return whether the outputs are the same with NaN in place of what an instruction loads or stores."""
-        poisoned = mutant.poisoned()
-        if poisoned is None:
-            return False
-        with self.edited(_edit(text, poisoned)):
+        """Return whether the outputs are the same with each of several values in place of what an instruction loads or stores."""
+        poisoned = list(mutant.poisoned())
+        return bool(poisoned) and all(self._is_right(text, each) for each in poisoned)
+
+    def _is_right(self, text: str, mutant: Mutant) -> bool:
+        with self.edited(_edit(text, mutant)):
             return _noticed(self.wrong, EAGER) == (False, "")
 
     def wrong(self, schedule: Schedule) -> bool:
