@@ -30,7 +30,7 @@ test: $(READY)
 test-slow: $(READY)
 	$(PYTEST) $(PATIENT) --tier rest $(ARGS)
 
-# Of test-slow so many test seconds, half of it on two cores: what concerns files changed since a commit, then others.
+# So many test seconds of test-slow (half as long on two cores): first the tests of files changed since the commit SINCE, then others.
 PART_S ?= 600
 SINCE ?=
 test-part: $(READY)
@@ -58,7 +58,7 @@ test-compat: $(COMPAT:%=test-compat-%)
 test-compat-%:
 	$(MAKE) test VENV=.venv-$* TORCH=$* ARGS='-m "compat and (claim or not slow)" $(ARGS)'
 
-# PYTORCH is a checkout of PyTorch, best of the installed version; a run that was ended goes on where it was, unless the sources
+# PYTORCH is a checkout of PyTorch, best of the installed version; a run that was stopped goes on where it was, unless the sources
 # have changed. It fails if a test differs, or below 400 tests, and writes benchmarks/results/pytorch_tests_cpu.json.
 PYTORCH ?= $(error name a checkout of PyTorch: make test-pytorch PYTORCH=...)
 test-pytorch: $(READY)

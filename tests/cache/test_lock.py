@@ -51,6 +51,7 @@ def test_another_thread_may_give_a_lock_back(cache_dir: Path):
     thread = threading.Thread(target=lambda: lock.__exit__(None, None, None))
     thread.start()
     thread.join(10)
+    assert not thread.is_alive()
     with open_store(cache_dir).lock_kernel("k", 0):
         pass
 

@@ -155,14 +155,23 @@ def cost_in(quiet: Record, record: Record) -> float:
     return chosen / usual if chosen and usual else math.inf
 
 
+def is_firm(record: Record) -> bool:
+    """Return whether a record's decision rests on samples that no other work has disturbed."""
+    return record.decision is not None and PROVISIONAL not in record.decision.reason
+
+
 @pytest.mark.slow
 def test_what_is_firm_is_what_a_quiet_machine_decides(caches: Caches) -> None:
+    """Other tests run at the same time: what they have disturbed in the first compile is no measure of a choice."""
     assert caches.quiet.keys() == caches.busy.keys()
-    decided = [r for r in (*caches.busy.values(), *caches.later.values()) if r.decision]
-    firm = [r for r in decided if r.decision and PROVISIONAL not in r.decision.reason]
+    quiet = {digest: record for digest, record in caches.quiet.items() if is_firm(record)}
+    if not quiet:
+        pytest.skip("other work disturbed all that was to be measured without it")
+    firm = [r for r in (*caches.busy.values(), *caches.later.values()) if is_firm(r)]
     assert firm
     for record in firm:
-        assert cost_in(caches.quiet[record.digest], record) <= LIKE_QUIET, record.describe
+        if record.digest in quiet:
+            assert cost_in(quiet[record.digest], record) <= LIKE_QUIET, record.describe
 
 
 def test_a_wrong_decision_costs_what_the_quiet_machine_says() -> None:

@@ -109,7 +109,7 @@ _STORED = re.compile(
     rf"({_GUARD}st(?:matrix)?\.[^\[]*\[[^\]]*\]\s*,\s*)(\{{[^}}]*\}}|%\w+)\s*;\s*$"
 )
 _POISONS = {"NaN": "7F" + 7 * "FF", "a large number": 8 * "7B", "its negative": 8 * "FB"}
-"""Digits of 64 bits, the first of which are the value of a narrower register; it is the same kind of value as floats of 8 and 16 bits."""
+"""Hexadecimal digits of 64 bits; a narrower register has the first of them. Read as narrower floats, they are NaN or large as well."""
 _SIZES = {"%rs": "16", "%rd": "64", "%fd": "64"}
 """Of registers by the beginning of their names, as nvcc and Triton call them; of others 32 bits."""
 _MAPPED = re.compile(r"mapa\S*\.([bu](?:32|64))\s+(%?\w+)\s*,\s*(%?\w+)\s*,.*;\s*$")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.compat
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return what two requests for AMX are answered, the last first; a request takes its answer out."""
+    """Return the answers to two requests for AMX: True, then False. Each request removes its own."""
     left = [False, True]
     monkeypatch.setattr(torch.cpu, "_init_amx", left.pop)
     return left
