@@ -75,6 +75,17 @@ def test_a_wrong_row_of_a_later_part_is_seen() -> None:
     assert "NaN or infinite" in compare(result, reference, accepted).reason
 
 
+@pytest.mark.parametrize("shift", [2.0, -2.0])
+def test_a_row_that_drifts_down_is_as_wrong_as_one_that_drifts_up(shift: float) -> None:
+    """By a tenth of the root mean square, of which 6 / sqrt(2048) of the errors' own may be chance."""
+    _, reference = pair(64, 2048)
+    result = reference.clone()
+    result[3] += shift
+    errors = errors_of(result, reference)
+    assert errors is not None
+    assert 0.07 < errors.drift < 0.1
+
+
 @pytest.mark.usefixtures("in_parts")
 def test_what_a_comparison_takes_does_not_grow_with_the_output() -> None:
     """In float32 at once it took sixteen times the output's memory: 33 GB for 8192x128256 in bfloat16."""
