@@ -105,6 +105,7 @@ def compared(record: Record) -> list[Measured]:
     return [row for name, row in record.candidates.items() if name in names]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_firm_decision_rests_on_calm_turns_and_a_provisional_one_says_so(caches: Caches) -> None:
     for record in (*caches.busy.values(), *caches.later.values()):
@@ -115,6 +116,7 @@ def test_a_firm_decision_rests_on_calm_turns_and_a_provisional_one_says_so(cache
         assert late or all(len(row.samples_ms) > 1 for row in finalists)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_what_was_provisional_is_measured_again_by_a_later_compile(caches: Caches) -> None:
     assert caches.later.keys() == caches.busy.keys()
@@ -125,6 +127,7 @@ def test_what_was_provisional_is_measured_again_by_a_later_compile(caches: Cache
                 assert not again.disturbed or attempts(again) == attempts(row) + 1
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_noise_is_no_speedup(caches: Caches, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(caches.busy) == 3
@@ -160,9 +163,10 @@ def is_firm(record: Record) -> bool:
     return record.decision is not None and PROVISIONAL not in record.decision.reason
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_what_is_firm_is_what_a_quiet_machine_decides(caches: Caches) -> None:
-    """Other tests run at the same time: what they have disturbed in the first compile is no measure of a choice."""
+    """What other processes of the machine have disturbed in the first compile is no measure of a choice."""
     assert caches.quiet.keys() == caches.busy.keys()
     quiet = {digest: record for digest, record in caches.quiet.items() if is_firm(record)}
     firm = [r for r in (*caches.busy.values(), *caches.later.values()) if is_firm(r)]

@@ -7,6 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import CHROMIUM, NOT_FETCHED, REQUIRED, missing
+from tests.support.tiers import options
+from tests.support.tiers.selection import Case
+
+IN_BROWSER = Case("tests/tuning/report/page/browser/test_use.py::test_x", slow=True)
+OTHER = Case("tests/tuning/report/page/test_assets.py::test_x", slow=True)
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +65,20 @@ def test_what_could_not_be_fetched_is_noted_where_the_test_is_skipped(
     monkeypatch.delenv(NOT_FETCHED)  # by hand, without `.ci/run`
     with pytest.raises(pytest.skip.Exception):
         missing("needs npm", fetched=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "required", "drawn"),
+    [
+        (None, "", [OTHER]),
+        ("/usr/bin/chromium", "", [IN_BROWSER, OTHER]),
+        (None, "1", [IN_BROWSER, OTHER]),
+    ],
+    ids=["none", "there", "required"],
+)
+def test_a_part_has_no_tests_that_would_be_skipped_for_want_of_a_browser(
+    path: str | None, required: str, drawn: list[Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "browser_path", lambda: path)
+    monkeypatch.setenv(REQUIRED, required)
+    assert options.runnable([IN_BROWSER, OTHER]) == drawn

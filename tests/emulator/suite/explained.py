@@ -63,6 +63,20 @@ _MAP_LAYOUT = Explanation("the layout of a tensor map in memory is not the hardw
 _NARROW_BOX = Explanation(
     "a box narrower than its swizzle is refused: how it lies in shared memory is not known here"
 )
+_INVAL = Explanation("mbarrier.inval does nothing here: a warp that still waits is not disturbed")
+_CLEARED_SUMS = Explanation(
+    "the first product of a tile does not add to what tensor memory has", redundant=True
+)
+_JOINED = Explanation(
+    "races in global memory are not watched, and a block's warps have stored before the next block runs"
+)
+_OWN_ROWS = Explanation(
+    "each warp stores all rows, all warps the same, and reads what it has stored itself",
+    redundant=True,
+)
+_OTHER_MAXIMUM = Explanation(
+    "weights may be relative to any number near a row's largest score, and here that of another row is near enough"
+)
 EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
     # Of the tensor maps; then between mbarriers, copies and products, where an earlier or a later one stays.
     ("triton TMA", "bar.sync"): {
@@ -77,6 +91,24 @@ EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
         **dict.fromkeys((13, 30), _NARROW_BOX),  # without the type elements have a byte
     },
     ("triton TMA", "st.shared"): dict.fromkeys((0, 1), _MAP_LAYOUT),
+    # As those of Hopper, and: before the stages are filled, and before the memory of an earlier tile's rows is written again.
+    ("triton Blackwell", "bar.sync"): {
+        **dict.fromkeys((2, 3, 4), _MAPS),
+        **dict.fromkeys((*range(5, 28), 35, 44), _ORDERED),
+        43: _INVAL,
+    },
+    ("triton Blackwell", "cp.async.bulk.commit_group"): dict.fromkeys((0, 1), _NO_BULK),
+    ("triton Blackwell", "cp.async.bulk.wait_group"): dict.fromkeys((0, 1, 2, 3), _NO_BULK),
+    ("triton Blackwell", "tcgen05.st"): {0: _CLEARED_SUMS},
+    ("triton Blackwell", "tensormap.replace"): {
+        **dict.fromkeys((14, 16, 31, 33), _CLEARED),
+        **dict.fromkeys((13, 30), _NARROW_BOX),
+    },
+    ("triton Blackwell", "st.shared"): dict.fromkeys((0, 1), _MAP_LAYOUT),
+    # Before a block says that it has stored its part; before it reads each row's sum of weights.
+    ("triton attention decode", "bar.sync"): {10: _JOINED, 13: _OWN_ROWS},
+    ("triton attention decode", "ld.shared"): {0: _OTHER_MAXIMUM},
+    ("triton attention decode", "st.shared"): {5: _OTHER_MAXIMUM},
     # Before the tile of dS, of which the barriers around P have ordered the last reads; before the first stage and before the
     # memory in which dQ, dK and dV change their layout, which nobody has read since an earlier barrier.
     ("triton gradient", "bar.sync"): dict.fromkeys((6, 8, 20, 30, 32), _ORDERED),

@@ -24,9 +24,7 @@ _LEFT = (
     "fmha 8 bits",
     "fmha backward",
     "triton Ampere",
-    "triton Blackwell",
     "triton attention",
-    "triton attention decode",
     "triton fp8",
 )
 """Families of which not all mutants have been run, or not all misses explained (``python -m tests.emulator.suite.mutations``).

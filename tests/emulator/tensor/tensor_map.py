@@ -193,7 +193,7 @@ def _check_fields(raw: Any, rank: int) -> None:
     steps = raw["step"][:rank]
     wrong = {
         "rank": not 1 <= rank <= len(raw["size"]),
-        "address": raw["address"] % 16 != 0,
+        "address": raw["address"] == 0 or raw["address"] % 16 != 0,
         "stride": ((strides % 16 != 0) | (strides >= 1 << 40)).any(),
         "size": (sizes == 0).any(),
         "box": ((box < 1) | (box > _MOST_BOX)).any(),

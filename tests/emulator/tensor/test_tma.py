@@ -313,6 +313,7 @@ def test_a_tensor_map_is_changed_on_the_device() -> None:
     ("replaced", "reason"),
     [
         (f"add.u64 %new, %new, 8; {ADDRESS}", "address"),
+        (f"mov.u64 %new, 0; {ADDRESS}", "address"),
         ("@%p tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%m], 0, 72;", "stride"),
         ("@%p tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%m], 1, 0;", "size"),
         ("@%p tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%m], 0, 257;", "box"),

@@ -10,7 +10,8 @@
                         the seconds of a function, if all ran (or all but the slow ones: -m "not slow")
 
 Without a tier all tests run. Node ids on the command line run in each tier. With `-n auto` they run in this
-process, all else in one worker for each core. The tests that need a GPU are not imported in a tier unless there
+process, all else in one worker for each core; a test marked `alone` runs while the other workers wait
+(`tests.support.tiers.turns`). The tests that need a GPU are not imported in a tier unless there
 is one; `make test-all` imports them.
 """
 
@@ -20,18 +21,23 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.browser import REQUIRED, browser_path
 from tests.support.repository import REPOSITORY
 from tests.support.tiers import selection
 from tests.support.tiers.selection import Case, Durations
+from tests.support.tiers.turns import Turns
 
 DURATIONS = REPOSITORY / "tests" / "durations.json"
 _MOST_WORKERS = 8  # a worker and its children take about 2 GB
+_IN_BROWSER = "tests/tuning/report/page/browser/"
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -50,6 +56,8 @@ def configure(config: pytest.Config) -> None:
         worker is not None
     ):  # it parses the command line again: what was decided comes with its input
         config.option.tier, config.option.drawn_from = worker["tier"], worker["drawn_from"]
+        turns = Turns(Path(worker["turns"]))
+        config.pluginmanager.register(_InTurns(turns), "inductor-plugin-turns")
     else:
         named = config.args_source is pytest.Config.ArgsSource.ARGS
         filtered = bool(config.option.markexpr or config.option.keyword)
@@ -73,6 +81,13 @@ def configure(config: pytest.Config) -> None:
 def runs_all_quick_tests(option: Any, *, named: bool) -> bool:
     """Return True if every test that is not slow runs under these options; ``named`` says that files or folders are named."""
     return not (named or option.keyword or option.tier) and option.markexpr in ("", "not slow")
+
+
+def runnable(cases: list[Case]) -> list[Case]:
+    """Return the cases that a part is drawn from: without a browser those that need one would be skipped, in place of others."""
+    if browser_path() or os.environ.get(REQUIRED):
+        return cases
+    return [case for case in cases if not case.file.startswith(_IN_BROWSER)]
 
 
 def workers(config: pytest.Config) -> int:
@@ -144,7 +159,7 @@ class _Tier:
                 head, changed = self._config.option.drawn_from
                 limit_s = self._config.option.part_s
                 drawn = selection.part(
-                    self._durations, kept, limit_s=limit_s, seed=head, changed=changed
+                    self._durations, runnable(kept), limit_s=limit_s, seed=head, changed=changed
                 )
                 left_out += [case for case in kept if case not in set(drawn)]
                 kept = list(drawn)
@@ -203,12 +218,33 @@ class _Inputs:
 
     def __init__(self, config: pytest.Config) -> None:
         self._option = config.option
+        self._turns: tempfile.TemporaryDirectory[str] | None = None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Add the tier, and what its part is drawn from."""
+        """Add the tier, what its part is drawn from, and the folder of the workers' turns."""
+        self._turns = self._turns or tempfile.TemporaryDirectory(prefix="inductor-plugin-turns-")
         node.workerinput["tier"] = self._option.tier
         node.workerinput["drawn_from"] = self._option.drawn_from
+        node.workerinput["turns"] = self._turns.name
+
+    def pytest_unconfigure(self) -> None:
+        """Remove that folder."""
+        if self._turns is not None:
+            self._turns.cleanup()
+
+
+class _InTurns:
+    """Lets a worker wait for its turn before each test."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # the time limit of a test begins behind it
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Run a test in its turn."""
+        with self._turns.turn(alone=item.get_closest_marker("alone") is not None):
+            return (yield)
 
 
 class _Skips:

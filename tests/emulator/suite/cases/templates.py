@@ -23,6 +23,7 @@ from torch.utils import _triton
 from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.templates.triton_attention.block import ForwardBlock
+from inductor_plugin.templates.triton_attention.decode import KeySplit
 from tests.emulator.kernels import triton
 from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.suite.row import Verdict
@@ -213,7 +214,22 @@ def forwards(gpu: str) -> dict[str, forward_cases.Trial]:
         if gpu == "H100" or number % 2:
             kernel = SPECIALIZED if trial.kernel == forward_cases.SPECIALIZED else trial.kernel
             chosen[f"{trial.group} {number % 2 + 1}"] = replace(trial, kernel=kernel)
+    chosen["decode in parts"] = _in_parts(forward_cases.trials())
     return chosen
+
+
+def _in_parts(trials: Iterable[forward_cases.Trial]) -> forward_cases.Trial:
+    """Return a decode of three queries whose parts take two steps or more each, and are joined: in those of
+    `forward_cases.fast`, only one part has keys."""
+    return next(
+        replace(trial, case=replace(case, batch=1))
+        for trial, case, share in ((each, each.case, each.kernel) for each in trials)
+        if isinstance(share, KeySplit)
+        and share.splits > 1
+        and case.queries == 3
+        and isinstance(case.keys, int)
+        and case.keys > share.n * 2 * share.splits
+    )
 
 
 def backwards(gpu: str) -> dict[str, backward_cases.Trial]:
