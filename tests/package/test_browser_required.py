@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.browser import CHROMIUM, NOT_FETCHED, REQUIRED, missing
+from tests.support.repository import REPOSITORY
 from tests.support.tiers import options
 from tests.support.tiers.selection import Case
 
@@ -79,6 +84,25 @@ def test_what_could_not_be_fetched_is_noted_where_the_test_is_skipped(
 def test_a_part_has_no_tests_that_would_be_skipped_for_want_of_a_browser(
     path: str | None, required: str, drawn: list[Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert (REPOSITORY / IN_BROWSER.file).is_file()
     monkeypatch.setattr(options, "browser_path", lambda: path)
     monkeypatch.setenv(REQUIRED, required)
     assert options.runnable([IN_BROWSER, OTHER]) == drawn
+
+
+@pytest.mark.parametrize(("required", "collected"), [("", False), ("1", True)])
+def test_no_such_test_is_drawn(required: str, collected: bool, tmp_path: Path) -> None:
+    git = shutil.which("git")
+    assert git is not None
+    (tmp_path / "git").symlink_to(git)  # all that is on the path: no browser
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "--tier", "rest", "--part-s", "10000", IN_BROWSER.file],
+        cwd=REPOSITORY,
+        env={**os.environ, "PATH": str(tmp_path), REQUIRED: required},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (f"{IN_BROWSER.file}::" in done.stdout) == collected, done.stdout + done.stderr

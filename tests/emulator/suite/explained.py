@@ -64,7 +64,7 @@ _NARROW_BOX = Explanation(
     "a box narrower than its swizzle is refused: how it lies in shared memory is not known here"
 )
 _INVAL = Explanation("mbarrier.inval does nothing here: a warp that still waits is not disturbed")
-_CLEARED_SUMS = Explanation(
+_FIRST_PRODUCT = Explanation(
     "the first product of a tile does not add to what tensor memory has", redundant=True
 )
 _JOINED = Explanation(
@@ -99,7 +99,7 @@ EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
     },
     ("triton Blackwell", "cp.async.bulk.commit_group"): dict.fromkeys((0, 1), _NO_BULK),
     ("triton Blackwell", "cp.async.bulk.wait_group"): dict.fromkeys((0, 1, 2, 3), _NO_BULK),
-    ("triton Blackwell", "tcgen05.st"): {0: _CLEARED_SUMS},
+    ("triton Blackwell", "tcgen05.st"): {0: _FIRST_PRODUCT},
     ("triton Blackwell", "tensormap.replace"): {
         **dict.fromkeys((14, 16, 31, 33), _CLEARED),
         **dict.fromkeys((13, 30), _NARROW_BOX),

@@ -84,7 +84,12 @@ def test_workers_wait_for_a_test_that_is_marked(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", str(tmp_path)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(temporary)},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONWARNINGS": "default::ResourceWarning",
+            "TMPDIR": str(temporary),
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -99,3 +104,4 @@ def test_workers_wait_for_a_test_that_is_marked(tmp_path: Path) -> None:
     assert len(beside) == 12
     assert not [span for span in beside if span[1] < ended and began < span[2]]
     assert [path.name for path in temporary.iterdir() if "turns" in path.name] == []
+    assert "Implicitly cleaning up" not in done.stderr

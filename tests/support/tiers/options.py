@@ -218,20 +218,15 @@ class _Inputs:
 
     def __init__(self, config: pytest.Config) -> None:
         self._option = config.option
-        self._turns: tempfile.TemporaryDirectory[str] | None = None
+        self._turns = tempfile.TemporaryDirectory(prefix="inductor-plugin-turns-")
+        config.add_cleanup(self._turns.cleanup)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Add the tier, what its part is drawn from, and the folder of the workers' turns."""
-        self._turns = self._turns or tempfile.TemporaryDirectory(prefix="inductor-plugin-turns-")
         node.workerinput["tier"] = self._option.tier
         node.workerinput["drawn_from"] = self._option.drawn_from
         node.workerinput["turns"] = self._turns.name
-
-    def pytest_unconfigure(self) -> None:
-        """Remove that folder."""
-        if self._turns is not None:
-            self._turns.cleanup()
 
 
 class _InTurns:

@@ -18,8 +18,9 @@ class Turns:
     def turn(self, *, alone: bool) -> Generator[None]:
         """Wait until a test may run, and hold off others: all of them if it runs ``alone``, else those that do.
 
-        Who waits for the room to be empty holds the gate meanwhile: two other workers, whose tests overlap, would else never
-        leave it empty.
+        A test that waits for an empty room holds the gate, so that no other enters: two workers whose tests overlap would
+        otherwise keep it waiting to the end of the run. `filelock.ReadWriteLock` holds a connection of SQLite, which the
+        children that tests fork must not inherit.
         """
         kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
         with self._room.open("w") as room:
