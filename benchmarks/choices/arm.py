@@ -100,7 +100,7 @@ def choices(
     Args:
         turns: Also measure all candidates in so many turns, and return the samples of the calm ones.
         layers: Rows, columns and outputs of each layer.
-        cold: Whether caches are evicted before each sample of these turns, as when the plugin tunes.
+        cold: Whether operands are in memory, too, in the samples of these turns, as when the plugin tunes.
     """
     problems: dict[str, Any] = {}
 

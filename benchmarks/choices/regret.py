@@ -2,8 +2,8 @@
 
 The plugin and Inductor's own max-autotune tune fifty frozen linear layers in processes with empty caches, beside each load.
 What is the fastest is measured for itself, on the quiet machine: all candidates in turns, some dozens each, in two processes
-with caches evicted before each call, as the plugin tunes, and in two without. The latter have no part in the claims of
-agreement: they show what a choice by cold caches costs where operands are in them.
+as the plugin samples them, with operands in memory and in the caches, and in two with operands in the caches alone. The latter
+have no part in the claims of agreement: they show what a choice costs where all of a network is in the caches.
 Where the plugin says that a choice is provisional, a later process on the quiet machine shows whether it was kept.
 
     python -m benchmarks.choices.regret --out benchmarks/results/regret_cpu.json
@@ -39,7 +39,7 @@ _FIRST = ("quiet", "2 busy")
 """The loads of the claims, tuned beside first."""
 _REFERENCES = 2
 REFERENCE, WARM = "reference", "warm reference"
-"""Arms that measure all candidates: with caches evicted before each call, and without."""
+"""Arms that measure all candidates: as the plugin samples them, and with operands in the caches alone."""
 _LONGEST_S = 3600.0
 """Longest time of a process."""
 _PAUSE_S = AGAIN_S + 2.0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-_COMPUTE = "while True: pass"
-_COPY = "a, b = bytearray(1 << 28), bytearray(1 << 28)\nwhile True: b[:] = a"
+_WHILE_ITS_PARENT_LIVES = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    "
+_COMPUTE = f"{_WHILE_ITS_PARENT_LIVES}for _ in range(1 << 20): pass"
+_COPY = f"a, b = bytearray(1 << 28), bytearray(1 << 28)\n{_WHILE_ITS_PARENT_LIVES}b[:] = a"
 LOADS: dict[str, tuple[str, ...]] = {
     "quiet": (),
     "1 busy": (_COMPUTE,),
@@ -16,13 +18,15 @@ LOADS: dict[str, tuple[str, ...]] = {
     "4 busy": (_COMPUTE,) * 4,
     "2 copying": (_COPY,) * 2,
 }
-"""Python programs that run at the same time, by the name of the load; those that copy take memory bandwidth, 256 MB at a time."""
+"""Python programs that run at the same time, by the name of the load; those that copy take memory bandwidth, 256 MB at a time. They end when the process
+that has started them is killed: a benchmark that was ended left two of them, and made the next one's machine a busy one."""
 
 
 @contextmanager
 def load(name: str) -> Generator[None]:
     """Run a load's programs during the block."""
-    busy = [subprocess.Popen([sys.executable, "-c", program]) for program in LOADS[name]]
+    mine = str(os.getpid())
+    busy = [subprocess.Popen([sys.executable, "-c", each, mine]) for each in LOADS[name]]
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from inductor_plugin.errors import WorkerError
+from inductor_plugin.worker.echo import Echoed
 from inductor_plugin.worker.failure import one_line, status_of
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
@@ -199,7 +200,8 @@ def measure_in_process(
     """Measure a candidate that cannot be sent to a worker, in a thread that is abandoned if it hangs.
 
     A candidate that hangs keeps its thread, and a crash ends this process, so this is for library
-    kernels only.
+    kernels only. There are no other operands for an echo (`Echoed`): it is called on the same ones, so that its operands are in
+    the caches, too, and rivals have to beat the library at its best.
     """
     from inductor_plugin.worker import timer  # noqa: PLC0415  imports torch; the rest of this module does not
 
@@ -208,7 +210,7 @@ def measure_in_process(
 
     def measured() -> None:
         try:
-            samples = timer.take_samples(timer.timer_for("cpu"), run, sampling)
+            samples = timer.take_samples(timer.timer_for("cpu"), Echoed(run, run), sampling)
             done = Outcome(candidate_id, "ok", samples_ms=samples.used_ms)
             outcomes.append(replace(done, disturbed=samples.disturbed))
         except Exception as error:  # noqa: BLE001  the border, as in the worker: it becomes the call's outcome

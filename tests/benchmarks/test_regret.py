@@ -21,7 +21,6 @@ from benchmarks.choices.figures import (
     summary,
     usual_choices,
 )
-from benchmarks.harness.load import LOADS, load
 from inductor_plugin.tuning import race
 from inductor_plugin.tuning.report.regret import share
 from inductor_plugin.worker.devices.cpu import CPU
@@ -217,14 +216,6 @@ def test_the_layers_are_fifty_problems() -> None:
 
 def test_candidates_of_the_same_name_have_numbers() -> None:
     assert distinct(["mm", "cpp", "cpp", "mm"]) == ["mm", "cpp", "cpp 2", "mm 2"]
-
-
-def test_a_load_ends_with_its_block() -> None:
-    with load("2 busy"):
-        pass
-    with load("quiet"):
-        pass
-    assert len(LOADS["4 busy"]) == 4
 
 
 class Processes:

@@ -43,6 +43,7 @@ NOT_RUN: dict[str, list[str]] = {
     "own-kernel.md": [
         "tests/docs/test_own_kernel.py runs it in a fresh clone, before the rest of this page"
     ],
+    "scale.md": ["an hour; tests/benchmarks/fleet compares small runs with the committed ones"],
     "ship.md": [HOURS],
 }
 """Why snippets are not run, by page; those that run apart are in `tests/docs/test_apart.py`."""

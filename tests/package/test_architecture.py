@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md, docs/decisions.md and the folders against the files there are."""
+"""ARCHITECTURE.md, the pages it leads to, and the folders against the files there are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHORT = {
     "evt_source.py": "templates/cutlass/evt_source.py",
 }
 """Names that the text shortens where it has just given the folder."""
-PAGES = ("ARCHITECTURE.md", "docs/decisions.md")
+PAGES = ("ARCHITECTURE.md", "docs/decisions.md", "docs/ranks.md", "docs/scale.md")
 
 
 def text_of(repository: Path) -> str:

@@ -5,6 +5,7 @@ import pickle
 import time
 from collections.abc import Generator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.child import inductor
 from inductor_plugin.worker.child.operands import GuardedOutput, build
 from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.cpu_timer import CpuTimer
 from inductor_plugin.worker.devices.lookup import facts_of
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
@@ -290,6 +292,22 @@ def test_what_cannot_travel_is_measured_at_home():
     outcome = measure_in_process(lambda: sum(range(100)), "here", QUICK, 10.0)
     assert (outcome.candidate_id, outcome.status) == ("here", "ok")
     assert len(outcome.samples_ms) == 3
+
+
+def test_at_home_operands_are_in_the_caches_in_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are no others for an echo, and a library kernel whose code is cold is no match for rivals whose code is not."""
+    calls: list[str] = []
+
+    def evict(_: CpuTimer) -> None:
+        calls.append("evicted")
+
+    monkeypatch.setattr(CpuTimer, "_evict", evict)
+    cold = replace(QUICK, samples=1, warmup=0, cold_cache=True)
+    assert measure_in_process(lambda: calls.append("called"), "here", cold, 10.0).status == "ok"
+    behind = [after for before, after in pairwise(calls) if before == "evicted"]
+    assert behind == ["called"] * calls.count("evicted")
+    evicted = calls.index("evicted")
+    assert calls[evicted : evicted + 3] == ["evicted", "called", "called"]
 
 
 def test_at_home_too_a_candidate_may_raise_or_hang():

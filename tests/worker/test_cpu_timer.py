@@ -1,4 +1,4 @@
-"""How much a CPU has to read to evict its caches."""
+"""How much a CPU has to read to evict its caches, and what a sample is of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.worker.affinity import own_cores
-from inductor_plugin.worker.cpu_timer import CpuCache, caches, evicting_bytes
+from inductor_plugin.worker.cpu_timer import CpuCache, CpuTimer, caches, evicting_bytes
+from inductor_plugin.worker.echo import Echoed
 
 MIB = 1 << 20
 
@@ -61,3 +62,72 @@ def test_a_container_may_show_no_caches_or_some(tmp_path: Path) -> None:
 
 def test_this_machine_is_within_bounds() -> None:
     assert 32 * MIB <= evicting_bytes(caches(own_cores())) <= 512 * MIB
+
+
+class Spans(CpuTimer):
+    """A timer whose calls take so long, in nanoseconds, with operands in memory and in the caches.
+
+    Attributes:
+        taken: Calls of each span, and whether the caches were evicted before.
+    """
+
+    def __init__(self, cold_ns: float, warm_ns: float, *disturbed: bool) -> None:
+        super().__init__()
+        self._times_ns, self._disturbed = {True: cold_ns, False: warm_ns}, disturbed
+        self.taken: list[tuple[int, bool]] = []
+
+    def _span(self, call: object, repeats: int, *, cold: bool) -> tuple[float, bool]:
+        del call
+        self.taken.append((repeats, cold))
+        disturbed = self._disturbed[len(self.taken) - 1] if self._disturbed else False
+        return repeats * self._times_ns[cold], disturbed
+
+
+@pytest.mark.parametrize(
+    ("cold_ns", "warm_ns", "calls", "sample_ms"),
+    [
+        (4e6, 1e6, 1, 2.0),
+        (50e3, 12.5e3, 2, 0.025),
+        (9e3, 1e3, 8, 0.003),
+        (0.0, 0.0, 8, 0.0),  # of a clock with coarse steps
+    ],
+)
+def test_a_sample_is_the_geometric_mean_of_operands_in_memory_and_in_the_caches(
+    cold_ns: float, warm_ns: float, calls: int, sample_ms: float
+) -> None:
+    timer = Spans(cold_ns, warm_ns)
+    assert timer.sample(print, 2, cold=True) == pytest.approx(sample_ms)
+    assert timer.taken == [(1, True), (calls, False)] * 2
+    assert timer.sample(print, 5, cold=False) == pytest.approx(warm_ns / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "is_disturbed"),
+    [
+        ((True, False, False, True), True),
+        ((True, False, False, False), False),
+        ((False, True, False, False), False),
+    ],
+)
+def test_a_sample_is_calm_if_both_its_parts_are(
+    disturbed: tuple[bool, ...], is_disturbed: bool
+) -> None:
+    timer = Spans(4e6, 1e6, *disturbed)
+    timer.sample(print, 2, cold=True)
+    assert timer.disturbed == is_disturbed
+
+
+def test_an_echo_is_called_behind_each_read_of_the_caches_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timer, done = CpuTimer(), list[str]()
+    monkeypatch.setattr(timer, "_evict", lambda: done.append("evict"))
+    call = Echoed(lambda: done.append("call"), lambda: done.append("echo"))
+    timer.sample(call, 2, cold=True)
+    rounds = "".join(each[0] for each in done)
+    assert done[:3] == ["evict", "echo", "call"]
+    assert (done.count("evict"), done.count("echo")) == (2, 2)
+    assert rounds.count("eec") == 2
+    done.clear()
+    timer.sample(call, 3, cold=False)
+    assert done == ["call"] * 3

@@ -12,6 +12,7 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from inductor_plugin.device import BoundCall, Timer
 from inductor_plugin.tuning.race import final_sampling
 from inductor_plugin.tuning.report.regret import bound, interval, sureness
 from inductor_plugin.worker.devices.lookup import known
+from inductor_plugin.worker.echo import Echoed
 from inductor_plugin.worker.jobs import Sampling
 from inductor_plugin.worker.timer import repeats_for, timer_for
 
@@ -54,7 +56,8 @@ def main(script: Any) -> int:
         options = {"policy": arguments.policy, "cache_dir": arguments.cache_dir or recorded}
         options |= {"cache_read": ""} if arguments.policy == "tune" else {}
         module = script.Call()
-        run, tickets = _compiled(script, module, options)
+        modules = _with_echo(script, module) if arguments.bench is not None else [module]
+        run, tickets = _compiled(script, modules, options)
         winner = chosen(script, tickets)
         if arguments.bench is None:
             return script.check(module, run)
@@ -64,13 +67,13 @@ def main(script: Any) -> int:
         device = next(t.problem.output.device for t in tickets if t.digest == script.DIGEST)
         # Without a record, the library kernel runs.
         without = {"policy": "cached", "cache_dir": f"{empty}/library", "cache_read": ""}
-        library, tickets = _compiled(script, module, without)
+        library, tickets = _compiled(script, modules, without)
         for ticket in tickets:
             print(f"compared with: {ticket.verdict.winner if ticket.verdict else 'stock'}")
         rivals: dict[str, BoundCall] = {}
         for pins in arguments.rival:
             pinned = {**options, "policy": "pinned", "pin_file": pins}
-            rival, tickets = _compiled(script, module, pinned)
+            rival, tickets = _compiled(script, modules, pinned)
             rivals.setdefault(chosen(script, tickets) or winner, rival)
         try:
             _time(arguments, winner, {**rivals, "": library, winner: run}, device)
@@ -116,12 +119,23 @@ def _parsed(script: Any) -> Namespace:
     return arguments
 
 
-def _compiled(script: Any, module: Any, options: Mapping[str, str]) -> tuple[BoundCall, list[Any]]:
-    """Compile the call; return it, and what was decided meanwhile."""
+def _with_echo(script: Any, module: Any) -> list[Any]:
+    """Return the call's module, and on a CPU one with other operands: an echo, as in the plugin's finals (`Echoed`)."""
+    on_host = all(operand.device.type == "cpu" for operand in module.inputs)
+    return [module, script.Call()] if on_host else [module]
+
+
+def _compiled(
+    script: Any, modules: Sequence[Any], options: Mapping[str, str]
+) -> tuple[BoundCall, list[Any]]:
+    """Compile the call, and its echo if there is a module for it; return the call, and what was decided meanwhile."""
     tickets: list[Any] = []
     every = {**script.OPTIONS, **options, "remote_url": ""}
+    compiled = partial(script.compiled, backend="inductor_plugin", options=every)
     with inductor_plugin.observe(tickets.extend):
-        return script.compiled(module, backend="inductor_plugin", options=every), tickets
+        run = compiled(modules[0])
+    echo = [compiled(module) for module in modules[1:]]
+    return Echoed(run, *echo) if echo else run, tickets
 
 
 def chosen(script: Any, tickets: Sequence[Any]) -> str | None:
@@ -145,8 +159,7 @@ def chosen(script: Any, tickets: Sequence[Any]) -> str | None:
 def _time(arguments: Namespace, winner: str, calls: Mapping[str, BoundCall], device: str) -> None:
     """Time the winner, the library kernel (``""``) and rivals; print the speedup and write the times.
 
-    They are sampled as the finals of a race are, with caches evicted before each call: what decides and what judges the
-    decision measure the same.
+    They are sampled as the finals of a race are: what decides and what judges the decision measure the same.
 
     Raises:
         DisturbedError: Other work has disturbed almost all samples.

@@ -19,7 +19,7 @@ from inductor_plugin.worker.child.attention import verifier_of
 from inductor_plugin.worker.child.launch import launch_conditions, launched_as_generated
 from inductor_plugin.worker.child.operands import GuardedOutput
 from inductor_plugin.worker.child.product import ProductVerifier
-from inductor_plugin.worker.child.running import Emit, Running, bound
+from inductor_plugin.worker.child.running import Emit, Running, bound, echoed
 from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.child.verdict import CHECKING, judge, judge_again, keep
 from inductor_plugin.worker.devices.lookup import known, uuid_of
@@ -107,7 +107,7 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         if not problem.comparable:
             return outcome("skipped", problem.incomparable)
         running, verdict = _first_verdict(
-            candidate, problem, emit, functools.partial(_may_win, job, emit)
+            candidate, problem, emit, functools.partial(_may_win, job, problem, emit)
         )
     else:
         running = _first_run(candidate, problem, emit)
@@ -120,9 +120,9 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         verdict = replace(verdict, reason=reason)
     samples = Samples()
     if not damage and (is_library or not verdict.reason):
-        emit(Event("start", candidate.candidate_id))
+        running = echoed(running, problem, emit, cold=job.sampling.cold_cache)
         timer = timer_for(candidate.output.device)
-        samples = take_samples(timer, running.call, job.sampling)
+        samples = take_samples(timer, running.timed, job.sampling)
         known = launched_as_generated(candidate.kernel, running.call)
         host_ms = samples.host_ms if known else 0.0
         own = launch_conditions(running.call, host_ms, host_bound=samples.host_bound)
@@ -160,14 +160,14 @@ def _first_verdict(
     return running, verdict
 
 
-def _may_win(job: ScreenJob, emit: Emit, running: Running) -> bool:
+def _may_win(job: ScreenJob, problem: ProblemState, emit: Emit, running: Running) -> bool:
     """Return whether a candidate may win, by the shorter of two calls; True where it has no rival yet."""
     if job.lead_ms == math.inf:
         return True
     timer = timer_for(running.candidate.output.device)
-    emit(Event("start", running.candidate.candidate_id))
     cold = job.sampling.cold_cache
-    return min(timer.sample(running.call, 1, cold=cold) for _ in range(2)) <= job.lead_ms
+    call = echoed(running, problem, emit, cold=cold).timed
+    return min(timer.sample(call, 1, cold=cold) for _ in range(2)) <= job.lead_ms
 
 
 def _judged_again(
@@ -225,9 +225,11 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
     first: dict[str, Running] = {}
     repeats = 1  # of all: a median of three calls is not the measure that a single call is
     for candidate in job.candidates:
-        running = first[candidate.candidate_id] = _first_run(candidate, problem, emit)
+        running = _first_run(candidate, problem, emit)
+        running = echoed(running, problem, emit, cold=job.sampling.cold_cache)
+        first[candidate.candidate_id] = running
         timer = timer_for(candidate.output.device)
-        repeats = max(repeats, repeats_for(timer, running.call, job.sampling))
+        repeats = max(repeats, repeats_for(timer, running.timed, job.sampling))
     conditions = _take_turns(job, first, repeats, emit)
     elapsed_s = (time.monotonic() - started) / len(job.candidates)
     library = job.library.candidate_id if job.library is not None else ""
@@ -304,7 +306,7 @@ def _calm_sample(
     shortest_ms = math.inf
     for _ in range(_TRIES):
         emit(Event("start", running.candidate.candidate_id))
-        value_ms = timer.sample(running.call, repeats, cold=sampling.cold_cache)
+        value_ms = timer.sample(running.timed, repeats, cold=sampling.cold_cache)
         if not (timer.disturbed and sampling.retake_s):
             return value_ms, False
         shortest_ms = min(shortest_ms, value_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,10 +17,12 @@ from inductor_plugin.worker.child.operands import (
     NOT_A_NUMBER,
     GuardedOutput,
     dtype_of,
+    elements_of,
     storage_bytes,
 )
 from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.child.stress import Stress, flat
+from inductor_plugin.worker.echo import Echoed
 from inductor_plugin.worker.jobs import BenchCandidate, Event
 from inductor_plugin.worker.timer import timer_for
 
@@ -28,11 +30,23 @@ Emit = Callable[[Event], None]
 
 _ALIGNMENT = 64
 """Of memory that torch allocates on a CPU."""
+_ECHOED_BYTES = 64 << 20
+"""Operands up to which a call has an echo: to read more from memory takes 5 ms, to read code 0.1 ms."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """A candidate that has run; ``written`` are the inputs it writes besides its output."""
+    """A candidate that has run.
+
+    Attributes:
+        candidate: The candidate.
+        call: Its call.
+        inputs: Its operands.
+        result: Its output.
+        guarded: The memory of that, where the call does not return new one.
+        written: The inputs it writes besides its output, by index.
+        echo: The same kernel on other operands (`Echoed`).
+    """
 
     candidate: BenchCandidate
     call: BoundCall
@@ -40,6 +54,12 @@ class Running:
     result: torch.Tensor
     guarded: GuardedOutput | None
     written: dict[int, GuardedOutput]
+    echo: BoundCall | None = None
+
+    @property
+    def timed(self) -> BoundCall:
+        """Its call as a timer takes it."""
+        return self.call if self.echo is None else Echoed(self.call, self.echo)
 
     def repeat(self, emit: Emit) -> torch.Tensor:
         """Overwrite the outputs, run the candidate again and return its output."""
@@ -146,6 +166,31 @@ def bound(
     if result.dtype != dtype_of(candidate.output):
         raise TypeError(f"{candidate.candidate_id} returned {result.dtype}")
     return Running(candidate, call, inputs, result, guarded, written)
+
+
+def echoed(running: Running, problem: ProblemState, emit: Emit, *, cold: bool) -> Running:
+    """Return a candidate with the call that a timer takes: on a CPU, where caches are evicted before it, one with an echo.
+
+    It is reported to the parent: what runs next is the candidate.
+
+    Args:
+        running: The candidate, which has run.
+        problem: Its problem.
+        emit: Sends events.
+        cold: Whether caches are evicted.
+    """
+    candidate = running.candidate
+    nbytes = sum(elements_of(spec) * dtype_of(spec).itemsize for spec in candidate.inputs)
+    if not cold or candidate.output.device != "cpu" or nbytes > _ECHOED_BYTES:
+        emit(Event("start", candidate.candidate_id))
+        return running
+    emit(Event("build", candidate.candidate_id))
+    written = {index: GuardedOutput(candidate.inputs[index]) for index in running.written}
+    inputs = [
+        written[index].tensor if index in written else problem.echo(spec)
+        for index, spec in enumerate(candidate.inputs)
+    ]
+    return replace(running, echo=bound(candidate, inputs, written, emit).call)
 
 
 def moved(

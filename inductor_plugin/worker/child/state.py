@@ -47,6 +47,7 @@ class ProblemState:
     Attributes:
         tensors: Its operands.
         sums: Checksums of those that have not changed since.
+        echoes: Copies of operands in other memory.
         product: What compares a product's results.
         attention: What compares an attention's.
         accepted: The results that were right last.
@@ -56,6 +57,7 @@ class ProblemState:
 
     tensors: dict[TensorSpec, torch.Tensor] = field(default_factory=dict[TensorSpec, torch.Tensor])
     sums: dict[TensorSpec, int] = field(default_factory=dict[TensorSpec, int])
+    echoes: dict[TensorSpec, torch.Tensor] = field(default_factory=dict[TensorSpec, torch.Tensor])
     product: ProductVerifier | None = None
     attention: AttentionVerifier | None = None
     accepted: Accepted | None = None
@@ -65,13 +67,23 @@ class ProblemState:
     def operand(self, spec: TensorSpec) -> torch.Tensor:
         """Return an operand, built if it is not there."""
         if spec not in self.tensors:
-            factor = self.product.amplitude(spec) if self.product is not None else 1.0
-            self.tensors[spec] = build(spec, factor)
+            self.tensors[spec] = self._built(spec)
             self.sums.pop(spec, None)
-            verifier = self.attention or self.product
-            if verifier is not None:
-                verifier.fill(spec, self.tensors[spec])
         return self.tensors[spec]
+
+    def echo(self, spec: TensorSpec) -> torch.Tensor:
+        """Return an operand with the same numbers in other memory."""
+        if spec not in self.echoes:
+            self.echoes[spec] = self._built(spec)
+        return self.echoes[spec]
+
+    def _built(self, spec: TensorSpec) -> torch.Tensor:
+        factor = self.product.amplitude(spec) if self.product is not None else 1.0
+        tensor = build(spec, factor)
+        verifier = self.attention or self.product
+        if verifier is not None:
+            verifier.fill(spec, tensor)
+        return tensor
 
     @property
     def known(self) -> bool:
@@ -114,6 +126,7 @@ class ProblemState:
     def forget_operands(self) -> None:
         """Let all operands be built again."""
         self.tensors.clear()
+        self.echoes.clear()
         self.sums.clear()
 
     def first_changed(self, specs: Sequence[TensorSpec]) -> int | None:

@@ -1,4 +1,4 @@
-"""The figures of ARCHITECTURE.md on scale and on requests of ranks are those of the committed rows."""
+"""The figures of docs/scale.md, and of docs/ranks.md on requests, are those of the committed rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.fleet.times import RESULTS, committed
 from tests.support.repository import REPOSITORY
 
 Row = dict[str, Any]
-PAGE = "ARCHITECTURE.md"
+SCALE, RANKS_OF_A_JOB = "docs/scale.md", "docs/ranks.md"
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +28,9 @@ def rows() -> list[Row]:
     return json.loads((RESULTS / "fleet.json").read_text(encoding="utf-8"))["runs"]
 
 
-@pytest.fixture(scope="module")
-def text() -> str:
-    """Return the page without line breaks."""
-    return " ".join((REPOSITORY / PAGE).read_text(encoding="utf-8").split())
+def text_of(page: str) -> str:
+    """Return a page without line breaks."""
+    return " ".join((REPOSITORY / page).read_text(encoding="utf-8").split())
 
 
 def row_of(rows: list[Row], **fields: Any) -> Row:
@@ -152,9 +151,9 @@ def asked(command: str, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
 
 
 def test_the_rows_are_those_of_the_commands_and_the_text_names_the_runs_that_are_missing(
-    rows: list[Row], text: str, monkeypatch: pytest.MonkeyPatch
+    rows: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (REPOSITORY / PAGE).read_text(encoding="utf-8")
+    page = (REPOSITORY / SCALE).read_text(encoding="utf-8")
     commands = re.findall(r"^python -m (benchmarks\.fleet .*--out .*)$", page, re.MULTILINE)
     sizes = [sized for command in commands for sized in asked(command, monkeypatch)]
     assert all(any(sized.items() <= row.items() for row in rows) for sized in sizes)
@@ -165,24 +164,24 @@ def test_the_rows_are_those_of_the_commands_and_the_text_names_the_runs_that_are
     assert [sized["what"] for sized in missing] == [*VARIANTS]
     assert (
         f"Without options the benchmark makes {len(missing)} runs of 100,000 kernels that are missing there: the variants with 10,000 workers."
-        in text
+        in text_of(SCALE)
     )
 
 
 @pytest.mark.parametrize(
-    ("section", "sentences"),
+    ("page", "sentences"),
     [
-        ("Scale", many),
-        ("Scale", few),
-        ("Scale", variants),
-        ("Scale", ranks),
-        ("Ranks of a job", requests),
+        (SCALE, many),
+        (SCALE, few),
+        (SCALE, variants),
+        (SCALE, ranks),
+        (RANKS_OF_A_JOB, requests),
     ],
 )
 def test_the_text_has_the_figures_of_the_rows(
-    section: str, sentences: Callable[[list[Row]], Iterable[str]], rows: list[Row], text: str
+    page: str, sentences: Callable[[list[Row]], Iterable[str]], rows: list[Row]
 ) -> None:
-    said = text.partition(f" ## {section} ")[2].partition(" ## ")[0]
+    said = text_of(page)
     assert [words for words in sentences(rows) if words not in said] == []
 
 

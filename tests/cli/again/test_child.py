@@ -17,6 +17,7 @@ from inductor_plugin.cli.again.child import DisturbedError, chosen, compared, in
 from inductor_plugin.device import BoundCall
 from inductor_plugin.tuning.race import final_sampling
 from inductor_plugin.worker.devices.cpu import CPU
+from inductor_plugin.worker.echo import Echoed
 
 FINALS = replace(final_sampling(CPU), retake_s=0.5)
 """As tuning samples where it is not under test."""
@@ -120,7 +121,8 @@ def test_a_second_cache_has_no_say_where_no_record_is_wanted(
     """It may hold this very record: the library kernel would be the winner, and nothing would be measured again."""
     options: list[Mapping[str, str]] = []
 
-    def compiled(_script: Any, _module: Any, given: Mapping[str, str]) -> tuple[Any, list[Any]]:
+    def compiled(_script: Any, modules: Any, given: Mapping[str, str]) -> tuple[Any, list[Any]]:
+        assert len({id(each) for each in modules}) == 2  # the call, and its echo
         options.append(given)
         return Mock(), [ticket("d", "fast")]
 
@@ -128,10 +130,37 @@ def test_a_second_cache_has_no_say_where_no_record_is_wanted(
     monkeypatch.setattr(child, "_time", Mock())
     monkeypatch.setattr(sys, "argv", ["run.py", "--policy", policy, "--bench", "0.1"])
     facts = {"DIGEST": "d", "WINNER": "fast", "EPILOGUE": None, "CACHE_DIR": "/cache"}
-    assert child.main(SimpleNamespace(__doc__="A call.", Call=Mock, **facts)) == 0
+    assert child.main(SimpleNamespace(__doc__="A call.", Call=call_on("cpu"), **facts)) == 0
     run, library = options
     assert library["cache_read"] == ""
     assert run.get("cache_read") == ("" if policy == "tune" else None)
+
+
+def call_on(device: str) -> Callable[[], Any]:
+    """Return what makes modules with an operand on a device."""
+    return lambda: SimpleNamespace(inputs=[SimpleNamespace(device=SimpleNamespace(type=device))])
+
+
+@pytest.mark.parametrize(("device", "count"), [("cpu", 2), ("cuda", 1)])
+def test_on_a_cpu_alone_a_call_has_an_echo_on_other_operands(device: str, count: int) -> None:
+    script = SimpleNamespace(Call=call_on(device))
+    module = script.Call()
+    modules = child._with_echo(script, module)  # pyright: ignore[reportPrivateUsage]
+    assert modules[0] is module
+    assert len(modules) == len({id(each) for each in modules}) == count
+
+
+def test_the_echo_is_compiled_as_the_call_is() -> None:
+    def compiled(module: Any, **how: Any) -> Callable[[], Any]:
+        assert how["options"] == {"a": "1", "b": "2", "remote_url": ""}
+        return lambda: module
+
+    script = SimpleNamespace(OPTIONS={"a": "0"}, compiled=compiled)
+    call, _ = child._compiled(script, ["call", "echo"], {"a": "1", "b": "2"})  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(call, Echoed)
+    assert (call(), call.echo()) == ("call", "echo")
+    alone, _ = child._compiled(script, ["call"], {"a": "1", "b": "2"})  # pyright: ignore[reportPrivateUsage]
+    assert not isinstance(alone, Echoed)
 
 
 def test_a_template_is_found_in_the_folder_where_the_command_runs(

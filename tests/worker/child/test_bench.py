@@ -23,11 +23,14 @@ from inductor_plugin.kernels.call import (
     SequenceStep,
 )
 from inductor_plugin.ops.native import library
+from inductor_plugin.problem.number_check import NumberCheck
+from inductor_plugin.problem.tolerance import Tolerance
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.child import bench, launch, triton_launch
 from inductor_plugin.worker.child.inductor import BoundSequence, _behind_zeroing, bind_op  # pyright: ignore[reportPrivateUsage]
 from inductor_plugin.worker.devices.cpu import CPU
 from inductor_plugin.worker.devices.cuda import CUDA
+from inductor_plugin.worker.echo import Echoed
 from inductor_plugin.worker.jobs import (
     Event,
     FinalJob,
@@ -37,6 +40,7 @@ from inductor_plugin.worker.jobs import (
     ScreenJob,
 )
 from inductor_plugin.worker.process import WorkerProcess
+from inductor_plugin.worker.timer import take_samples
 from tests.support.worker.benched import GOOD, LIBRARY, ONCE, SETTINGS
 
 pytestmark = pytest.mark.usefixtures("few_objects")
@@ -143,7 +147,8 @@ def test_turns_that_were_all_disturbed_are_taken_again_on_a_gpu(
     names = [replace(each, output=replace(each.output, device=device)) for each in (LIBRARY, GOOD)]
     job: Any = SimpleNamespace(candidates=names, rounds=2, sampling=ONCE)
     calls: Any = {
-        each.candidate_id: SimpleNamespace(candidate=each, call=lambda: None) for each in names
+        each.candidate_id: SimpleNamespace(candidate=each, call=lambda: None, timed=lambda: None)
+        for each in names
     }
     bench._take_turns(job, calls, 1, events.append)  # pyright: ignore[reportPrivateUsage]
     assert len([each for each in events if each.what == "sample"]) == 2 * turns
@@ -178,6 +183,31 @@ def test_all_finalists_have_as_many_calls_a_sample(monkeypatch: pytest.MonkeyPat
     cold = replace(ONCE, min_sample_ms=0.8, cold_cache=True)
     bench.final(FinalJob("one", (LIBRARY, GOOD), 2, cold), lambda event: None)
     assert taken == [1, 1, 3, 3, 3, 3]
+
+
+def test_each_sample_of_a_cpu_has_an_echo_where_caches_are_evicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timer, echoes = ScriptedTimer([1.0] * 99), list[bool]()
+    sample = timer.sample
+
+    def noted(call: Callable[[], object], repeats: int, *, cold: bool) -> float:
+        echoes.append(isinstance(call, Echoed))
+        return sample(call, repeats, cold=cold)
+
+    monkeypatch.setattr(timer, "sample", noted)
+    monkeypatch.setattr(bench, "timer_for", lambda _: timer)
+    monkeypatch.setattr(bench, "take_samples", lambda _, call, how: take_samples(timer, call, how))
+    cold = replace(ONCE, min_sample_ms=0.8, cold_cache=True)
+    for sampling in (cold, ONCE):
+        bench.final(FinalJob("one", (LIBRARY, GOOD), 2, sampling), lambda event: None)
+        screened = ScreenJob(
+            "one", LIBRARY, GOOD, sampling, NumberCheck(Tolerance(1e-3, 1e-3)), lead_ms=9.0
+        )
+        bench.screen(screened, lambda event: None)
+        assert set(echoes) == {sampling is cold}
+        assert len(echoes) >= 7 - 2 * (sampling is not cold)
+        echoes.clear()
 
 
 def test_how_the_device_was_is_in_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:

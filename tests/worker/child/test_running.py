@@ -11,9 +11,11 @@ import torch
 
 from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
 from inductor_plugin.worker.child import running
-from inductor_plugin.worker.child.operands import build
-from inductor_plugin.worker.child.running import Running, bound, moved
+from inductor_plugin.worker.child.operands import GuardedOutput, build
+from inductor_plugin.worker.child.running import Running, bound, echoed, moved
+from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.child.stress import Stress
+from inductor_plugin.worker.echo import Echoed
 from inductor_plugin.worker.jobs import BenchCandidate, Event
 from tests.support.candidates.operands import tensor
 
@@ -110,6 +112,68 @@ def test_copies_are_elsewhere_unaligned_and_the_same_memory_in_a_later_run(seen:
 def test_copies_are_aligned_as_torchs_memory_where_that_is_asked_for(seen: Seen) -> None:
     moved(first_run(), Stress(), ignore, aligned=True)
     assert {operand.data_ptr() % 64 for operand in seen[-1][0]} == {0}
+
+
+def test_an_echo_has_operands_and_outputs_of_its_own_with_the_same_numbers(seen: Seen) -> None:
+    problem, events = ProblemState(), list[Event]()
+    before = bound(WRITES, [problem.operand(spec) for spec in WRITES.inputs], {}, ignore)
+    timed = echoed(before, problem, events.append, cold=True).timed
+    assert isinstance(timed, Echoed)
+    assert timed.call is before.call
+    (own, output), (others, other_output) = seen
+    assert all(map(torch.equal, own, others))
+    addresses = [
+        each.data_ptr() for each in (*own, *others, output, other_output) if each is not None
+    ]
+    assert len(set(addresses)) == 6
+    before.result.zero_()
+    timed.echo()
+    assert not before.result.any()
+    timed()
+    assert torch.equal(before.result, own[0] + own[1])
+    assert [event.what for event in events] == ["build", "start"]
+    again = echoed(before, problem, ignore, cold=True)
+    assert [each.data_ptr() for each in seen[-1][0]] == [each.data_ptr() for each in others]
+    problem.forget_operands()  # a candidate may have damaged them
+    assert not problem.echoes
+    assert again.call is before.call
+
+
+def test_an_echo_writes_what_a_candidate_writes_besides_its_output_to_other_memory(
+    seen: Seen,
+) -> None:
+    problem = ProblemState()
+    zone = GuardedOutput(B)
+    inputs = [problem.operand(A), zone.tensor.zero_()]
+    before = bound(WRITES, inputs, {1: zone}, ignore)
+    assert echoed(before, problem, ignore, cold=True).echo is not None
+    assert seen[-1][0][1].data_ptr() != zone.tensor.data_ptr()
+    assert not problem.echoes.keys() & {B}
+
+
+def test_a_packed_operand_is_packed_once_more_for_an_echo() -> None:
+    packed = replace(tensor(8, 6, seed=3), packing="mkl_linear", packing_batch=4)
+    problem = ProblemState()
+    assert problem.echo(packed) is not problem.operand(packed)
+    assert problem.echo(packed) is problem.echo(packed)
+
+
+@pytest.mark.parametrize(
+    ("cold", "device", "most"),
+    [(False, "cpu", 1 << 20), (True, "cuda:0", 1 << 20), (True, "cpu", 191)],
+)
+def test_there_is_no_echo_where_caches_stay_on_a_gpu_and_of_large_operands(
+    cold: bool, device: str, most: int, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_ECHOED_BYTES", most)
+    events: list[Event] = []
+    before = first_run(WRITES)
+    output = replace(WRITES.output, device=device)
+    before = replace(before, candidate=replace(WRITES, output=output))
+    after = echoed(before, ProblemState(), events.append, cold=cold)
+    assert (after.echo, after.timed) == (None, before.call)
+    assert [event.what for event in events] == ["start"]
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize(
