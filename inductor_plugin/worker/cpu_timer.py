@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -27,8 +27,8 @@ from inductor_plugin.worker.echo import Echoed
 
 _CPUS = Path("/sys/devices/system/cpu")
 _CPU_CACHE_BYTES = (32 << 20, 512 << 20)
-_WARM_NS, _MOST_WARM = 100_000, 8
-"""Time that calls with operands in the caches are to take together, so that the clock's own 0.1 us is nothing; and their most."""
+_WARM_CALLS = 4
+"""Calls with operands in the caches, behind one that brings them there."""
 
 
 @dataclass(frozen=True)
@@ -83,50 +83,60 @@ class CpuTimer:
         """Do nothing: a CPU kernel has finished when its call returns."""
 
     def sample(self, call: BoundCall, repeats: int, *, cold: bool) -> float:
-        """Return milliseconds per call: of ``repeats`` calls the median of those that were not disturbed.
+        """Return milliseconds per call.
 
-        Other work only prolongs a call: if it has disturbed all of them, the shortest counts.
+        Other work only prolongs a call: of several the shortest counts that was not disturbed, if any was not.
 
         Args:
             call: The call.
-            repeats: How often.
-            cold: Whether each is the geometric mean of a call behind a read that evicts the caches, and of some more with operands
-                where that has left them; else they are called one after the other.
+            repeats: How often it is timed.
+            cold: Whether each time is the geometric mean of a call behind a read that evicts the caches, and of calls with operands
+                in the caches; else calls follow each other, and the mean counts.
         """
         if cold:
-            spans = [self._of_both(call) for _ in range(repeats)]
+            times = [self._of_both(call) for _ in range(repeats)]
         else:
-            elapsed_ns, disturbed = self._span(call, repeats, cold=False)
-            spans = [(elapsed_ns / repeats, disturbed)]
-        calm = [elapsed_ns for elapsed_ns, disturbed in spans if not disturbed]
+            calls_ns, disturbed = self._timed(call, repeats)
+            times = [(sum(calls_ns) / repeats, disturbed)]
+        calm = [time_ns for time_ns, disturbed in times if not disturbed]
         self.disturbed = not calm
-        return (statistics.median(calm) if calm else min(spans)[0]) / 1e6
+        return min(calm or [time_ns for time_ns, _ in times]) / 1e6
 
     def _of_both(self, call: BoundCall) -> tuple[float, bool]:
-        """Return nanoseconds of a call, the mean of both places of its operands, and whether one was disturbed; see `_span`."""
-        cold_ns, disturbed = self._span(call, 1, cold=True)
-        count = min(_MOST_WARM, max(1, round(_WARM_NS / max(cold_ns, 1.0))))
-        warm_ns, disturbed_again = self._span(call, count, cold=False)
-        return math.sqrt(cold_ns * warm_ns / count), disturbed or disturbed_again
+        """Return nanoseconds of a call, the geometric mean of both places of its operands, and whether one was disturbed."""
+        self._evict()
+        (cold_ns,), disturbed = self._timed(
+            call, 1, first=call.echo if isinstance(call, Echoed) else None
+        )
+        warm_ns, disturbed_again = self._timed(call, _WARM_CALLS, first=call)
+        return math.sqrt(cold_ns * min(warm_ns)), disturbed or disturbed_again
 
-    def _span(self, call: BoundCall, repeats: int, *, cold: bool) -> tuple[float, bool]:
-        """Return nanoseconds that calls took, and whether a thread waited for a core, all for something else, or others had the cores.
+    def _timed(
+        self, call: BoundCall, repeats: int, first: BoundCall | None = None
+    ) -> tuple[list[int], bool]:
+        """Return nanoseconds of each of several calls, and whether a thread waited for a core, all for something else, or others had the cores.
 
         With more threads than cores they wait for each other, and are switched for each other: that is how fast the call is
         here. What others take of the cores tells then.
+
+        Args:
+            call: The call.
+            repeats: How many calls.
+            first: Called before them, and not timed: what is read of the system between two samples takes longer than a short
+                call, and its threads may sleep by then.
         """
-        if cold:
-            self._evict()
-            if isinstance(call, Echoed):
-                call.echo()
         threads, cores = torch.get_num_threads(), own_cores()
         alone = threads <= len(cores)
         kept = throttling(self._groups)
         before, switched, cpu = waits_ns() if alone else {}, switches(), time.process_time_ns()
-        started = time.perf_counter_ns()
+        begun = time.perf_counter_ns()
+        if first is not None:
+            first()
+        ends = [time.perf_counter_ns()]
         for _ in range(repeats):
             call()
-        elapsed_ns = time.perf_counter_ns() - started
+            ends.append(time.perf_counter_ns())
+        elapsed_ns = ends[-1] - begun
         cpu_ns, switched = time.process_time_ns() - cpu, switches() - switched
         after = waits_ns() if before else {}
         kept = throttling(self._groups).since(kept)
@@ -135,7 +145,8 @@ class CpuTimer:
             disturbed |= is_disturbed(elapsed_ns, before, after, kept.kept_ns)
         elif alone:  # each thread gives up its core when a quota is used up
             disturbed |= was_switched(elapsed_ns, switched - threads * kept.periods)
-        return elapsed_ns, self._crowd.is_there(cores, threads, with_others=not before) or disturbed
+        crowded = self._crowd.is_there(cores, threads, with_others=not before)
+        return [end - start for start, end in pairwise(ends)], crowded or disturbed
 
     def _evict(self) -> None:
         self.prepare()

@@ -223,7 +223,7 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
     if job.check is not None:
         _reference(job, problem, emit)
     first: dict[str, Running] = {}
-    repeats = 1  # of all: a median of three calls is not the measure that a single call is
+    repeats = 1  # of all: the shortest of three calls is not the measure that a single call is
     for candidate in job.candidates:
         running = _first_run(candidate, problem, emit)
         running = echoed(running, problem, emit, cold=job.sampling.cold_cache)
