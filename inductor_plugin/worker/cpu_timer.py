@@ -27,8 +27,9 @@ from inductor_plugin.worker.echo import Echoed
 
 _CPUS = Path("/sys/devices/system/cpu")
 _CPU_CACHE_BYTES = (32 << 20, 512 << 20)
-_WARM_CALLS = 4
-"""Calls with operands in the caches, behind one that brings them there."""
+_WARM_CALLS, _LONG_NS = 4, 200_000
+"""Calls with operands in the caches, behind one that wakes threads; and nanoseconds of a call that needs neither: one is enough, and
+beside other work it is oftener undisturbed."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,10 @@ class CpuTimer:
         (cold_ns,), disturbed = self._timed(
             call, 1, first=call.echo if isinstance(call, Echoed) else None
         )
-        warm_ns, disturbed_again = self._timed(call, _WARM_CALLS, first=call)
+        is_long = cold_ns > _LONG_NS
+        warm_ns, disturbed_again = self._timed(
+            call, 1 if is_long else _WARM_CALLS, first=None if is_long else call
+        )
         return math.sqrt(cold_ns * min(warm_ns)), disturbed or disturbed_again
 
     def _timed(

@@ -5,7 +5,6 @@ import pickle
 import time
 from collections.abc import Generator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -304,10 +303,8 @@ def test_at_home_operands_are_in_the_caches_in_all_samples(monkeypatch: pytest.M
     monkeypatch.setattr(CpuTimer, "_evict", evict)
     cold = replace(QUICK, samples=1, warmup=0, cold_cache=True)
     assert measure_in_process(lambda: calls.append("called"), "here", cold, 10.0).status == "ok"
-    behind = [after for before, after in pairwise(calls) if before == "evicted"]
-    assert behind == ["called"] * calls.count("evicted")
-    evicted = calls.index("evicted")
-    assert calls[evicted : evicted + 3] == ["evicted", "called", "called"]
+    _, *behind = "".join(each[0] for each in calls).split("e")
+    assert set(behind) == {"c" * 7}  # an echo, the call, one that is not timed, four that are
 
 
 def test_at_home_too_a_candidate_may_raise_or_hang():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -64,41 +65,45 @@ def test_this_machine_is_within_bounds() -> None:
     assert 32 * MIB <= evicting_bytes(caches(own_cores())) <= 512 * MIB
 
 
-class Spans(CpuTimer):
+class Scripted(CpuTimer):
     """A timer whose calls take so long, in nanoseconds, with operands in memory and in the caches.
 
     Attributes:
-        taken: Calls of each span, and whether the caches were evicted before.
+        taken: How many calls were timed in a row.
     """
 
-    def __init__(self, cold_ns: float, warm_ns: float, *disturbed: bool) -> None:
+    def __init__(self, cold_ns: int, warm_ns: int, *disturbed: bool) -> None:
         super().__init__()
-        self._times_ns, self._disturbed = {True: cold_ns, False: warm_ns}, disturbed
-        self.taken: list[tuple[int, bool]] = []
+        self._times_ns, self._disturbed, self._is_evicted = (cold_ns, warm_ns), disturbed, False
+        self.taken: list[int] = []
 
-    def _span(self, call: object, repeats: int, *, cold: bool) -> tuple[float, bool]:
-        del call
-        self.taken.append((repeats, cold))
+    def _evict(self) -> None:
+        self._is_evicted = True
+
+    def _timed(self, call: object, repeats: int, first: object = None) -> tuple[list[int], bool]:
+        del call, first
+        time_ns, self._is_evicted = self._times_ns[not self._is_evicted], False
+        self.taken.append(repeats)
         disturbed = self._disturbed[len(self.taken) - 1] if self._disturbed else False
-        return repeats * self._times_ns[cold], disturbed
+        return [time_ns, *(4 * time_ns for _ in range(repeats - 1))], disturbed
 
 
 @pytest.mark.parametrize(
-    ("cold_ns", "warm_ns", "calls", "sample_ms"),
+    ("cold_ns", "warm_ns", "warm_calls", "sample_ms"),
     [
-        (4e6, 1e6, 1, 2.0),
-        (50e3, 12.5e3, 2, 0.025),
-        (9e3, 1e3, 8, 0.003),
-        (0.0, 0.0, 8, 0.0),  # of a clock with coarse steps
+        (4_000_000, 1_000_000, 1, 2.0),
+        (200_000, 50_000, 4, 0.1),
+        (9_000, 1_000, 4, 0.003),
+        (0, 0, 4, 0.0),
     ],
 )
 def test_a_sample_is_the_geometric_mean_of_operands_in_memory_and_in_the_caches(
-    cold_ns: float, warm_ns: float, calls: int, sample_ms: float
+    cold_ns: int, warm_ns: int, warm_calls: int, sample_ms: float
 ) -> None:
-    timer = Spans(cold_ns, warm_ns)
+    timer = Scripted(cold_ns, warm_ns)
     assert timer.sample(print, 2, cold=True) == pytest.approx(sample_ms)
-    assert timer.taken == [(1, True), (calls, False)] * 2
-    assert timer.sample(print, 5, cold=False) == pytest.approx(warm_ns / 1e6)
+    assert timer.taken == [1, warm_calls] * 2
+    assert timer.sample(print, 5, cold=False) == pytest.approx(17 / 5 * warm_ns / 1e6)
 
 
 @pytest.mark.parametrize(
@@ -112,22 +117,28 @@ def test_a_sample_is_the_geometric_mean_of_operands_in_memory_and_in_the_caches(
 def test_a_sample_is_calm_if_both_its_parts_are(
     disturbed: tuple[bool, ...], is_disturbed: bool
 ) -> None:
-    timer = Spans(4e6, 1e6, *disturbed)
+    timer = Scripted(4_000_000, 1_000_000, *disturbed)
     timer.sample(print, 2, cold=True)
     assert timer.disturbed == is_disturbed
 
 
-def test_an_echo_is_called_behind_each_read_of_the_caches_and_nowhere_else(
+def test_what_is_called_before_a_call_is_an_echo_behind_a_read_and_else_the_call_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Neither is timed: it brings back code, and wakes threads that sleep while the system's files are read."""
     timer, done = CpuTimer(), list[str]()
     monkeypatch.setattr(timer, "_evict", lambda: done.append("evict"))
-    call = Echoed(lambda: done.append("call"), lambda: done.append("echo"))
-    timer.sample(call, 2, cold=True)
-    rounds = "".join(each[0] for each in done)
-    assert done[:3] == ["evict", "echo", "call"]
-    assert (done.count("evict"), done.count("echo")) == (2, 2)
-    assert rounds.count("eec") == 2
+
+    def echo() -> None:
+        done.append("echo")
+        time.sleep(0.2)
+
+    timed_ms = timer.sample(Echoed(lambda: done.append("call"), echo), 2, cold=True)
+    assert done == ["evict", "echo", *["call"] * 6] * 2
+    assert timed_ms < 100
     done.clear()
-    timer.sample(call, 3, cold=False)
+    timer.sample(lambda: done.append("call"), 1, cold=True)
+    assert done == ["evict", *["call"] * 6]
+    done.clear()
+    timer.sample(Echoed(lambda: done.append("call"), echo), 3, cold=False)
     assert done == ["call"] * 3
