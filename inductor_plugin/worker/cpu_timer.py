@@ -51,9 +51,8 @@ class CpuTimer:
     """Wall-clock timer.
 
     Where a network's weights are when a product reads them depends on the network and on what else runs: in memory, or in the
-    caches. A kernel that is faster in one of the two may be slower in the other: of 48 x 96 x 160 on a Xeon the generated one takes
-    0.84 of the library's time with operands in memory and 1.36 of it with operands in the caches. So a sample is the geometric mean of
-    both: the ratio of two kernels is the mean of their ratios, and what wins by little in one has not lost much in the other.
+    caches, where a small product takes a tenth of the time. So a sample is the geometric mean of both: the ratio of two kernels is the
+    mean of their ratios, and what wins by little in one place does not win if it loses much in the other (docs/decisions.md).
     """
 
     host_bound, host_ms = False, 0.0
