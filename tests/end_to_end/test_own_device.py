@@ -20,7 +20,7 @@ import pytest
 from tests.support import own_device
 from tests.support.own_device import EXAMPLE, install
 
-pytestmark = [pytest.mark.slow, pytest.mark.compat]
+pytestmark = [pytest.mark.slow, pytest.mark.compat, pytest.mark.alone]
 
 RUN = str(EXAMPLE / "run.py")
 PLUGIN = ("-m", "inductor_plugin")
