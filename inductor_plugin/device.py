@@ -88,7 +88,7 @@ class Timer(Protocol):
         ...
 
     def sample(self, call: BoundCall, repeats: int, *, cold: bool) -> float:
-        """Return milliseconds per call: the mean of ``repeats`` calls, or the median of cold calls."""
+        """Return milliseconds per call: the mean of ``repeats`` calls; of cold ones the median, or the shortest."""
         ...
 
 

@@ -73,7 +73,7 @@ class Sampling:
         samples: Measured calls.
         min_sample_ms: A sample repeats the call until it lasts this long (timer resolution).
         max_total_s: Stop sampling after this many seconds, with at least one sample taken.
-        cold_cache: Evict the caches before each sample; one of a CPU has calls with operands in the caches, too.
+        cold_cache: Evict the caches before each sample. On a CPU a sample also has calls with operands in the caches.
         retake_s: Seconds beyond ``max_total_s`` in which samples are taken again that other work on the machine has
             disturbed; 0 counts them as all others.
     """

@@ -12,7 +12,7 @@ from inductor_plugin.worker.jobs import Sampling
 
 MAX_REPEATS = 10_000
 COLD_REPEATS = 3
-"""Maximum calls per sample when the cache is evicted before each; evicting costs more than the calls."""
+"""Most times that a sample evicts the cache, each with a call behind it; evicting costs more than the calls."""
 
 _MOST_DISTURBED = 60
 """Disturbed samples after which no more are taken."""

@@ -137,8 +137,8 @@ def test_a_wait_for_a_core_disturbs_a_sample(monkeypatch: pytest.MonkeyPatch):
     timer.sample(lambda: None, 3, cold=True)
     assert not timer.disturbed
     monkeypatch.setattr(cpu_timer, "waits_ns", lambda: {"1": next(waits), "2": 0})
-    # one behind the read, one with operands in the caches
-    of_each = ([seconds] * 2 for seconds in (0.02, 0.001, 0.02))
+    # One behind the read, and of a short call one that is not timed; then those with operands in the caches.
+    of_each = ([0.02] * 2, [0.001] * 4, [0.02] * 2)
     durations = itertools.chain.from_iterable(of_each)
     assert timer.sample(lambda: time.sleep(next(durations)), 3, cold=True) < 15
     assert timer.disturbed

@@ -161,7 +161,7 @@ def _first_verdict(
 
 
 def _may_win(job: ScreenJob, problem: ProblemState, emit: Emit, running: Running) -> bool:
-    """Return whether a candidate may win, by the shorter of two calls; True where it has no rival yet."""
+    """Return whether a candidate may win, by the shorter of two samples; True where it has no rival yet."""
     if job.lead_ms == math.inf:
         return True
     timer = timer_for(running.candidate.output.device)
@@ -372,6 +372,7 @@ def _prepare(
     for spec, tensor in problem.tensors.items():
         if problem.attention is not None:
             problem.attention.fill(spec, tensor)
+    problem.echoes.clear()
     problem.sums.clear()
 
 

@@ -31,7 +31,7 @@ Emit = Callable[[Event], None]
 _ALIGNMENT = 64
 """Of memory that torch allocates on a CPU."""
 _ECHOED_BYTES = 64 << 20
-"""Operands up to which a call has an echo: to read more from memory takes 5 ms, to read code 0.1 ms."""
+"""Operands and output up to which a call has an echo. More of them take 5 ms to read, beside which 0.1 ms for code is little."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,16 @@ class Running:
     result: torch.Tensor
     guarded: GuardedOutput | None
     written: dict[int, GuardedOutput]
-    echo: BoundCall | None = None
+    echo: Running | None = None
 
     @property
     def timed(self) -> BoundCall:
         """Its call as a timer takes it."""
-        return self.call if self.echo is None else Echoed(self.call, self.echo)
+        return self.call if self.echo is None else Echoed(self.call, self.echo.launch)
+
+    def launch(self) -> object:
+        """Call it. Who has this method has the memory it works on, too: ``call`` may know nothing but addresses."""
+        return self.call()
 
     def repeat(self, emit: Emit) -> torch.Tensor:
         """Overwrite the outputs, run the candidate again and return its output."""
@@ -117,7 +121,8 @@ class Running:
 
     def overrun(self) -> str:
         """Return what was written outside of the outputs, empty if nothing was."""
-        return next(filter(None, (zone.overrun() for zone in self.zones())), "")
+        zones = self.zones() + (self.echo.zones() if self.echo is not None else [])
+        return next(filter(None, (zone.overrun() for zone in zones)), "")
 
     def damage(self, problem: ProblemState) -> str:
         """Return what was written that is not an output, empty if nothing was."""
@@ -180,17 +185,20 @@ def echoed(running: Running, problem: ProblemState, emit: Emit, *, cold: bool) -
         cold: Whether caches are evicted.
     """
     candidate = running.candidate
-    nbytes = sum(elements_of(spec) * dtype_of(spec).itemsize for spec in candidate.inputs)
-    if not cold or candidate.output.device != "cpu" or nbytes > _ECHOED_BYTES:
-        emit(Event("start", candidate.candidate_id))
-        return running
-    emit(Event("build", candidate.candidate_id))
-    written = {index: GuardedOutput(candidate.inputs[index]) for index in running.written}
-    inputs = [
-        written[index].tensor if index in written else problem.echo(spec)
-        for index, spec in enumerate(candidate.inputs)
-    ]
-    return replace(running, echo=bound(candidate, inputs, written, emit).call)
+    specs = (*candidate.inputs, candidate.output)
+    if problem.is_small is None:
+        nbytes = sum(elements_of(spec) * dtype_of(spec).itemsize for spec in specs)
+        problem.is_small = nbytes <= _ECHOED_BYTES
+    if cold and candidate.output.device == "cpu" and problem.is_small:
+        emit(Event("build", candidate.candidate_id))
+        written = {index: GuardedOutput(candidate.inputs[index]) for index in running.written}
+        inputs = [
+            written[index].tensor if index in written else problem.echo(spec)
+            for index, spec in enumerate(candidate.inputs)
+        ]
+        running = replace(running, echo=bound(candidate, inputs, written, emit))
+    emit(Event("start", candidate.candidate_id))
+    return running
 
 
 def moved(

@@ -48,6 +48,7 @@ class ProblemState:
         tensors: Its operands.
         sums: Checksums of those that have not changed since.
         echoes: Copies of operands in other memory.
+        is_small: Whether calls have an echo: all candidates or none. None until the first is asked.
         product: What compares a product's results.
         attention: What compares an attention's.
         accepted: The results that were right last.
@@ -58,6 +59,7 @@ class ProblemState:
     tensors: dict[TensorSpec, torch.Tensor] = field(default_factory=dict[TensorSpec, torch.Tensor])
     sums: dict[TensorSpec, int] = field(default_factory=dict[TensorSpec, int])
     echoes: dict[TensorSpec, torch.Tensor] = field(default_factory=dict[TensorSpec, torch.Tensor])
+    is_small: bool | None = None
     product: ProductVerifier | None = None
     attention: AttentionVerifier | None = None
     accepted: Accepted | None = None

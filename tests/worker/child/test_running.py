@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -131,7 +132,7 @@ def test_an_echo_has_operands_and_outputs_of_its_own_with_the_same_numbers(seen:
     assert not before.result.any()
     timed()
     assert torch.equal(before.result, own[0] + own[1])
-    assert [event.what for event in events] == ["build", "start"]
+    assert [event.what for event in events] == ["build", "start", "start"]  # limits count anew
     again = echoed(before, problem, ignore, cold=True)
     assert [each.data_ptr() for each in seen[-1][0]] == [each.data_ptr() for each in others]
     problem.forget_operands()  # a candidate may have damaged them
@@ -160,7 +161,7 @@ def test_a_packed_operand_is_packed_once_more_for_an_echo() -> None:
 
 @pytest.mark.parametrize(
     ("cold", "device", "most"),
-    [(False, "cpu", 1 << 20), (True, "cuda:0", 1 << 20), (True, "cpu", 191)],
+    [(False, "cpu", 288), (True, "cuda:0", 288), (True, "cpu", 287)],
 )
 def test_there_is_no_echo_where_caches_stay_on_a_gpu_and_of_large_operands(
     cold: bool, device: str, most: int, seen: Seen, monkeypatch: pytest.MonkeyPatch
@@ -170,10 +171,45 @@ def test_there_is_no_echo_where_caches_stay_on_a_gpu_and_of_large_operands(
     before = first_run(WRITES)
     output = replace(WRITES.output, device=device)
     before = replace(before, candidate=replace(WRITES, output=output))
-    after = echoed(before, ProblemState(), events.append, cold=cold)
+    problem = ProblemState()
+    after = echoed(before, problem, events.append, cold=cold)
     assert (after.echo, after.timed) == (None, before.call)
     assert [event.what for event in events] == ["start"]
     assert len(seen) == 1
+    assert problem.is_small == (most == 288)
+    monkeypatch.setattr(running, "_ECHOED_BYTES", 0)  # as the first candidate, so all
+    on_host = replace(before, candidate=WRITES)
+    assert (echoed(on_host, problem, ignore, cold=True).echo is not None) == problem.is_small
+
+
+def test_the_memory_of_an_echo_lives_as_long_as_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled kernel has addresses alone: of memory that was given back it would write to another candidate's."""
+    outputs: list[weakref.ref[torch.Tensor]] = []
+
+    def bind(_: BenchCandidate, __: object, out: torch.Tensor) -> Callable[[], object]:
+        outputs.append(weakref.ref(out))
+        return lambda: None
+
+    monkeypatch.setattr(running, "bind", bind)
+    problem = ProblemState()
+    before = bound(WRITES, [problem.operand(spec) for spec in WRITES.inputs], {}, ignore)
+    timed = echoed(before, problem, ignore, cold=True).timed
+    problem.forget_operands()
+    assert outputs[1]() is not None
+    del timed
+    assert outputs[1]() is None
+
+
+def test_what_an_echo_writes_outside_of_its_output_is_seen(seen: Seen) -> None:
+    problem = ProblemState()
+    before = bound(WRITES, [problem.operand(spec) for spec in WRITES.inputs], {}, ignore)
+    after = echoed(before, problem, ignore, cold=True)
+    assert (after.overrun(), after.damage(problem)) == ("", "")
+    output = seen[-1][1]
+    assert output is not None
+    output.as_strided((1,), (1,), output.storage_offset() - 1).zero_()
+    assert "before its output" in after.overrun()
+    assert not before.overrun()
 
 
 @pytest.mark.parametrize(
