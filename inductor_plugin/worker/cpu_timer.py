@@ -126,21 +126,22 @@ class CpuTimer:
             call: The call.
             repeats: How many calls.
             first: Called before them, and not timed: what is read of the system between two samples takes longer than a short
-                call, and its threads may sleep by then.
+                call, and its threads may sleep by then. Where it returns new memory, that is free for the next call at once, as in
+                a graph: with that memory kept, 8 x 256 x 256 took 0.76 of oneMKL's time in a generated kernel instead of 1.00, and
+                takes 1.05 of it in a graph.
         """
         threads, cores = torch.get_num_threads(), own_cores()
         alone = threads <= len(cores)
         kept = throttling(self._groups)
         before, switched, cpu = waits_ns() if alone else {}, switches(), time.process_time_ns()
         begun = time.perf_counter_ns()
-        # Kept: the call would get this output's memory, which is in the caches.
-        output = first() if first is not None else None
+        if first is not None:
+            first()
         ends = [time.perf_counter_ns()]
         for _ in range(repeats):
             call()
             ends.append(time.perf_counter_ns())
         elapsed_ns = ends[-1] - begun
-        del output
         cpu_ns, switched = time.process_time_ns() - cpu, switches() - switched
         after = waits_ns() if before else {}
         kept = throttling(self._groups).since(kept)
