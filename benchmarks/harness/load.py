@@ -18,8 +18,8 @@ LOADS: dict[str, tuple[str, ...]] = {
     "4 busy": (_COMPUTE,) * 4,
     "2 copying": (_COPY,) * 2,
 }
-"""Python programs that run at the same time, by the name of the load; those that copy take memory bandwidth, 256 MB at a time. They end when the process
-that has started them is killed: a benchmark that was ended left two of them, and made the next one's machine a busy one."""
+"""Python programs that run at the same time, by the name of the load; those that copy take memory bandwidth, 256 MB at a time. They end
+when the process that has started them is killed: else they would be beside whatever is measured later."""
 
 
 @contextmanager

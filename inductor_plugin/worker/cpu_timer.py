@@ -28,8 +28,8 @@ from inductor_plugin.worker.echo import Echoed
 _CPUS = Path("/sys/devices/system/cpu")
 _CPU_CACHE_BYTES = (32 << 20, 512 << 20)
 _WARM_CALLS, _LONG_NS = 2, 5_000_000
-"""Calls with operands in the caches, behind a call that wakes threads. A call of more than 5 ms needs neither, and is made once: several
-would take the time of all turns."""
+"""Calls with operands in the caches that a sample has, and nanoseconds. Before them the kernel is called once more, which wakes threads. A kernel
+that takes longer than 5 ms is called a single time: waking threads takes little of that, and more calls would take the time of all turns."""
 
 
 @dataclass(frozen=True)

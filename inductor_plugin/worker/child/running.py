@@ -62,7 +62,7 @@ class Running:
         return self.call if self.echo is None else Echoed(self.call, self.echo.launch)
 
     def launch(self) -> object:
-        """Call it. Who has this method has the memory it works on, too: ``call`` may know nothing but addresses."""
+        """Call it. A reference to this method keeps the memory alive that the kernel uses; ``call`` may hold addresses alone."""
         return self.call()
 
     def repeat(self, emit: Emit) -> torch.Tensor:
@@ -176,7 +176,7 @@ def bound(
 def echoed(running: Running, problem: ProblemState, emit: Emit, *, cold: bool) -> Running:
     """Return a candidate with the call that a timer takes: on a CPU, where caches are evicted before it, one with an echo.
 
-    It is reported to the parent: what runs next is the candidate.
+    The candidate is reported to the parent as what runs next, so that limits of time begin anew.
 
     Args:
         running: The candidate, which has run.
