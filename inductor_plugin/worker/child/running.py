@@ -151,15 +151,23 @@ def bound(
     inputs: Sequence[torch.Tensor],
     written: dict[int, GuardedOutput],
     emit: Emit,
+    output: GuardedOutput | None = None,
 ) -> Running:
-    """Report a candidate to the parent, bind it to its operands and a new output, and run it once.
+    """Report a candidate to the parent, bind it to its operands and an output, and run it once.
+
+    Args:
+        candidate: The candidate.
+        inputs: Its operands.
+        written: The inputs it writes besides its output, by index.
+        emit: Sends events.
+        output: The memory of its output. None for new memory. Unused where the call returns its own.
 
     Raises:
         TypeError: It returned no tensor, or one of another type.
     """
     kernel = candidate.kernel
     returns = isinstance(kernel, ExternKernel) and not kernel.has_out
-    guarded = None if returns else GuardedOutput(candidate.output)
+    guarded = None if returns else output or GuardedOutput(candidate.output)
     emit(Event("start", candidate.candidate_id))
     with garbage_in_new_memory():
         call = bind(candidate, inputs, None if guarded is None else guarded.tensor)
@@ -176,7 +184,8 @@ def bound(
 def echoed(running: Running, problem: ProblemState, emit: Emit, *, cold: bool) -> Running:
     """Return a candidate with the call that a timer takes: on a CPU, where caches are evicted before it, one with an echo.
 
-    The candidate is reported to the parent as what runs next, so that limits of time begin anew.
+    The candidate is reported to the parent as what runs next, so that limits of time begin anew. The echo has the same output: a
+    library kernel that returns new memory returns what its echo has freed, which is in the caches, too.
 
     Args:
         running: The candidate, which has run.
@@ -196,7 +205,7 @@ def echoed(running: Running, problem: ProblemState, emit: Emit, *, cold: bool) -
             written[index].tensor if index in written else problem.echo(spec)
             for index, spec in enumerate(candidate.inputs)
         ]
-        running = replace(running, echo=bound(candidate, inputs, written, emit))
+        running = replace(running, echo=bound(candidate, inputs, written, emit, running.guarded))
     emit(Event("start", candidate.candidate_id))
     return running
 

@@ -115,7 +115,9 @@ def test_copies_are_aligned_as_torchs_memory_where_that_is_asked_for(seen: Seen)
     assert {operand.data_ptr() % 64 for operand in seen[-1][0]} == {0}
 
 
-def test_an_echo_has_operands_and_outputs_of_its_own_with_the_same_numbers(seen: Seen) -> None:
+def test_an_echo_has_operands_of_its_own_with_the_same_numbers_and_the_same_output(
+    seen: Seen,
+) -> None:
     problem, events = ProblemState(), list[Event]()
     before = bound(WRITES, [problem.operand(spec) for spec in WRITES.inputs], {}, ignore)
     timed = echoed(before, problem, events.append, cold=True).timed
@@ -123,13 +125,10 @@ def test_an_echo_has_operands_and_outputs_of_its_own_with_the_same_numbers(seen:
     assert timed.call is before.call
     (own, output), (others, other_output) = seen
     assert all(map(torch.equal, own, others))
-    addresses = [
-        each.data_ptr() for each in (*own, *others, output, other_output) if each is not None
-    ]
-    assert len(set(addresses)) == 6
+    assert output is other_output  # in the caches, as new memory that an echo has freed
+    assert output is not None
+    assert len({each.data_ptr() for each in (*own, *others, output)}) == 5
     before.result.zero_()
-    timed.echo()
-    assert not before.result.any()
     timed()
     assert torch.equal(before.result, own[0] + own[1])
     assert [event.what for event in events] == ["build", "start", "start"]  # limits count anew
@@ -184,29 +183,33 @@ def test_there_is_no_echo_where_caches_stay_on_a_gpu_and_of_large_operands(
 
 def test_the_memory_of_an_echo_lives_as_long_as_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiled kernel has addresses alone: of memory that was given back it would write to another candidate's."""
-    outputs: list[weakref.ref[torch.Tensor]] = []
+    used: list[weakref.ref[torch.Tensor]] = []
 
-    def bind(_: BenchCandidate, __: object, out: torch.Tensor) -> Callable[[], object]:
-        outputs.append(weakref.ref(out))
+    def bind(
+        _: BenchCandidate, inputs: Sequence[torch.Tensor], out: torch.Tensor
+    ) -> Callable[[], object]:
+        used[:] = map(weakref.ref, (*inputs, out))
         return lambda: None
 
     monkeypatch.setattr(running, "bind", bind)
     problem = ProblemState()
     before = bound(WRITES, [problem.operand(spec) for spec in WRITES.inputs], {}, ignore)
     timed = echoed(before, problem, ignore, cold=True).timed
+    del before
     problem.forget_operands()
-    assert outputs[1]() is not None
+    assert len(used) == 3
+    assert all(each() is not None for each in used)
     del timed
-    assert outputs[1]() is None
+    assert all(each() is None for each in used)
 
 
-def test_what_an_echo_writes_outside_of_its_output_is_seen(seen: Seen) -> None:
+def test_what_an_echo_writes_outside_of_its_outputs_is_seen(seen: Seen) -> None:
     problem = ProblemState()
-    before = bound(WRITES, [problem.operand(spec) for spec in WRITES.inputs], {}, ignore)
+    zone = GuardedOutput(B)
+    before = bound(WRITES, [problem.operand(A), zone.tensor.zero_()], {1: zone}, ignore)
     after = echoed(before, problem, ignore, cold=True)
     assert (after.overrun(), after.damage(problem)) == ("", "")
-    output = seen[-1][1]
-    assert output is not None
+    output = seen[-1][0][1]
     output.as_strided((1,), (1,), output.storage_offset() - 1).zero_()
     assert "before its output" in after.overrun()
     assert not before.overrun()
