@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +45,8 @@ _SIZES: tuple[tuple[int, int, tuple[int, ...]], ...] = (
     (896, 448, (7, 56, 224)),
     (1152, 288, (2, 18, 90)),
 )
-LAYERS: tuple[tuple[int, int, int], ...] = tuple(
+Layer = tuple[int, int, int]
+LAYERS: tuple[Layer, ...] = tuple(
     (rows, columns, outputs) for columns, outputs, many in _SIZES for rows in many
 )
 """Rows, columns and outputs of each layer, in float32: 50, so that a share of 98 % allows a choice that is wrong."""
@@ -81,20 +82,23 @@ def main() -> int:
     return 0
 
 
-def compile_layers(layers: Sequence[tuple[int, int, int]], **how: Any) -> None:
-    """Compile all layers in one graph, and call it."""
+def compiled(layers: Sequence[Layer], **how: Any) -> Callable[[], object]:
+    """Compile layers, each with weights and an operand of its own, in one graph; return its call, which was called once."""
     modules = [nn.Linear(columns, outputs).eval() for _, columns, outputs in layers]
     operands = [torch.randn(rows, columns) for rows, columns, _ in layers]
-    compiled = torch.compile(
+    graph = torch.compile(
         lambda *inputs: [layer(x) for layer, x in zip(modules, inputs, strict=True)], **how
     )
-    with torch.no_grad():
-        compiled(*operands)
+
+    @torch.no_grad()
+    def call() -> object:
+        return graph(*operands)
+
+    call()
+    return call
 
 
-def choices(
-    turns: int, layers: Sequence[tuple[int, int, int]] = LAYERS, *, cold: bool = True
-) -> dict[str, Any]:
+def choices(turns: int, layers: Sequence[Layer] = LAYERS, *, cold: bool = True) -> dict[str, Any]:
     """Tune with the plugin; return by problem what was chosen.
 
     Args:
@@ -117,13 +121,15 @@ def choices(
             }
             if turns:
                 entry |= raced(ticket, names)
-            problems[_name(ticket.problem.inputs[0].size, ticket.problem.output.size)] = entry
+            problems[problem_name(ticket.problem.inputs[0].size, ticket.problem.output.size)] = (
+                entry
+            )
 
     if turns:
         race_all(turns, cold=cold)
     started = time.perf_counter()
     with inductor_plugin.observe(take):
-        compile_layers(layers, backend="inductor_plugin", options=_OPTIONS)
+        compiled(layers, backend="inductor_plugin", options=_OPTIONS)
     return {"compile_s": round(time.perf_counter() - started, 2), "problems": problems}
 
 
@@ -154,7 +160,7 @@ def raced(ticket: Any, names: Mapping[str, str]) -> dict[str, Any]:
         if row.status == "ok" and row.provenance.get("race") == "final"
     }
     is_paired = len({len(row.samples_ms) for row in rows.values()}) == 1
-    samples = {name: _rounded(row.samples_ms) for name, row in rows.items()} if is_paired else {}
+    samples = {name: rounded(row.samples_ms) for name, row in rows.items()} if is_paired else {}
     return {"samples_ms": samples, "disturbed": any(row.noisy for row in rows.values())}
 
 
@@ -164,7 +170,7 @@ def offered_names(ticket: Any) -> dict[str, str]:
     return {offer.candidate_id: name for offer, name in zip(ticket.offers, names, strict=True)}
 
 
-def stock_choices(layers: Sequence[tuple[int, int, int]] = LAYERS) -> dict[str, Any]:
+def stock_choices(layers: Sequence[Layer] = LAYERS) -> dict[str, Any]:
     """Tune with Inductor's own max-autotune; return by problem what was chosen."""
     problems: dict[str, Any] = {}
 
@@ -175,7 +181,7 @@ def stock_choices(layers: Sequence[tuple[int, int, int]] = LAYERS) -> dict[str, 
         sizes = (
             [int(s) for s in layout] for layout in (nodes[0].get_size(), offered[0].layout.size)
         )
-        problems[_name(*sizes)] = {
+        problems[problem_name(*sizes)] = {
             "choice": by_identity.get(id(fastest), choice_name(fastest)),
             "firm": True,
             "measured": True,
@@ -183,7 +189,7 @@ def stock_choices(layers: Sequence[tuple[int, int, int]] = LAYERS) -> dict[str, 
 
     add_feedback_saver(take)
     started = time.perf_counter()
-    compile_layers(layers, options={"max_autotune": True})
+    compiled(layers, options={"max_autotune": True})
     return {"compile_s": round(time.perf_counter() - started, 2), "problems": problems}
 
 
@@ -203,16 +209,18 @@ def distinct(names: Iterable[str]) -> list[str]:
     return result
 
 
-def _is_raced(problem: Mapping[str, Any]) -> bool:
-    return len(problem["samples_ms"]) > 1
+def problem_name(operand: Sequence[int], output: Sequence[int]) -> str:
+    """Return the name of a problem, by the sizes of its operand and its output."""
+    return f"{'x'.join(map(str, operand))} -> {output[-1]}"
 
 
-def _rounded(samples_ms: Iterable[float]) -> list[float]:
+def rounded(samples_ms: Iterable[float]) -> list[float]:
+    """Return samples with as many digits as they are worth."""
     return [float(f"{sample:.{_DIGITS}g}") for sample in samples_ms]
 
 
-def _name(operand: Sequence[int], output: Sequence[int]) -> str:
-    return f"{'x'.join(map(str, operand))} -> {output[-1]}"
+def _is_raced(problem: Mapping[str, Any]) -> bool:
+    return len(problem["samples_ms"]) > 1
 
 
 if __name__ == "__main__":

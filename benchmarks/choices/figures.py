@@ -179,7 +179,10 @@ def _firm_choices(quiet: Sequence[Tuning]) -> dict[str, Counter[str]]:
 
 
 def summary(
-    tunings: Sequence[Tuning], reference: Costs, warm: Costs | None = None
+    tunings: Sequence[Tuning],
+    reference: Costs,
+    warm: Costs | None = None,
+    network: Costs | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return the figures of each arm beside each load.
 
@@ -187,6 +190,7 @@ def summary(
         tunings: All tunings.
         reference: What each candidate costs.
         warm: The same with operands in the caches; what choices cost by it is ``warm``.
+        network: The same in a network of equal layers; what choices cost by it is ``network``.
     """
     result: dict[str, dict[str, Any]] = {}
     for arm, name in dict.fromkeys((tuning.arm, tuning.load) for tuning in tunings):
@@ -197,6 +201,7 @@ def summary(
             **regret(these, reference),
             **agreement(these, quiet, reference),
             "warm": regret(these, warm or {}),
+            "network": regret(these, network or {}),
         }
     return result
 

@@ -3,7 +3,9 @@
 The plugin and Inductor's own max-autotune tune fifty frozen linear layers in processes with empty caches, beside each load.
 What is the fastest is measured for itself, on the quiet machine: all candidates in turns, some dozens each, in two processes
 as the plugin samples them, with operands in memory and in the caches, and in two with operands in the caches alone. The latter
-have no part in the claims of agreement: they show what a choice costs where all of a network is in the caches.
+have no part in the claims of agreement: they show what a choice costs where all of a network is in the caches. A last process
+samples no kernel for itself: it measures networks of equal layers, of each candidate (`benchmarks.choices.network`), so that a mistake of
+the plugin's samples is seen, too.
 Where the plugin says that a choice is provisional, a later process on the quiet machine shows whether it was kept.
 
     python -m benchmarks.choices.regret --out benchmarks/results/regret_cpu.json
@@ -38,8 +40,8 @@ _SOURCES = (*PLUGIN, "benchmarks/choices", "benchmarks/harness/load.py")
 _FIRST = ("quiet", "2 busy")
 """The loads of the claims, tuned beside first."""
 _REFERENCES = 2
-REFERENCE, WARM = "reference", "warm reference"
-"""Arms that measure all candidates: as the plugin samples them, and with operands in the caches alone."""
+REFERENCE, WARM, NETWORK = JUDGES = ("reference", "warm reference", "network")
+"""Arms that measure all candidates: as the plugin samples them, with operands in the caches alone, and in networks."""
 _LONGEST_S = 3600.0
 """Longest time of a process."""
 _PAUSE_S = AGAIN_S + 2.0
@@ -53,7 +55,7 @@ class Step:
     """One process, or two on the same caches: a row of the result.
 
     Attributes:
-        arm: `REFERENCE`, `WARM`, ``ours`` or ``stock``.
+        arm: One of `JUDGES`, ``ours`` or ``stock``.
         load: The load beside which it runs.
         number: The round.
     """
@@ -110,6 +112,7 @@ def planned(rounds: int, loads: Sequence[str]) -> list[Step]:
     references = [
         Step(arm, "quiet", number) for number in range(_REFERENCES) for arm in (REFERENCE, WARM)
     ]
+    references.append(Step(NETWORK, "quiet", 0))
     return references + [
         Step(arm, name, number)
         for number in range(rounds)
@@ -177,8 +180,9 @@ def run(arm: str, load_name: str, folder: Path, turns: int, layers: int = 0) -> 
     environment = child_environment(
         TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor", INDUCTOR_PLUGIN_CACHE_DIR=f"{folder}/plugin"
     )
-    what = [REFERENCE, "--warm"] if arm == WARM else [arm]
-    command = [sys.executable, "-m", "benchmarks.choices.arm", *what, "--turns", str(turns)]
+    what = {WARM: ["arm", REFERENCE, "--warm"], NETWORK: ["network"]}.get(arm, ["arm", arm])
+    command = [sys.executable, "-m", f"benchmarks.choices.{what[0]}", *what[1:]]
+    command += ["--turns", str(turns)]
     command += ["--layers", str(layers)] if layers else []
     with load(load_name):
         try:
@@ -205,7 +209,7 @@ def tunings_in(rows: Sequence[Mapping[str, Any]]) -> list[Tuning]:
     return [
         Tuning(row["arm"], row["load"], row["problems"], row.get("later", {}))
         for row in rows
-        if row["arm"] not in (REFERENCE, WARM) and FAILED not in row
+        if row["arm"] not in JUDGES and FAILED not in row
     ]
 
 
@@ -228,7 +232,7 @@ def line(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     begin = f"{row['name']:<22} {row['seconds']:6.1f} s"
     if FAILED in row:
         return f"{begin}  failed: {row[FAILED]}"
-    if row["arm"] in (REFERENCE, WARM):
+    if row["arm"] in JUDGES:
         return (
             f"{begin}  {len(costs([row['problems']]))} problems of {len(row['problems'])} are known"
         )
@@ -244,14 +248,9 @@ def line(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _describe(rows: Rows) -> None:
     """Set the figures of all rows above them."""
-    reference, warm = (costs(references_in(rows.rows, arm)) for arm in (REFERENCE, WARM))
-    figures = summary(tunings_in(rows.rows), reference, warm)
-    rows.facts |= {
-        "summary": figures,
-        "claims": claims(figures),
-        REFERENCE: reference,
-        WARM: warm,
-    }
+    by_judge = {arm: costs(references_in(rows.rows, arm)) for arm in JUDGES}
+    figures = summary(tunings_in(rows.rows), *by_judge.values())
+    rows.facts |= {"summary": figures, "claims": claims(figures), **by_judge}
 
 
 def _in_turn() -> list[str]:

@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from benchmarks.choices import network
 from benchmarks.choices import regret as regret_module
 from benchmarks.choices.arm import LAYERS, distinct, race_all
 from benchmarks.choices.figures import (
@@ -231,6 +232,7 @@ class Processes:
         self.broken: tuple[str, ...] = ()
         self.samples = {"library": [2.0] * 12, "rival": [1.0] * 12}
         self.warm = {"library": [1.0] * 12, "rival": [1.5] * 12}
+        self.network = {"library": [1.0] * 12, "rival": [1.25] * 12}
 
     def run(self, arm: str, load_name: str, folder: Path, turns: int, layers: int) -> Any:
         assert (folder.is_dir(), turns, layers) == (True, 40, 0)
@@ -239,6 +241,11 @@ class Processes:
             raise regret_module.ArmError("it ended with 1: TypeError")
         if "reference" in arm:
             samples = self.samples if arm == "reference" else self.warm
+        elif arm == "network":
+            samples = self.network
+        else:
+            samples = None
+        if samples is not None:
             return {
                 "compile_s": 1.0,
                 "problems": {"a": {"samples_ms": samples, "disturbed": False, **entry("rival")}},
@@ -279,6 +286,7 @@ def test_a_run_has_the_figures_of_both_arms_and_goes_on_where_it_was(
     assert status == 0
     assert processes.asked == [
         *[("reference", "quiet"), ("warm reference", "quiet")] * 2,
+        ("network", "quiet"),
         ("ours", "quiet"),
         ("stock", "quiet"),
         ("ours", "2 busy"),
@@ -289,11 +297,12 @@ def test_a_run_has_the_figures_of_both_arms_and_goes_on_where_it_was(
     assert figures["ours, quiet"]["near"] == figures["stock, quiet"]["near"] == 1.0
     assert (figures["ours, 2 busy"]["provisional"], figures["ours, 2 busy"]["kept"]) == (1, 0)
     assert figures["ours, quiet"]["warm"]["mean_time"] == 1.5
+    assert figures["ours, quiet"]["network"]["mean_time"] == 1.25
     assert [claim["holds"] for claim in written["claims"]] == [True, None, True, False]
     assert go()[0] == 0
-    assert len(processes.asked) == 9
+    assert len(processes.asked) == 10
     go("--rounds", "2")
-    assert len(processes.asked) == 14
+    assert len(processes.asked) == 15
 
 
 def test_without_figures_the_status_is_not_zero(
@@ -328,16 +337,37 @@ def test_no_process_starts_after_the_minutes(
 
 @pytest.mark.parametrize(
     ("arm", "words"),
-    [("reference", ["reference"]), ("warm reference", ["reference", "--warm"]), ("ours", ["ours"])],
+    [
+        ("reference", ["arm", "reference"]),
+        ("warm reference", ["arm", "reference", "--warm"]),
+        ("network", ["network"]),
+        ("ours", ["arm", "ours"]),
+    ],
 )
-def test_a_warm_reference_is_asked_for_by_an_option(
+def test_each_arm_is_a_program_and_a_warm_reference_an_option(
     arm: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = mock.Mock(return_value=mock.Mock(returncode=0, stdout="{}"))
     monkeypatch.setattr(regret_module.subprocess, "run", done)
     assert regret_module.run(arm, "quiet", tmp_path, turns=4) == {}
     (command,) = done.call_args.args
-    assert command[3:] == [*words, "--turns", "4"]
+    assert command[2:] == [f"benchmarks.choices.{words[0]}", *words[1:], "--turns", "4"]
+
+
+def test_a_network_is_sampled_in_turns_behind_evicted_caches_and_by_layer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+    clock = iter(range(10**6))
+    monkeypatch.setattr(network, "evicting_bytes", mock.Mock(return_value=64))
+    monkeypatch.setattr(
+        network.torch, "ones", lambda *_, **__: mock.Mock(sum=lambda: calls.append("read"))
+    )
+    monkeypatch.setattr(network.time, "perf_counter", lambda: next(clock) * 1e-3 * network.EQUAL)
+    answer = network.sampled({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
+    turn = {name: ["read", *[name] * 4] for name in "ab"}
+    assert calls == turn["a"] + turn["b"] + turn["b"] + turn["a"]
+    assert answer["samples_ms"] == {"a": [1.0, 1.0], "b": [1.0, 1.0]}
 
 
 @pytest.mark.parametrize("cold", [True, False])
@@ -364,6 +394,11 @@ def test_a_reference_samples_every_candidate_in_turns_and_stock_names_them_alike
     assert 1 <= turns <= 4
     warm = regret_module.run("warm reference", "quiet", tmp_path / "warm", turns=4, layers=1)
     assert all(each["samples_ms"].keys() == samples.keys() for each in warm["problems"].values())
+    built = regret_module.run("network", "quiet", tmp_path / "network", turns=2, layers=1)
+    (in_networks,) = built["problems"].values()
+    assert built["problems"].keys() == answer["problems"].keys()
+    assert in_networks["samples_ms"].keys() == samples.keys()
+    assert all(0 < min(each) < 10 for each in in_networks["samples_ms"].values())
     stock = regret_module.run("stock", "quiet", tmp_path, turns=0, layers=1)
     assert stock["problems"].keys() == answer["problems"].keys()
     assert all(entry["choice"] in samples for entry in stock["problems"].values())
