@@ -15,10 +15,12 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 from torch._inductor.select_algorithm import add_preprocessing_fn, clear_preprocessing_fns
 
@@ -42,7 +44,7 @@ def main() -> None:
     torch.manual_seed(0)
     inductor_config.freezing = True
     inductor_config.fx_graph_cache = False  # its key does not say which candidate was kept
-    torch._functorch.config.enable_autograd_cache = False
+    functorch_config.enable_autograd_cache = False
     started = time.perf_counter()
     problems = {
         problem_name((layer[0], layer[1]), (layer[2],)): sampled(networks(layer), arguments.turns)
@@ -53,18 +55,18 @@ def main() -> None:
 
 def networks(layer: Layer) -> dict[str, Call]:
     """Return a network for each candidate of a layer, by the candidate's name; each has been called."""
-    torch._dynamo.reset()  # of the networks before: all have the same code
+    torch.compiler.reset()  # of the networks before: all have the same code
     built: dict[str, Call] = {}
     names: list[str] = []
     while not built or len(built) < len(names):
-        add_preprocessing_fn(lambda choices, number=len(built): _kept(choices, number, names))
+        add_preprocessing_fn(partial(_kept, number=len(built), names=names))
         call = compiled([layer] * EQUAL, options={"max_autotune": True})
         built[names[len(built)]] = call
         clear_preprocessing_fns()
     return built
 
 
-def _kept(choices: list[Any], number: int, names: list[str]) -> list[Any]:
+def _kept(choices: list[Any], *, number: int, names: list[str]) -> list[Any]:
     """Return one of a layer's candidates; set the names of all."""
     names[:] = distinct(choice_name(choice) for choice in choices)
     return [choices[number]]

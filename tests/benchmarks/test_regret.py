@@ -360,9 +360,8 @@ def test_a_network_is_sampled_in_turns_behind_evicted_caches_and_by_layer(
     calls: list[str] = []
     clock = iter(range(10**6))
     monkeypatch.setattr(network, "evicting_bytes", mock.Mock(return_value=64))
-    monkeypatch.setattr(
-        network.torch, "ones", lambda *_, **__: mock.Mock(sum=lambda: calls.append("read"))
-    )
+    buffer = mock.Mock(sum=lambda: calls.append("read"))
+    monkeypatch.setattr(network.torch, "ones", mock.Mock(return_value=buffer))
     monkeypatch.setattr(network.time, "perf_counter", lambda: next(clock) * 1e-3 * network.EQUAL)
     answer = network.sampled({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
     turn = {name: ["read", *[name] * 4] for name in "ab"}
