@@ -156,8 +156,7 @@ def tuned(step: Step, turns: int, layers: int) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="regret-", ignore_cleanup_errors=True) as folder:
         answer = run(step.arm, step.load, Path(folder), turns, layers)
-        firm = all(entry["firm"] for entry in answer["problems"].values())
-        if step.arm == "ours" and not firm:
+        if step.arm == "ours" and not all(e["firm"] for e in answer["problems"].values()):
             time.sleep(_PAUSE_S)
             later = run(step.arm, "quiet", Path(folder), turns, layers)
             answer |= {"later": later["problems"], "later_compile_s": later["compile_s"]}
