@@ -85,7 +85,24 @@ def results_table(folder: Path = RESULTS) -> str:
         f"| {times['stock_to_plain']:.2f} ({times['largest_stock_to_plain']:.2f}) "
         f"| {times['to_plain']:.2f} ({times['largest_to_plain']:.2f}) | `benchmarks/results/{models_file}` |"
     )
+    lines += _choices(folder)
     return "\n".join([*lines, "", *_ahead_of_time(folder)]) + "\n"
+
+
+def _choices(folder: Path) -> list[str]:
+    """Return the rows of choices: how many are near the fastest, and what the slowest takes, by where they were tuned."""
+    source = "regret_cpu.json"
+    figures, rows = _summary(folder / source), list[str]()
+    for load, where in (("quiet", "on a quiet machine"), ("2 busy", "beside two busy processes")):
+        ours, stock = (
+            f"{100 * figures[f'{arm}, {load}']['near']:.0f} % ({figures[f'{arm}, {load}']['most_time']:.2f})"
+            for arm in ("ours", "stock")
+        )
+        rows.append(
+            f"| kernels of 50 layers, tuned {where}: within 2 % of the fastest (time of the slowest) "
+            f"| {stock} | {ours} | `benchmarks/results/{source}` |"
+        )
+    return rows
 
 
 def _ahead_of_time(folder: Path) -> list[str]:

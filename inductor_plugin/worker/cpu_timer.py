@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import torch
 
 from inductor_plugin.device import BoundCall
-from inductor_plugin.worker.affinity import own_cores, quotas, throttling
+from inductor_plugin.worker.affinity import Throttling, own_cores, quotas, throttling
 from inductor_plugin.worker.disturbance import (
     Crowd,
+    ThreadWaits,
     is_disturbed,
     switches,
-    waits_ns,
     was_idle,
     was_switched,
 )
@@ -27,9 +26,10 @@ from inductor_plugin.worker.echo import Echoed
 
 _CPUS = Path("/sys/devices/system/cpu")
 _CPU_CACHE_BYTES = (32 << 20, 512 << 20)
-_WARM_CALLS, _LONG_NS = 2, 5_000_000
-"""Calls with operands in the caches that a sample has, and nanoseconds. Before them the kernel is called once more, which wakes threads. A kernel
-that takes longer than 5 ms is called a single time: waking threads takes little of that, and more calls would take the time of all turns."""
+_WARM_CALLS, _MOST_CALLS, _LONG_NS = 2, 6, 5_000_000
+"""Calls with operands in the caches that a sample has, how many it has at most where other work disturbs them, and nanoseconds. Before
+them the kernel is called once more, which wakes threads. A kernel that takes longer than 5 ms is called a single time: waking threads takes
+little of that, and more calls would take the time of all turns."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,38 @@ class CpuCache:
     level: int
     size_bytes: int
     cores: str
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the system has counted for this process until a moment.
+
+    Attributes:
+        waits_ns: Nanoseconds that each thread has waited for a core; none where it does not count them, or they are not asked for.
+        switches: How often a thread had to give up its core.
+        cpu_ns: Nanoseconds of all cores.
+        kept: How long a quota has kept it from its cores until shortly before that.
+        kept_after: The same until shortly after, so that what lies between two moments holds all waits for it.
+    """
+
+    waits_ns: Mapping[str, int]
+    switches: int
+    cpu_ns: int
+    kept: Throttling
+    kept_after: Throttling
+
+
+@dataclass(frozen=True)
+class TimedCall:
+    """A call that was timed.
+
+    Attributes:
+        ns: Nanoseconds it took.
+        is_disturbed: Whether other work has prolonged it.
+    """
+
+    ns: int
+    is_disturbed: bool
 
 
 class CpuTimer:
@@ -96,8 +128,13 @@ class CpuTimer:
         if cold:
             times = [self._of_both(call) for _ in range(repeats)]
         else:
-            calls_ns, disturbed = self._timed(call, repeats)
-            times = [(sum(calls_ns) / repeats, disturbed)]
+
+            def all_calls() -> None:
+                for _ in range(repeats):
+                    call()
+
+            (together,) = self._timed(all_calls, 1)
+            times = [(together.ns / repeats, together.is_disturbed)]
         calm = [time_ns for time_ns, disturbed in times if not disturbed]
         self.disturbed = not calm
         return min(calm or [time_ns for time_ns, _ in times]) / 1e6
@@ -105,58 +142,88 @@ class CpuTimer:
     def _of_both(self, call: BoundCall) -> tuple[float, bool]:
         """Return nanoseconds of a call, the geometric mean of both places of its operands, and whether one was disturbed."""
         self._evict()
-        (cold_ns,), disturbed = self._timed(
-            call, 1, first=call.echo if isinstance(call, Echoed) else None
-        )
-        is_long = cold_ns > _LONG_NS
-        warm_ns, disturbed_again = self._timed(
-            call, 1 if is_long else _WARM_CALLS, first=None if is_long else call
-        )
-        return math.sqrt(cold_ns * min(warm_ns)), disturbed or disturbed_again
+        (cold,) = self._timed(call, 1, first=call.echo if isinstance(call, Echoed) else None)
+        if cold.ns > _LONG_NS:
+            warm = self._timed(call, 1)
+        else:
+            most = _WARM_CALLS if cold.is_disturbed else _MOST_CALLS
+            warm = self._timed(call, _WARM_CALLS, first=call, most=most)
+        calm = [each.ns for each in warm if not each.is_disturbed]
+        warm_ns = min(calm or [each.ns for each in warm])
+        return math.sqrt(cold.ns * warm_ns), cold.is_disturbed or not calm
 
     def _timed(
-        self, call: BoundCall, repeats: int, first: BoundCall | None = None
-    ) -> tuple[list[int], bool]:
-        """Return nanoseconds of each of several calls, and whether a thread waited for a core, all for something else, or others had the cores.
+        self, call: BoundCall, repeats: int, first: BoundCall | None = None, most: int = 0
+    ) -> list[TimedCall]:
+        """Return what each of several calls took, and whether a thread waited for a core in it, all for something else, or others had the cores.
 
+        Each call is judged for itself: beside two busy processes on two cores two calls of 0.5 ms are calm half as often as the last of them.
         With more threads than cores they wait for each other, and are switched for each other: that is how fast the call is
         here. What others take of the cores tells then.
 
         Args:
             call: The call.
             repeats: How many calls.
-            first: Called before them, and not timed: what is read of the system between two samples takes longer than a short
-                call, and its threads may sleep by then. Where it returns new memory, that is free for the next call at once, as in
+            first: Called before them, and neither timed nor judged: other work that interrupts it has gone when they begin. Where it returns new memory, that is free for the next call at once, as in
                 a graph: with that memory kept, 8 x 256 x 256 took 0.76 of oneMKL's time in a generated kernel instead of 1.00, and
                 takes 1.05 of it in a graph.
+            most: How many calls at most, until so many are calm.
         """
         threads, cores = torch.get_num_threads(), own_cores()
-        alone = threads <= len(cores)
+        calls: list[TimedCall] = []
+        with closing(ThreadWaits()) as waits:
+            asked = waits if threads <= len(cores) else None
+            if not self._counts(asked).waits_ns:  # this opens files
+                asked = None
+            if first is not None:
+                first()
+            before = self._counts(asked)
+            while len(calls) < max(repeats, most) and _calm(calls) < repeats:
+                begun = time.perf_counter_ns()
+                call()
+                elapsed_ns = time.perf_counter_ns() - begun
+                after = self._counts(asked)
+                disturbed = was_prolonged(elapsed_ns, before, after, threads, len(cores))
+                calls.append(TimedCall(elapsed_ns, disturbed))
+                before = after
+        if self._crowd.is_there(cores, threads, with_others=not before.waits_ns):
+            return [TimedCall(each.ns, is_disturbed=True) for each in calls]
+        return calls
+
+    def _counts(self, waits: ThreadWaits | None) -> Counts:
         kept = throttling(self._groups)
-        before, switched, cpu = waits_ns() if alone else {}, switches(), time.process_time_ns()
-        begun = time.perf_counter_ns()
-        if first is not None:
-            first()
-        ends = [time.perf_counter_ns()]
-        for _ in range(repeats):
-            call()
-            ends.append(time.perf_counter_ns())
-        elapsed_ns = ends[-1] - begun
-        cpu_ns, switched = time.process_time_ns() - cpu, switches() - switched
-        after = waits_ns() if before else {}
-        kept = throttling(self._groups).since(kept)
-        disturbed = was_idle(elapsed_ns, cpu_ns, kept.kept_ns)
-        if before:
-            disturbed |= is_disturbed(elapsed_ns, before, after, kept.kept_ns)
-        elif alone:  # each thread gives up its core when a quota is used up
-            disturbed |= was_switched(elapsed_ns, switched - threads * kept.periods)
-        crowded = self._crowd.is_there(cores, threads, with_others=not before)
-        return [end - start for start, end in pairwise(ends)], crowded or disturbed
+        waits_ns = waits.ns() if waits is not None else {}
+        cpu_ns = time.process_time_ns()
+        return Counts(waits_ns, switches(), cpu_ns, kept, throttling(self._groups))
 
     def _evict(self) -> None:
         self.prepare()
         assert self._buffer is not None
         self._buffer.sum()
+
+
+def was_prolonged(elapsed_ns: int, before: Counts, after: Counts, threads: int, cores: int) -> bool:
+    """Return True if other work has prolonged a call, or nothing of this process ran for most of it. Pure.
+
+    Args:
+        elapsed_ns: Nanoseconds the call took.
+        before: What was counted before it.
+        after: The same after it.
+        threads: Threads of the call.
+        cores: Cores of the process; with fewer than threads nothing can be said of waits and switches.
+    """
+    kept = after.kept_after.since(before.kept)
+    if was_idle(elapsed_ns, after.cpu_ns - before.cpu_ns, kept.kept_ns):
+        return True
+    if before.waits_ns:
+        return is_disturbed(elapsed_ns, before.waits_ns, after.waits_ns, kept.kept_ns)
+    # Each thread gives up its core when a quota is used up.
+    count = after.switches - before.switches - threads * kept.periods
+    return threads <= cores and was_switched(elapsed_ns, count)
+
+
+def _calm(calls: Iterable[TimedCall]) -> int:
+    return sum(not each.is_disturbed for each in calls)
 
 
 def evicting_bytes(known: Iterable[CpuCache]) -> int:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 import weakref
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 
-from inductor_plugin.worker.affinity import own_cores
-from inductor_plugin.worker.cpu_timer import CpuCache, CpuTimer, caches, evicting_bytes
+from inductor_plugin.worker import cpu_timer
+from inductor_plugin.worker.affinity import Throttling, own_cores
+from inductor_plugin.worker.cpu_timer import CpuCache, CpuTimer, TimedCall, caches, evicting_bytes
+from inductor_plugin.worker.disturbance import Crowd, ThreadWaits
 from inductor_plugin.worker.echo import Echoed
 
 MIB = 1 << 20
@@ -82,12 +85,15 @@ class Scripted(CpuTimer):
     def _evict(self) -> None:
         self._is_evicted = True
 
-    def _timed(self, call: object, repeats: int, first: object = None) -> tuple[list[int], bool]:
-        del call, first
+    def _timed(
+        self, call: object, repeats: int, first: object = None, most: int = 0
+    ) -> list[TimedCall]:
+        del call, first, most
         time_ns, self._is_evicted = self._times_ns[not self._is_evicted], False
         self.taken.append(repeats)
         disturbed = self._disturbed[len(self.taken) - 1] if self._disturbed else False
-        return [time_ns, *(4 * time_ns for _ in range(repeats - 1))], disturbed
+        times_ns = [time_ns, *(4 * time_ns for _ in range(repeats - 1))]
+        return [TimedCall(each_ns, disturbed) for each_ns in times_ns]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +111,7 @@ def test_a_sample_is_the_geometric_mean_of_operands_in_memory_and_in_the_caches(
     timer = Scripted(cold_ns, warm_ns)
     assert timer.sample(print, 2, cold=True) == pytest.approx(sample_ms)
     assert timer.taken == [1, warm_calls] * 2
-    assert timer.sample(print, 5, cold=False) == pytest.approx(17 / 5 * warm_ns / 1e6)
+    assert timer.sample(print, 5, cold=False) == pytest.approx(warm_ns / 5 / 1e6)  # of all in a row
 
 
 @pytest.mark.parametrize(
@@ -130,6 +136,7 @@ def test_what_is_called_before_a_call_is_an_echo_behind_a_read_and_else_the_call
     """Neither is timed: it brings back code, and wakes threads that sleep while the system's files are read."""
     timer, done = CpuTimer(), list[str]()
     monkeypatch.setattr(timer, "_evict", lambda: done.append("evict"))
+    monkeypatch.setattr(cpu_timer, "_MOST_CALLS", 2)  # whatever else runs here
 
     def echo() -> None:
         done.append("echo")
@@ -144,6 +151,115 @@ def test_what_is_called_before_a_call_is_an_echo_behind_a_read_and_else_the_call
     done.clear()
     timer.sample(Echoed(lambda: done.append("call"), echo), 3, cold=False)
     assert done == ["call"] * 3
+
+
+class Waiting:
+    """Calls that take so long, in nanoseconds, and for which a thread waits or does not; the clock and the system's counts are theirs.
+
+    Attributes:
+        done: How many calls there were.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, *calls: tuple[int, bool]) -> None:
+        self.done, self._calls, self._now_ns, self._waited_ns = 0, calls, 0, 5
+        patch.setattr(cpu_timer, "own_cores", lambda: frozenset(range(1024)))
+        patch.setattr(cpu_timer, "quotas", dict[Path, float])
+        patch.setattr(ThreadWaits, "ns", mock.Mock(side_effect=lambda: {"1": self._waited_ns}))
+        patch.setattr(Crowd, "is_there", mock.Mock(return_value=False))
+        patch.setattr(time, "perf_counter_ns", lambda: self._now_ns)
+
+    def __call__(self) -> None:
+        time_ns, waits = self._calls[self.done]
+        self.done += 1
+        self._now_ns += time_ns
+        self._waited_ns += waits * time_ns
+
+
+@pytest.mark.parametrize(
+    ("calls", "sample_ms", "is_disturbed"),
+    [
+        # The echo, the call with operands in memory; the call that wakes threads, those with operands in the caches.
+        pytest.param(
+            [(90, True), (40, False), (90, True), (10, False), (12, False)], 20, False, id="untimed"
+        ),
+        pytest.param(
+            [(9, False), (40, True), (9, False), (10, False), (12, True)], 20, True, id="memory"
+        ),
+        pytest.param(
+            [(9, False), (40, False), (9, False), (5, True), (12, False), (10, False)],
+            20,
+            False,
+            id="a warm one",
+        ),
+        pytest.param(
+            [(9, False), (40, False), (9, False), *[(11, True)] * 4, (12, False), (10, False)],
+            20,
+            False,
+            id="warm ones",
+        ),
+        pytest.param(
+            [(9, False), (40, False), (9, False), *[(9, True)] * 5, (10, False)],
+            20,
+            False,
+            id="one calm",
+        ),
+        pytest.param(
+            [(9, False), (40, False), (9, False), *[(10, True)] * 6], 20, True, id="all warm ones"
+        ),
+    ],
+)
+def test_each_call_is_judged_for_itself_and_others_follow_until_two_are_calm(
+    calls: list[tuple[int, bool]],
+    sample_ms: float,
+    *,
+    is_disturbed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting = Waiting(monkeypatch, *((100_000 * time_ns, waits) for time_ns, waits in calls))
+    timer = CpuTimer()
+    monkeypatch.setattr(timer, "_evict", lambda: None)
+    assert timer.sample(Echoed(waiting, waiting), 1, cold=True) == pytest.approx(sample_ms / 10)
+    assert (timer.disturbed, waiting.done) == (is_disturbed, len(calls))
+
+
+def test_calls_in_a_row_are_judged_as_one_and_nothing_is_read_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each may wait for 50 us; a hundred may not, each."""
+    waiting = Waiting(monkeypatch, *[(40_000, True)] * 100)
+    timer = CpuTimer()
+    assert timer.sample(waiting, 100, cold=False) == pytest.approx(0.04)
+    assert timer.disturbed
+
+
+def test_without_the_waits_of_threads_they_are_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = mock.Mock(return_value={})
+    monkeypatch.setattr(ThreadWaits, "ns", asked)
+    CpuTimer()._timed(lambda: None, 2, first=lambda: None)  # pyright: ignore[reportPrivateUsage]
+    assert asked.call_count == 1
+
+
+def test_a_quota_that_ends_between_two_reads_is_no_other_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 80 ms: the thread's wait is counted after it, and the quota's before."""
+    now_ms = [0]
+    waits, kept = iter([0, 0, 80]), [0, 0, 0, 80, 80, 80]
+    monkeypatch.setattr(cpu_timer, "own_cores", lambda: frozenset(range(1024)))
+    counted = mock.Mock(side_effect=lambda: {"1": next(waits) * 10**6 + 1})
+    monkeypatch.setattr(ThreadWaits, "ns", counted)
+    used_up = mock.Mock(side_effect=[Throttling(1, ms * 10**6) for ms in kept])
+    monkeypatch.setattr(cpu_timer, "throttling", used_up)
+    monkeypatch.setattr(Crowd, "is_there", mock.Mock(return_value=False))
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now_ms[0] * 10**6)
+
+    def call() -> None:
+        now_ms[0] += 100
+
+    (timed,) = CpuTimer()._timed(call, 1)  # pyright: ignore[reportPrivateUsage]
+    assert not timed.is_disturbed
 
 
 def test_the_output_of_an_echo_is_free_for_the_next_call() -> None:

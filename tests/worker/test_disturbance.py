@@ -16,6 +16,7 @@ from inductor_plugin.worker.disturbance import (
     CoreTime,
     Crowd,
     Look,
+    ThreadWaits,
     core_times,
     is_crowded,
     is_disturbed,
@@ -114,7 +115,7 @@ def test_without_the_waits_of_threads_their_switches_count(
 ) -> None:
     numbers: Iterator[int] = iter(range(0, 1000, 10))
     timer = cpu_timer.CpuTimer()
-    monkeypatch.setattr(cpu_timer, "waits_ns", lambda: {"1": 5} if counts else {})
+    monkeypatch.setattr(ThreadWaits, "ns", mock.Mock(return_value={"1": 5} if counts else {}))
     monkeypatch.setattr(cpu_timer, "switches", lambda: next(numbers))
     monkeypatch.setattr(cpu_timer, "own_cores", lambda: frozenset(range(1024)))
     asked: list[bool] = []
@@ -159,10 +160,35 @@ def test_with_more_threads_than_cores_only_what_others_take_disturbs(
 
 def test_a_crowd_disturbs_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     timer = cpu_timer.CpuTimer()
-    monkeypatch.setattr(cpu_timer, "waits_ns", lambda: {"1": 5})
+    monkeypatch.setattr(ThreadWaits, "ns", mock.Mock(return_value={"1": 5}))
     monkeypatch.setattr(Crowd, "is_there", mock.Mock(return_value=True))
     timer.sample(lambda: None, 1, cold=False)
     assert timer.disturbed
+
+
+def test_the_waits_of_threads_are_read_again_from_open_files(tmp_path: Path) -> None:
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "schedstat").write_text(text)
+
+    before = set(Path("/proc/self/fd").iterdir())
+    waits = ThreadWaits(tmp_path)
+    write("11", "900 70 3\n")
+    assert waits.ns() == {"11": 70}
+    write("11", "950 71 4\n")
+    write("12", "5 1 1\n")  # a thread that was started
+    (tmp_path / "13").mkdir()  # and what ended at once
+    assert waits.ns() == {"11": 71, "12": 1}
+    (tmp_path / "11" / "schedstat").unlink()
+    assert waits.ns() == {"11": 71, "12": 1}  # by its open file
+    write("12", "")
+    assert waits.ns() == {"11": 71}
+    (tmp_path / "12" / "schedstat").unlink()
+    write("12", "6 2 2\n")  # another thread with its number
+    assert waits.ns() == {"11": 71, "12": 2}
+    waits.close()
+    assert set(Path("/proc/self/fd").iterdir()) == before
+    assert ThreadWaits(tmp_path / "gone").ns() == {}
 
 
 def test_a_thread_may_wait_for_a_small_share_of_a_sample() -> None:
@@ -205,7 +231,7 @@ def test_a_sample_that_a_quota_has_prolonged_is_not_disturbed(
     monkeypatch.setattr(cpu_timer, "own_cores", lambda: frozenset(range(64)))
     monkeypatch.setattr(cpu_timer, "switches", lambda: 64 * now[0] // (100 * MS))
     waits = lambda: {"1": now[0] - used[0] + 1} if counts else {}  # noqa: E731
-    monkeypatch.setattr(cpu_timer, "waits_ns", waits)
+    monkeypatch.setattr(ThreadWaits, "ns", mock.Mock(side_effect=waits))
     monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
     monkeypatch.setattr(time, "process_time_ns", lambda: used[0])
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
@@ -224,19 +250,19 @@ def test_a_process_that_computes_for_half_of_a_sample_is_not_idle() -> None:
     assert not was_idle(100 * MS, 150 * MS)
 
 
-@pytest.mark.parametrize(("more", "asked"), [(1, 2), (0, 2), (-1, 0)])
+@pytest.mark.parametrize(("more", "asked"), [(1, 3), (0, 3), (-1, 0)])
 def test_threads_are_asked_how_long_they_waited_where_each_has_a_core(
     monkeypatch: pytest.MonkeyPatch, more: int, asked: int
 ) -> None:
     """With fewer cores they wait for each other, whoever else is there."""
     calls: list[int] = []
 
-    def waits_ns() -> dict[str, int]:
+    def waits_ns(_: ThreadWaits) -> dict[str, int]:
         calls.append(1)
         return {"1": 5}
 
     cores = frozenset(range(torch.get_num_threads() + more))
     monkeypatch.setattr(cpu_timer, "own_cores", lambda: cores)
-    monkeypatch.setattr(cpu_timer, "waits_ns", waits_ns)
+    monkeypatch.setattr(ThreadWaits, "ns", waits_ns)
     cpu_timer.CpuTimer().sample(lambda: None, 1, cold=False)
     assert len(calls) == asked

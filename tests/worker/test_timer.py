@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from inductor_plugin.errors import KernelError
 from inductor_plugin.worker import cpu_timer
 from inductor_plugin.worker import timer as timer_module
+from inductor_plugin.worker.disturbance import ThreadWaits
 from inductor_plugin.worker.failure import one_line, status_of
 from tests.support.worker.sampling import sampling
 
@@ -133,12 +135,14 @@ def test_a_wait_for_a_core_disturbs_a_sample(monkeypatch: pytest.MonkeyPatch):
     waits = itertools.count(1, step=10**9)
     timer = cpu_timer.CpuTimer()
     monkeypatch.setattr(timer, "_evict", lambda: None)
-    monkeypatch.setattr(cpu_timer, "waits_ns", lambda: {"1": 5})
+    monkeypatch.setattr(ThreadWaits, "ns", mock.Mock(return_value={"1": 5}))
     timer.sample(lambda: None, 3, cold=True)
     assert not timer.disturbed
-    monkeypatch.setattr(cpu_timer, "waits_ns", lambda: {"1": next(waits), "2": 0})
+    monkeypatch.setattr(
+        ThreadWaits, "ns", mock.Mock(side_effect=lambda: {"1": next(waits), "2": 0})
+    )
     # One behind the read, and of a short call one that is not timed; then those with operands in the caches.
-    of_each = ([0.02] * 2, [0.001] * 4, [0.02] * 2)
+    of_each = ([0.02] * 2, [0.001] * 8, [0.02] * 2)
     durations = itertools.chain.from_iterable(of_each)
     assert timer.sample(lambda: time.sleep(next(durations)), 3, cold=True) < 15
     assert timer.disturbed
@@ -162,14 +166,15 @@ def test_the_wait_of_two_busy_threads_on_one_core_is_seen():
         pytest.skip("this kernel does not count how long threads wait")
     code = (
         "import os, threading, time\n"
-        "from inductor_plugin.worker.disturbance import is_disturbed, waits_ns\n"
+        "from inductor_plugin.worker.disturbance import ThreadWaits, is_disturbed\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "def spin(ends):\n"
         "    while time.monotonic() < ends: pass\n"
-        "before, start = waits_ns(), time.monotonic()\n"
+        "waits, start = ThreadWaits(), time.monotonic()\n"
+        "before = waits.ns()\n"
         "pid = os.fork()\n"
         "spin(start + 0.3)\n"
-        "if pid: print(is_disturbed(3e8, before, waits_ns()))\n"
+        "if pid: print(is_disturbed(3e8, before, waits.ns()))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
