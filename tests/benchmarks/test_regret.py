@@ -240,21 +240,14 @@ class Processes:
         if arm in self.broken:
             raise regret_module.ArmError("it ended with 1: TypeError")
         if arm == "network":
-            return {
-                "compile_s": 1.0,
-                "problems": {"a": {"samples_ms": self.network, "disturbed": False}},
-            }
-        if "reference" in arm:
+            problem = {"samples_ms": self.network, "disturbed": False}
+        elif "reference" in arm:
             samples = self.samples if arm == "reference" else self.warm
-            return {
-                "compile_s": 1.0,
-                "problems": {"a": {"samples_ms": samples, "disturbed": False, **entry("rival")}},
-            }
-        firm = load_name == "quiet"
-        return {
-            "compile_s": 1.0,
-            "problems": {"a": entry("rival" if firm else "library", firm=firm)},
-        }
+            problem = {"samples_ms": samples, "disturbed": False, **entry("rival")}
+        else:
+            firm = load_name == "quiet"
+            problem = entry("rival" if firm else "library", firm=firm)
+        return {"compile_s": 1.0, "problems": {"a": problem}}
 
 
 @pytest.fixture
