@@ -24,14 +24,21 @@ import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 from torch._inductor.select_algorithm import add_preprocessing_fn, clear_preprocessing_fns
 
-from benchmarks.choices.arm import LAYERS, choice_name, compiled, distinct, problem_name, rounded
+from benchmarks.choices.arm import (
+    LAYERS,
+    Layer,
+    choice_name,
+    compiled,
+    distinct,
+    problem_name,
+    rounded,
+)
 from inductor_plugin.worker.affinity import own_cores
 from inductor_plugin.worker.cpu_timer import caches, evicting_bytes
 
 EQUAL = 12
 """Layers of a network; each is compiled for itself, which takes a second."""
 
-Layer = tuple[int, int, int]
 Call = Callable[[], object]
 
 

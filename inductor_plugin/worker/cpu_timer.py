@@ -164,10 +164,10 @@ class CpuTimer:
         Args:
             call: The call.
             repeats: How many calls.
-            first: Called before them, and neither timed nor judged: other work that interrupts it has gone when they begin. Where it returns new memory, that is free for the next call at once, as in
-                a graph: with that memory kept, 8 x 256 x 256 took 0.76 of oneMKL's time in a generated kernel instead of 1.00, and
-                takes 1.05 of it in a graph.
-            most: How many calls at most, until so many are calm.
+            first: Called before them, and neither timed nor judged, so that other work during it does not count. Where it returns new
+                memory, that is free for the next call at once, as in a graph: with that memory kept, 8 x 256 x 256 took 0.76 of
+                oneMKL's time in a generated kernel instead of 1.00, and takes 1.05 of it in a graph.
+            most: While fewer than ``repeats`` calls are calm, others follow, up to so many in all.
         """
         threads, cores = torch.get_num_threads(), own_cores()
         calls: list[TimedCall] = []

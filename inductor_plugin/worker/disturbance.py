@@ -58,12 +58,8 @@ class ThreadWaits:
                     if name not in self._files:
                         self._files[name] = os.open(thread / "schedstat", os.O_RDONLY)
                     waits[name] = int(os.pread(self._files[name], 64, 0).split()[1])
-                except (
-                    OSError,
-                    ValueError,
-                    IndexError,
-                ):  # it has ended; another may have its number
-                    self._close(name)
+                except (OSError, ValueError, IndexError):
+                    self._close(name)  # the thread has ended; another may get its number
         return waits
 
     def close(self) -> None:

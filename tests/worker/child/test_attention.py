@@ -10,8 +10,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from inductor_plugin.worker.child import bench
 from inductor_plugin.worker.child.attention import AttentionVerifier, Rerun, verifier_of
 from inductor_plugin.worker.child.operands import build
+from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.jobs import ScreenJob
 from tests.support.attention import reference
 from tests.support.attention.screening import CAUSAL, CHECK, QUICK, aten, candidate, facts_of
@@ -157,3 +159,15 @@ def test_results_are_checked_where_facts_tolerance_and_all_operands_are_known() 
         replace(job, attention=None),
     ):
         assert verifier_of(other, fewer, build) is None
+
+
+def test_operands_and_echoes_that_were_there_before_get_the_numbers_of_the_attention() -> None:
+    """A gradient reads the outputs of the forward call, which are no random numbers."""
+    library, problem = aten(BACKWARD), ProblemState()
+    before = {spec: problem.operand(spec).clone() for spec in library.inputs}
+    assert all(torch.equal(problem.echo(spec), before[spec]) for spec in library.inputs)
+    job = ScreenJob("problem", library, library, QUICK, CHECK, BACKWARD)
+    bench._prepare(job, problem, library, lambda _: None)  # pyright: ignore[reportPrivateUsage]
+    after = {spec: problem.operand(spec) for spec in library.inputs}
+    assert any(not torch.equal(before[spec], after[spec]) for spec in library.inputs)
+    assert all(torch.equal(problem.echo(spec), after[spec]) for spec in library.inputs)

@@ -10,7 +10,6 @@ from unittest import mock
 
 import pytest
 
-from benchmarks.choices import network
 from benchmarks.choices import regret as regret_module
 from benchmarks.choices.arm import LAYERS, distinct, race_all
 from benchmarks.choices.figures import (
@@ -345,21 +344,6 @@ def test_each_arm_is_a_program_and_a_warm_reference_an_option(
     assert regret_module.run(arm, "quiet", tmp_path, turns=4) == {}
     (command,) = done.call_args.args
     assert command[2:] == [f"benchmarks.choices.{words[0]}", *words[1:], "--turns", "4"]
-
-
-def test_a_network_is_sampled_in_turns_behind_evicted_caches_and_by_layer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls: list[str] = []
-    clock = iter(range(10**6))
-    monkeypatch.setattr(network, "evicting_bytes", mock.Mock(return_value=64))
-    buffer = mock.Mock(sum=lambda: calls.append("read"))
-    monkeypatch.setattr(network.torch, "ones", mock.Mock(return_value=buffer))
-    monkeypatch.setattr(network.time, "perf_counter", lambda: next(clock) * 1e-3 * network.EQUAL)
-    answer = network.sampled({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
-    turn = {name: ["read", *[name] * 4] for name in "ab"}
-    assert calls == turn["a"] + turn["b"] + turn["b"] + turn["a"]
-    assert answer["samples_ms"] == {"a": [1.0, 1.0], "b": [1.0, 1.0]}
 
 
 @pytest.mark.parametrize("cold", [True, False])
