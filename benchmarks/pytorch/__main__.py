@@ -33,7 +33,8 @@ from benchmarks.pytorch.cpu_copy import cpu_copy
 from benchmarks.pytorch.differences import Difference, counts, differences
 from benchmarks.pytorch.journal import Result
 from benchmarks.pytorch.place import Place, place_in
-from benchmarks.pytorch.suite import ARMS, KNOWN, PLUGIN, STOCK, SUITES, Suite, environment
+from benchmarks.pytorch.reasons import KNOWN
+from benchmarks.pytorch.suite import ARMS, PLUGIN, STOCK, SUITES, Suite, environment
 
 LEAST = 400
 """Tests that have to pass in both arms; what fails in both says nothing about the plugin."""

@@ -68,7 +68,7 @@ def known(tests: Iterable[str], journals: Iterable[Path]) -> dict[str, Result]:
 def _pytest(
     arguments: Sequence[str], folder: Path, variables: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    own = ["-p", "benchmarks.pytorch.missing_names"]
+    own = ["-p", "benchmarks.pytorch.missing_names", "-p", "benchmarks.pytorch.replacements"]
     own += ["-p", "benchmarks.pytorch.recorder"] if JOURNAL in variables else []
     quiet = ["--noconftest", "-c", "/dev/null", "--rootdir", str(folder), "-p", "no:cacheprovider"]
     limit = ["-o", f"faulthandler_timeout={LIMIT_S}", "-o", "faulthandler_exit_on_timeout=true"]

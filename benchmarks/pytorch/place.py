@@ -16,7 +16,8 @@ from benchmarks.harness.sources import PLUGIN as SOURCES
 from benchmarks.harness.sources import sources_digest
 from benchmarks.pytorch.suite import ARMS, PLUGIN, Suite
 
-_OWN = "benchmarks/pytorch"
+_REASONS = "reasons.py"
+"""It explains results, and decides none."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def digest(tests: Path, arm: str) -> str:
         arm: The arm; that of the plugin depends on the plugin's sources, too.
     """
     known = hashlib.sha256()
-    places = (*SOURCES, _OWN) if arm == PLUGIN else (_OWN,)
+    own = [str(file) for file in Path(__file__).parent.glob("*.py") if file.name != _REASONS]
+    places = [*SOURCES, *own] if arm == PLUGIN else own
     facts = (version("torch"), sys.version, sources_digest(places))
     for fact in facts:
         known.update(f"{fact}\n".encode())

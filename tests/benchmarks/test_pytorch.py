@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import FunctionType
 from unittest import mock
 
 import pytest
@@ -16,14 +17,21 @@ from benchmarks.pytorch.cpu_copy import cpu_copy
 from benchmarks.pytorch.differences import Difference, counts, differences
 from benchmarks.pytorch.journal import Result, crashed, results_in
 from benchmarks.pytorch.place import Place, digest, place_in
+from benchmarks.pytorch.replacements import fitting
 from benchmarks.pytorch.suite import PLUGIN, REPOSITORY, STOCK, SUITES, Suite, environment
 
 FILE = """
 import os, unittest
+from unittest import mock
 from torch_of_another_version import a_name_that_went
 
+class Selector:
+    def lookup(self, key, since=None): raise NotImplementedError
+def lookup(self, key): return key + 1
+
 class Both(unittest.TestCase):
-    def test_passes(self): pass
+    @mock.patch.object(Selector, "lookup", lookup)
+    def test_passes(self): self.assertEqual(Selector().lookup(1, since=2), 2)
     @a_name_that_went
     def test_passes_without_the_plugin(self): self.assertNotIn("INDUCTOR_PLUGIN_ENABLE", os.environ)
     @unittest.skipIf(a_name_that_went, "")
@@ -205,15 +213,19 @@ def test_results_are_kept_for_these_sources_this_torch_and_these_tests(
     assert changed() == (True, True)
     monkeypatch.setattr("benchmarks.pytorch.place.version", mock.Mock(return_value="9.9"))
     assert changed() == (True, True)
-    digests = {"benchmarks/pytorch": "own", "inductor_plugin": "another plugin"}
+    digests = {"arm.py": "own", "inductor_plugin": "another plugin", "reasons.py": "none"}
 
     def sources_digest(places: Iterable[str]) -> str:
-        return " ".join(digests.get(place, "") for place in places)
+        return " ".join(digests.get(Path(place).name, "") for place in places)
 
     monkeypatch.setattr("benchmarks.pytorch.place.sources_digest", sources_digest)
     changed()
     digests["inductor_plugin"] = "mended"
     assert changed() == (False, True)  # stock results do not depend on the plugin
+    digests["arm.py"] = "mended"
+    assert changed() == (True, True)
+    digests["reasons.py"] = "more"
+    assert changed() == (False, False)  # no result depends on why
     place = place_in(tmp_path / "work", tmp_path)
     assert place.arms[PLUGIN].name == f"{PLUGIN}-{seen[-1][1]}"
     assert place.arms[STOCK] != place.arms[PLUGIN]
@@ -245,6 +257,8 @@ from triton_testing import requires_gpu
 class Products(TestCase):
     @requires_gpu()
     @parametrize("dynamic", (False, True))
+    @parametrize("device", ("cpu", "cuda"))
+    @parametrize("kind", ["cpu", 'cuda'])
     def test_mm(self, dynamic):
         a = torch.randn(4, 4, device="cuda")
         b, c = torch.randn(4, 4).to('cuda:0'), torch.randn(4).cuda()
@@ -257,6 +271,8 @@ def test_a_copy_of_a_file_names_the_cpu_where_it_named_the_gpu() -> None:
     lines = [line.strip() for line in cpu_copy(GPU_TESTS).splitlines()]
     assert "@requires_gpu()" not in lines
     assert '@parametrize("dynamic", (False, True))' in lines
+    assert '@parametrize("device", ("cpu", ))' in lines
+    assert '@parametrize("kind", ["cpu", ])' in lines
     assert lines[lines.index(")") + 1] == 'GPU_TYPE = "cpu"'
     assert 'a = torch.randn(4, 4, device="cpu")' in lines
     assert "b, c = torch.randn(4, 4).to('cpu'), torch.randn(4).cpu()" in lines
@@ -293,6 +309,26 @@ def test_a_shard_that_is_none_is_refused(
     with pytest.raises(SystemExit):
         command.main([str(tmp_path), "--shard", shard])
     assert f"{shard} is no I/N" in capsys.readouterr().err
+
+
+def test_a_replacement_is_called_without_the_keywords_that_only_the_original_takes() -> None:
+    def original(key: int, since: int = 0) -> int:
+        return key + since
+
+    def older(key: int) -> int:
+        return key
+
+    def any_keyword(key: int, **keywords: int) -> int:
+        return key + len(keywords)
+
+    fits = fitting(original, older)
+    assert isinstance(fits, FunctionType)
+    assert fits(1, since=2) == 1
+    with pytest.raises(TypeError):
+        fits(1, other=2)
+    for same in (original, any_keyword, mock.DEFAULT):
+        assert fitting(original, same) is same
+    assert fitting(mock.DEFAULT, older) is older
 
 
 def test_a_file_that_cannot_be_imported_is_named(folder: Path) -> None:

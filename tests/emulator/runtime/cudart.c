@@ -32,6 +32,8 @@ typedef struct Function {
 } Function;
 
 typedef int (*Launch)(char const *name, void const *image, unsigned const *extents, uint64_t shared, void **arguments);
+/* Asked before device memory is set or copied; returns an error if it may not be touched. */
+typedef int (*Touch)(char const *what, void const *address, size_t count, int written);
 
 #define API __attribute__((visibility("default")))
 #define ATTRIBUTES 256
@@ -39,8 +41,11 @@ enum { kMaxThreads = 1, kMaxGridX = 5, kMaxGridY = 6, kMaxGridZ = 7, kStaticShar
        kSharedPerMultiprocessor = 81, kOptinShared = 97, kBlocksPerMultiprocessor = 106, kReservedShared = 111,
        kClusterLaunch = 120 };
 
+enum { kToDevice = 1, kFromDevice = 2, kOnDevice = 3 }; /* cudaMemcpyKind */
+
 static Function *functions;
 static Launch launcher;
+static Touch toucher;
 static int attributes[ATTRIBUTES];
 static Error last, sticky;
 static struct { dim3 grid, block; size_t shared; void *stream; } pushed;
@@ -50,6 +55,7 @@ static Error fail(Error error) { return last = error; }
 
 /* For the emulator. */
 API void emulator_on_launch(Launch callback) { launcher = callback; }
+API void emulator_on_touch(Touch callback) { toucher = callback; }
 API void emulator_set_attribute(int attribute, int value) { attributes[attribute] = value; }
 API void emulator_reset(void) { last = sticky = kSuccess; }
 
@@ -192,13 +198,21 @@ API Error cudaGetLastError(void) {
 API Error cudaPeekAtLastError(void) { return last; }
 API char const *cudaGetErrorString(Error error) { return error ? "an error of the emulated CUDA runtime" : "no error"; }
 API char const *cudaGetErrorName(Error error) { return error ? "cudaError" : "cudaSuccess"; }
+static Error touch(char const *what, void const *address, size_t count, int written) {
+  return toucher && count ? toucher(what, address, count, written) : kSuccess;
+}
 API Error cudaMemsetAsync(void *to, int value, size_t count, void *stream) {
   CHECK_CONTEXT;
+  Error const error = touch("cudaMemsetAsync", to, count, 1);
+  if (error) return fail(error);
   memset(to, value, count);
   return kSuccess;
 }
 API Error cudaMemcpyAsync(void *to, void const *from, size_t count, int kind, void *stream) {
   CHECK_CONTEXT;
+  Error error = kind == kToDevice || kind == kOnDevice ? touch("cudaMemcpyAsync", to, count, 1) : kSuccess;
+  if (!error && (kind == kFromDevice || kind == kOnDevice)) error = touch("cudaMemcpyAsync", from, count, 0);
+  if (error) return fail(error);
   memmove(to, from, count);
   return kSuccess;
 }

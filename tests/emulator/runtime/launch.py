@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,6 +40,7 @@ class Launch:
         lines: Lines of the PTX that ran.
         text: The PTX of its module.
         traffic: What was moved, as `Traffic.counts`; empty but in the eager schedule, since others wait longer.
+        parameters: The bytes of each parameter, by its name.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Launch:
     lines: frozenset[int] = field(repr=False)
     text: str = field(default="", repr=False)
     traffic: Counter[str] = field(default_factory=Counter[str], repr=False)
+    parameters: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ def launch(
         machines.append(Machine(wave, conditions.limit_s))
         unfinished += machines[-1].run()
     blocks = kernel.program.function.blocks
+    names = (parameter.name for parameter in kernel.program.function.parameters)
     return Launch(
         name,
         shape,
@@ -155,6 +158,7 @@ def launch(
             ),
             Counter[str](),
         ),
+        dict(zip(names, arguments, strict=True)),
     )
 
 

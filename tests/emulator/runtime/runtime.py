@@ -41,6 +41,9 @@ _LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_uint64,
     ctypes.POINTER(ctypes.c_void_p),
 )
+_TOUCH = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+)
 
 
 def built(folder: Path) -> Path:
@@ -72,6 +75,7 @@ class Runtime:
         self.cudart = str(built(folder))
         self._library: Any = ctypes.CDLL(self.cudart, mode=ctypes.RTLD_GLOBAL)
         self._callback = _LAUNCH(self._launch)
+        self._touching = _TOUCH(self._touch)
         self._modules: dict[tuple[int, str], LoadedModule] = {}
         self._edit: Callable[[str], str] = _unchanged
         self._edited: set[tuple[int, str]] = set()
@@ -89,16 +93,17 @@ class Runtime:
         Args:
             target: The GPU.
             schedule: Order of warps and asynchronous operations.
-            allowed: Global memory that kernels may touch; None for all of it.
+            allowed: Global memory that kernels, and what sets or copies memory, may touch; None for all of it.
 
         Raises:
-            FaultError: A kernel did what no GPU allows. A launch in the body that failed for it has raised its own error.
+            FaultError: A kernel or host code did what no GPU allows. A launch in the body that failed for it has raised its own error.
             PtxError: A kernel has an instruction that is not known.
         """
         for attribute, value in attributes(target).items():
             self._library.emulator_set_attribute(int(attribute), value)
         self._library.emulator_reset()
         self._library.emulator_on_launch(self._callback)
+        self._library.emulator_on_touch(self._touching)
         self._target, self._launches, self._fault = target, [], None
         self._conditions = Conditions(schedule, allowed, target.multiprocessors)
         try:
@@ -136,6 +141,18 @@ class Runtime:
         except BaseException as error:  # noqa: BLE001 - raised by `on`, behind the C code; Ctrl-C, too
             self._fault = self._fault or error
             return int(CudaError.LAUNCH_FAILURE)
+        return int(CudaError.SUCCESS)
+
+    def _touch(self, what: bytes, address: int | None, count: int, written: int) -> int:
+        """Return an error of CUDA if the host sets or copies memory that is not allowed; without a check, it would be that of others."""
+        allowed = self._conditions.allowed
+        if self._target is None or allowed is None:
+            return int(CudaError.SUCCESS)
+        try:
+            allowed.check(address or 0, count, what.decode(), written=bool(written))
+        except FaultError as fault:
+            self._fault = self._fault or fault
+            return int(CudaError.INVALID_VALUE)
         return int(CudaError.SUCCESS)
 
     def _run(self, name: str, image: int, extents: list[int], shared: int, arguments: Any) -> None:

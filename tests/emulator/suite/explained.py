@@ -77,7 +77,21 @@ _OWN_ROWS = Explanation(
 _OTHER_MAXIMUM = Explanation(
     "weights may be relative to any number near a row's largest score, and here that of another row is near enough"
 )
+_TWICE = Explanation(
+    "an equal wait is before or behind it, with no group committed in between", redundant=True
+)
+_NEXT_GROUP = Explanation(
+    "its copies join the next group, for which the same waits wait", redundant=True
+)
+_ZEROS = Explanation(
+    "the last part of K is empty in this case: its sums are zeros, those beside it as well"
+)
 EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
+    # Before the second and the third stage are filled for the first time; behind the wait at the end of a turn.
+    ("triton Ampere", "bar.sync"): {**dict.fromkeys((0, 1, 3), _ORDERED), 8: _JOINED},
+    ("triton Ampere", "cp.async.commit_group"): {0: _NEXT_GROUP},
+    ("triton Ampere", "cp.async.wait_group"): dict.fromkeys(range(2, 8), _TWICE),
+    ("triton Ampere", "ld.global"): {6: _ZEROS},
     # Of the tensor maps; then between mbarriers, copies and products, where an earlier or a later one stays.
     ("triton TMA", "bar.sync"): {
         **dict.fromkeys((0, 1, 2), _MAPS),

@@ -3,7 +3,8 @@
     python -m tests.emulator.suite.proofs [--family sm100 ...] [--limit-s 600] [--built]
 
 It needs `pip install sentryward` (0.1.1), which proves that barriers and accesses of a kernel for sm_100 have an order in all schedules,
-of each launch that the suite makes. What it cannot decide it calls ``unsupported``, and that is what the table says, then.
+of each launch that the suite makes, with its tensor maps and the values that its control flow depends on. What it cannot decide it calls
+``unsupported``, and that is what the table says, then.
 The table is written after each case, and a stopped run goes on where it was.
 """
 
@@ -17,10 +18,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from inductor_plugin.errors import KernelError
 from tests.emulator.fault import FaultError
@@ -31,6 +34,7 @@ from tests.emulator.runtime.launch import Launch
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite.entry import Entry, entries
 from tests.emulator.suite.row import replace_file
+from tests.emulator.tensor import tensor_map
 from tests.support.repository import REPOSITORY
 
 TABLE = REPOSITORY / "benchmarks" / "results" / "emulator_proofs.json"
@@ -38,6 +42,21 @@ _SCHEMA = "spverify.kernel-input/v1"
 _LIMIT_S, _MEMORY_MIB = 60, 3000
 _GRACE_S = 60
 """Seconds that sentryward may take beyond its own limit."""
+_TYPES = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+_MOST_SCALARS = 100
+_ELEMENTS = {
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "int32": "s32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+}
+_TYPE_COUNT = len(tensor_map.ELEMENTS)
+_SWIZZLES = {0: "none", 1: "32B", 2: "64B", 3: "128B"}
+"""Names of `ELEMENTS` and swizzles of `tensor_map`; maps with others are left out."""
+_MAP_ALIGNMENT = 64
 NO_ANSWER = "no answer"
 """Result of a proof that sentryward did not end: it is tried again."""
 FAMILIES = ("sm100", "tree", "triton")
@@ -55,6 +74,10 @@ class Proof:
         source: Digest of the kernel's source.
         result: ``race_free``, ``unsupported`` ...
         reasons: Codes of its diagnostics, each once.
+        synchronization: Whether all barriers are used alike in every schedule: ``passed``, ``failed``, or why it is not known.
+        memory: Whether accesses of the same memory have an order, likewise.
+        scalars: Parts of the parameters whose values it was given, since the control flow depends on them: the proof is of these.
+        maps: Tensor maps that it was given.
     """
 
     case: str
@@ -63,6 +86,10 @@ class Proof:
     source: str
     result: str
     reasons: tuple[str, ...]
+    synchronization: str = ""
+    memory: str = ""
+    scalars: int = 0
+    maps: int = 0
 
 
 def read(path: Path = TABLE) -> dict[str, list[Proof]]:
@@ -124,39 +151,128 @@ def different(launches: Iterable[Launch]) -> list[Launch]:
     return list(kinds.values())
 
 
-def answer(
-    command: Sequence[str], limit_s: float = _LIMIT_S + _GRACE_S
-) -> tuple[str, tuple[str, ...]]:
-    """Run sentryward; return its result and the codes of its diagnostics, or `NO_ANSWER` and why."""
+def answer(command: Sequence[str], limit_s: float = _LIMIT_S + _GRACE_S) -> dict[str, Any]:
+    """Run sentryward; return its report, or one with `NO_ANSWER` and why."""
     try:
         done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return NO_ANSWER, (f"not within {limit_s:g} s",)
+        return _silence(f"not within {limit_s:g} s")
     if not done.stdout.strip():
-        return NO_ANSWER, (done.stderr.strip()[-200:],)
+        return _silence(done.stderr.strip()[-200:])
     report: dict[str, Any] = json.loads(done.stdout)
-    reasons = {str(each.get("code", "")) for each in report.get("diagnostics", [])}
-    return str(report.get("result", "")), tuple(sorted(reasons))
+    return report
 
 
-def proof_of(entry: Entry, number: int, launch: Launch, folder: Path) -> Proof:
-    """Ask sentryward about a launch."""
+def _silence(why: str) -> dict[str, Any]:
+    return {"result": NO_ANSWER, "diagnostics": [{"code": why}]}
+
+
+def reasons(report: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the codes of a report's diagnostics, each once."""
+    return tuple(sorted({str(each.get("code", "")) for each in report.get("diagnostics", [])}))
+
+
+def scalars(report: Mapping[str, Any], parameters: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """Return the parts of parameters that the control flow depends on, as a report says, with their values, as sentryward takes them.
+
+    Args:
+        report: Its report.
+        parameters: The bytes of each parameter, by its name.
+    """
+    details = [each.get("details", {}) for each in report.get("diagnostics", [])]
+    wanted = [part for each in details for part in each.get("required_parameters", [])]
+    listed: list[dict[str, Any]] = []
+    for part in wanted:
+        name, offset, size = part["parameter"], part["offset"], part["bytes"]
+        value = parameters.get(name, b"")[offset : offset + size]
+        if len(value) == size and size in _TYPES:
+            number = int.from_bytes(value, "little")
+            listed.append(
+                {"parameter": name, "offset": offset, "type": _TYPES[size], "value": number}
+            )
+    return listed
+
+
+def descriptors(parameters: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """Return the tensor maps among parameters, as sentryward takes them; those of one address are of one tensor.
+
+    Args:
+        parameters: The bytes of each parameter, by its name.
+    """
+    listed: list[dict[str, Any]] = []
+    tensors: dict[int, str] = {}
+    for name, data in parameters.items():
+        for offset in range(0, len(data) - tensor_map.SIZE + 1, _MAP_ALIGNMENT):
+            piece = data[offset : offset + tensor_map.SIZE]
+            fields: Any = np.frombuffer(piece, tensor_map.LAYOUT)[0]
+            element = _ELEMENTS.get(tensor_map.ELEMENTS[int(fields["type"]) % _TYPE_COUNT])
+            swizzle = _SWIZZLES.get(int(fields["swizzle"]))
+            if fields["magic"] != tensor_map.MAGIC or element is None or swizzle is None:
+                continue
+            rank, address = int(fields["rank"]), int(fields["address"])
+            size, stride, box = (
+                [int(each) for each in fields[key]] for key in ("size", "stride", "box")
+            )
+            listed.append(
+                {
+                    "parameter": name,
+                    "offset": offset,
+                    "object": tensors.setdefault(address, f"tensor{len(tensors)}"),
+                    "element_type": element,
+                    "swizzle": swizzle,
+                    "interleave": "none",
+                    "oob_fill": "zero",
+                    "rank": rank,
+                    "global_shape": size[:rank],
+                    "global_strides_bytes": stride[: rank - 1],
+                    "box_shape": box[:rank],
+                    "element_strides": [int(each) for each in fields["step"][:rank]],
+                }
+            )
+    return listed
+
+
+def proof_of(
+    entry: Entry,
+    number: int,
+    launch: Launch,
+    folder: Path,
+    ask: Callable[[Sequence[str]], dict[str, Any]] = answer,
+) -> Proof:
+    """Ask sentryward about a launch; give it the values that each of its answers lacks, and ask again."""
     ptx, facts = folder / "kernel.ptx", folder / "input.json"
     ptx.write_text(launch.text, encoding="utf-8")
-    operands = {
-        "schema": _SCHEMA,
-        "entry": launch.name,
-        "launch": {
-            "grid_dim": list(launch.shape.grid),
-            "block_dim": list(launch.shape.block),
-            "cluster_dim": list(launch.shape.cluster),
-            "dynamic_shared_bytes": launch.shared_bytes,
-        },
-    }
-    facts.write_text(json.dumps(operands), encoding="utf-8")
     command = [sys.executable, "-m", "sentryward", str(ptx), "--input", str(facts)]
     command += ["--timeout", str(_LIMIT_S), "--memory-limit-mib", str(_MEMORY_MIB)]
-    return Proof(entry.name, number, entry.kernel, entry.source, *answer(command))
+    shape = {
+        "grid_dim": list(launch.shape.grid),
+        "block_dim": list(launch.shape.block),
+        "cluster_dim": list(launch.shape.cluster),
+        "dynamic_shared_bytes": launch.shared_bytes,
+    }
+    given: dict[str, Any] = {"schema": _SCHEMA, "entry": launch.name, "launch": shape}
+    given["arguments"] = known = list[dict[str, Any]]()
+    given["tma_descriptors"] = maps = descriptors(launch.parameters)
+    while True:
+        facts.write_text(json.dumps(given), encoding="utf-8")
+        report = ask(command)
+        new = [part for part in scalars(report, launch.parameters) if part not in known]
+        if not new or len(known) >= _MOST_SCALARS:
+            break
+        known += new
+    checks: Mapping[str, str] = report.get("checks", {})
+    return Proof(
+        entry.name,
+        number,
+        entry.kernel,
+        entry.source,
+        str(report.get("result", "")),
+        reasons(report),
+        checks.get("synchronization", ""),
+        checks.get("memory", ""),
+        len(known),
+        len(maps),
+    )
 
 
 def proofs_of(runtime: Runtime, entry: Entry) -> list[Proof]:

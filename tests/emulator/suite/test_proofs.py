@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.emulator.machine.schedule import Schedule
@@ -14,6 +18,7 @@ from tests.emulator.suite import proofs
 from tests.emulator.suite.entry import Entry, entries
 from tests.emulator.suite.proofs import NO_ANSWER, Proof
 from tests.emulator.suite.row import Verdict
+from tests.emulator.tensor import tensor_map
 from tests.emulator.threads.lanes import Shape
 
 
@@ -89,7 +94,8 @@ def test_equal_launches_are_proven_once() -> None:
 
 
 def answered(program: str, limit_s: float = 60.0) -> tuple[str, tuple[str, ...]]:
-    return proofs.answer([sys.executable, "-c", program], limit_s)
+    report = proofs.answer([sys.executable, "-c", program], limit_s)
+    return report["result"], proofs.reasons(report)
 
 
 def test_answers_are_results_with_the_codes_of_diagnostics() -> None:
@@ -102,3 +108,79 @@ def test_answers_are_results_with_the_codes_of_diagnostics() -> None:
 def test_silence_and_waiting_are_no_answer_with_a_reason() -> None:
     assert answered("raise SystemExit('out of memory')") == (NO_ANSWER, ("out of memory",))
     assert answered("import time; time.sleep(60)", 0.5) == (NO_ANSWER, ("not within 0.5 s",))
+
+
+def lacking(*parts: tuple[str, int, int]) -> dict[str, Any]:
+    wanted = [{"parameter": name, "offset": place, "bytes": size} for name, place, size in parts]
+    return {
+        "result": "unsupported",
+        "diagnostics": [{"code": "value", "details": {"required_parameters": wanted}}],
+    }
+
+
+def test_values_that_an_answer_lacks_are_given_until_it_lacks_none(tmp_path: Path) -> None:
+    """It asks for values of two parameters one after the other, and for one that there is not."""
+    parameters = {"sizes": bytes(range(16)), "count": (70000).to_bytes(4, "little")}
+    shape = Shape((2, 1, 1), (32, 1, 1))
+    launch = Launch("k", shape, 512, 0.0, 0, 0, 0, (), frozenset(), "text", parameters=parameters)
+    reports = [
+        lacking(("sizes", 4, 2)),
+        lacking(("sizes", 4, 2), ("count", 0, 4), ("other", 0, 4), ("sizes", 12, 8)),
+        {"result": "race_free", "checks": {"synchronization": "passed", "memory": "passed"}},
+    ]
+    given: list[dict[str, Any]] = []
+
+    def ask(command: Sequence[str]) -> dict[str, Any]:
+        given.append(json.loads(Path(command[command.index("--input") + 1]).read_text()))
+        return reports[len(given) - 1]
+
+    entry = entry_of("first")
+    proof = proofs.proof_of(entry, 3, launch, tmp_path, ask)
+    assert proof == Proof(
+        "first", 3, entry.kernel, entry.source, "race_free", (), "passed", "passed", 2, 0
+    )
+    first = {"parameter": "sizes", "offset": 4, "type": "u16", "value": 0x504}
+    second = {"parameter": "count", "offset": 0, "type": "u32", "value": 70000}
+    assert [each["arguments"] for each in given] == [[], [first], [first, second]]
+    assert given[0]["launch"] == {
+        "grid_dim": [2, 1, 1],
+        "block_dim": [32, 1, 1],
+        "cluster_dim": [1, 1, 1],
+        "dynamic_shared_bytes": 512,
+    }
+    assert (tmp_path / "kernel.ptx").read_text() == "text"
+
+
+def test_what_is_lacking_for_ever_is_unsupported(tmp_path: Path) -> None:
+    launch = Launch("k", Shape((1, 1, 1), (32, 1, 1)), 0, 0.0, 0, 0, 0, (), frozenset(), "text")
+    proof = proofs.proof_of(entry_of("first"), 0, launch, tmp_path, lambda _: lacking(("n", 0, 4)))
+    assert (proof.result, proof.reasons, proof.scalars) == ("unsupported", ("value",), 0)
+
+
+def test_tensor_maps_among_parameters_are_given_by_tensor() -> None:
+    def encoded(address: int, swizzle: int = 3) -> bytes:
+        fields = np.zeros(1, tensor_map.LAYOUT)
+        fields["magic"], fields["address"], fields["rank"] = tensor_map.MAGIC, address, 2
+        fields["type"], fields["swizzle"] = tensor_map.ELEMENTS.index("bfloat16"), swizzle
+        fields["size"][0, :2], fields["box"][0, :2], fields["step"] = (136, 104), (64, 32), 1
+        fields["stride"][0, 0] = 272
+        return fields.tobytes()
+
+    unknown = encoded(4096, swizzle=4)
+    data = b"".join((bytes(64), encoded(4096), encoded(8192, 0), unknown, encoded(4096)))
+    listed = proofs.descriptors({"count": bytes(4), "maps": data})
+    assert [(each["offset"], each["object"], each["swizzle"]) for each in listed] == [
+        (64, "tensor0", "128B"),
+        (192, "tensor1", "none"),
+        (448, "tensor0", "128B"),
+    ]
+    assert listed[0] == listed[0] | {
+        "parameter": "maps",
+        "element_type": "bf16",
+        "interleave": "none",
+        "rank": 2,
+        "global_shape": [136, 104],
+        "global_strides_bytes": [272],
+        "box_shape": [64, 32],
+        "element_strides": [1, 1],
+    }

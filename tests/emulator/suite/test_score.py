@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from tests.emulator.suite import mutations, score
-from tests.emulator.suite.score import HOST
 
 _LEFT = (
-    HOST,
     "sm80",
     "sm90 pingpong",
     "sm90 cooperative",
@@ -23,7 +21,6 @@ _LEFT = (
     "fmha pingpong",
     "fmha 8 bits",
     "fmha backward",
-    "triton Ampere",
     "triton attention",
     "triton fp8",
 )
