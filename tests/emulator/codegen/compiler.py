@@ -92,6 +92,8 @@ def _is_issuer(instruction: Instruction) -> bool:
     """Return whether reports may name an instruction when it is over."""
     if instruction.name in ("ld", "ldu", "st", "atom", "red"):
         return space_of(instruction) in ("shared", "generic")
+    if instruction.name == "mbarrier":
+        return instruction.parts[1] in ("try_wait", "test_wait", "inval")
     return instruction.name in _ISSUERS
 
 

@@ -18,6 +18,7 @@ from tests.emulator.memory.pending import PendingLoads, Progress
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import SHARED_SHIFT
 
+_BYTES = 8
 _MOST_COUNT = (1 << 20) - 1
 """Largest count and largest number of outstanding bytes (PTX ISA, "Tracking mechanism")."""
 
@@ -75,7 +76,7 @@ class MBarriers:
             FaultError: It is outside of what its block may touch.
         """
         block = int(self._memory.lanes.block[group.lanes[place]])
-        self._memory.check_shared(address, 8, "an mbarrier operation", block)
+        self._memory.check_shared(address, _BYTES, "an mbarrier operation", block)
 
     def reached(self, address: Any, group: Group, place: int) -> tuple[int, MBarrier]:
         """Return the address and the barrier that a lane names.
@@ -93,9 +94,9 @@ class MBarriers:
         for place in group.active(guard):
             where, arrivals = group.at(address, place), group.at(count, place)
             self._reach(where, group, place)
-            if where % 8:
+            if where % _BYTES:
                 raise FaultError(
-                    f"mbarrier at {where:#x}, no multiple of 8", CudaError.MISALIGNED_ADDRESS
+                    f"mbarrier at {where:#x}, no multiple of {_BYTES}", CudaError.MISALIGNED_ADDRESS
                 )
             if not 1 <= arrivals <= _MOST_COUNT:
                 raise FaultError(f"mbarrier.init with a count of {arrivals}")
@@ -109,9 +110,16 @@ class MBarriers:
             self._progress.events += 1
 
     def invalidate(self, address: Any, guard: Array | None, group: Group) -> None:
-        """End barriers."""
+        """End barriers.
+
+        Raises:
+            RaceError: Others have seen a phase complete, and nothing orders that and the end.
+        """
         for place in group.active(guard):
             where, _ = self.reached(address, group, place)
+            if self._memory.races is not None:
+                lane = group.part(np.arange(group.n) == place)
+                self._memory.races.combines(np.array([where], U64), _BYTES, lane)
             del self._barriers[where]
             self._memory.barriers.end(where)
             self._progress.events += 1
@@ -214,6 +222,7 @@ class MBarriers:
         if self._memory.races is not None and seen.any():
             for where in np.unique(addresses[seen]):
                 self._memory.races.sees(int(where), group.lanes[seen & (addresses == where)])
+            self._memory.races.reads(addresses[seen], _BYTES, group.part(seen))
         if missing.any():
             self.waiting[group.lanes[missing]] = addresses[missing]
             self._progress.waited_in_vain = True

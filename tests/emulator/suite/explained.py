@@ -86,12 +86,30 @@ _NEXT_GROUP = Explanation(
 _ZEROS = Explanation(
     "the last part of K is empty in this case: its sums are zeros, those beside it as well"
 )
+_NO_STORES = Explanation(
+    "no ordinary store has written the memory of the copy behind it", redundant=True
+)
+_NO_WEIGHT = Explanation(
+    "the weights of its keys are 0 for its rows, which are masked: what V has there is any finite number"
+)
 EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
     # Before the second and the third stage are filled for the first time; behind the wait at the end of a turn.
     ("triton Ampere", "bar.sync"): {**dict.fromkeys((0, 1, 3), _ORDERED), 8: _JOINED},
     ("triton Ampere", "cp.async.commit_group"): {0: _NEXT_GROUP},
     ("triton Ampere", "cp.async.wait_group"): dict.fromkeys(range(2, 8), _TWICE),
     ("triton Ampere", "ld.global"): {6: _ZEROS},
+    # As those of the products below; a block has one tile of keys.
+    ("triton attention", "bar.sync"): {
+        **dict.fromkeys((0, 5, 7), _MAPS),
+        **dict.fromkeys((1, 2, 4, 6, 8, 9, 11, 12, 13, 15), _ORDERED),
+        **dict.fromkeys((10, 14), _INVAL),
+    },
+    ("triton attention", "cp.async.bulk.commit_group"): dict.fromkeys(range(3), _NO_BULK),
+    ("triton attention", "cp.async.bulk.wait_group"): dict.fromkeys(range(6), _NO_BULK),
+    ("triton attention", "fence.proxy.async"): {0: _NO_STORES},
+    ("triton attention", "st.shared"): dict.fromkeys(range(3), _MAP_LAYOUT),
+    ("triton attention", "tensormap.replace"): dict.fromkeys((10, 12, 23, 25, 36, 38), _CLEARED),
+    ("triton attention", "wgmma.mma_async"): dict.fromkeys((22, 23, 24, 25, 30, 31), _NO_WEIGHT),
     # Of the tensor maps; then between mbarriers, copies and products, where an earlier or a later one stays.
     ("triton TMA", "bar.sync"): {
         **dict.fromkeys((0, 1, 2), _MAPS),

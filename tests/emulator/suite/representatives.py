@@ -97,11 +97,11 @@ TRITON = {
     "triton Ampere": "triton split_k, a few rows, sm_80",
     "triton TMA": "triton persistent_tma, a batch, odd sizes, multiprocessors: 2, sm_90a",
     "triton Blackwell": "triton persistent_tma, a batch, odd sizes, multiprocessors: 2, sm_100a",
-    "triton attention": "triton attention, masks 7, sm_90a",
+    "triton attention": "triton attention, layouts 2, sm_90a",
     "triton gradient": "triton attention_backward, layouts, sm_90a",
     "triton attention decode": "triton attention_decode, decode in parts, sm_90a",
     "triton decode": "triton decode, one row, odd sizes, sm_80",
-    "triton fp8": "triton fp8, rows and columns, sm_90a",
+    "triton fp8": "triton fp8, rows and columns, a long sum, sm_90a",
     "triton int4": "triton int4, eight inner tiles, sm_80",
 }
 """Cases of the suite by family."""

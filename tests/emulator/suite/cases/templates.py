@@ -56,7 +56,10 @@ _PRODUCTS: dict[str, tuple[Contract, tuple[str, ...]]] = {
     ),
     "fp8": (
         fp8.CONTRACT,
-        ("rows and columns", "1x128 and 128x128", "one row, blocks", "e5m2 by e4m3"),
+        (
+            *("rows and columns", "rows and columns, a long sum"),
+            *("1x128 and 128x128", "one row, blocks", "e5m2 by e4m3"),
+        ),
     ),
     "int4": (int4.CONTRACT, ("eight inner tiles", "a long group and relu", "padded rows")),
 }

@@ -166,6 +166,9 @@ CASES: dict[str, Case] = {
     "rows and columns, fast sums": Case(
         loosely, arguments(72, 80, 144, Arg((72, 1), F32), Arg((1, 80), F32)), 0, reference, 1e-2
     ),
+    "rows and columns, a long sum": Case(
+        scaled, arguments(72, 80, 1040, Arg((72, 1), F32), Arg((1, 80), F32)), 0, reference, 1e-2
+    ),
     "1x128 and 128x128": Case(
         scaled,
         arguments(130, 144, 384, Arg((130, 3), F32, (1, 130)), Arg((3, 2), F32, (1, 3))),
