@@ -219,7 +219,7 @@ def test_a_buffer_of_a_bulk_store_is_free_when_it_has_been_waited_for() -> None:
     assert races(store + _BARRIER + wait + _WRITE)
 
 
-_SEEN = """
+_PHASE = """
   @%p0 mbarrier.arrive.shared.b64 _, [%r6];
 WAIT: mbarrier.try_wait.parity.shared.b64 %p1, [%r6], 0; @!%p1 bra WAIT;
 """
@@ -227,19 +227,19 @@ _END = "@%p0 mbarrier.inval.shared.b64 [%r6];"
 
 
 def test_an_mbarrier_ends_when_all_have_seen_its_phase() -> None:
-    run(_MBARRIER + _SEEN + _BARRIER + _END)
+    run(_MBARRIER + _PHASE + _BARRIER + _END)
     with pytest.raises(RaceError, match="reads") as caught:
-        run(_MBARRIER + _SEEN + _END)
+        run(_MBARRIER + _PHASE + _END)
     assert "mbarrier.inval" in str(caught.value)
     assert "mbarrier.try_wait" in str(caught.value)
 
 
 def test_a_warp_ends_an_mbarrier_that_it_alone_has_waited_for() -> None:
-    run(_MBARRIER + _SEEN + _END, block=32)
+    run(_MBARRIER + _PHASE + _END, block=32)
 
 
 def test_the_memory_of_an_mbarrier_is_written_behind_its_end() -> None:
     """The second warp writes there, and has to know of the end."""
     write = "setp.eq.u32 %p2, %r0, 32; @%p2 st.shared.u32 [%r6], 7;"
-    assert races(_MBARRIER + _SEEN + _BARRIER + _END + write)
-    assert not races(_MBARRIER + _SEEN + _BARRIER + _END + _BARRIER + write)
+    assert races(_MBARRIER + _PHASE + _BARRIER + _END + write)
+    assert not races(_MBARRIER + _PHASE + _BARRIER + _END + _BARRIER + write)

@@ -21,8 +21,6 @@ _LEFT = (
     "fmha pingpong",
     "fmha 8 bits",
     "fmha backward",
-    "triton attention",
-    "triton fp8",
 )
 """Families of which not all mutants have been run, or not all misses explained (``python -m tests.emulator.suite.mutations``).
 It only shrinks."""
