@@ -9,8 +9,10 @@ import ast
 import re
 
 _DEVICE = re.compile(r"""(["'])cuda(?::\d+)?\1""")
-_BOTH = re.compile(r"""(["']cpu["'], *)(["'])cuda\2,? *(?=[)\]])""")
-"""A test of both devices would be there twice."""
+_BOTH = re.compile(
+    r"""(parametrize\(\s*["']\w+["'],\s*[(\[])["'](?:cpu["'],\s*["']cuda|cuda["'],\s*["']cpu)["'],?\s*([)\]])"""
+)
+"""The devices of a test that is for both: named cpu, too, it would be there twice."""
 _MOVE = re.compile(r"\.cuda\(\)")
 _NEEDS_GPU = re.compile(
     r"^[ \t]*@requires_(?:gpu|cuda)(?:_and_triton)?(?:\(.*\))?[ \t]*\n", re.MULTILINE
@@ -24,7 +26,9 @@ def cpu_copy(text: str) -> str:
     Raises:
         SyntaxError: It is no Python.
     """
-    text = _NEEDS_GPU.sub("", _MOVE.sub(".cpu()", _DEVICE.sub(r"\1cpu\1", _BOTH.sub(r"\1", text))))
+    text = _NEEDS_GPU.sub(
+        "", _MOVE.sub(".cpu()", _DEVICE.sub(r"\1cpu\1", _BOTH.sub(r'\1"cpu",\2', text)))
+    )
     lines = text.splitlines(keepends=True)
     for end in sorted(_ends(ast.parse(text)), reverse=True):
         lines.insert(end, f'{_NAME} = "cpu"\n')

@@ -17,7 +17,7 @@ import pytest
 
 
 def fitting(original: object, replacement: object) -> object:
-    """Return a replacement that can be called as the original is: keywords that only the original takes are left out."""
+    """Return a replacement that is called without the keywords that only the original takes; other arguments are its own."""
     if not (isinstance(original, FunctionType) and isinstance(replacement, FunctionType)):
         return replacement
     wanted = inspect.signature(replacement).parameters

@@ -258,11 +258,12 @@ class Products(TestCase):
     @requires_gpu()
     @parametrize("dynamic", (False, True))
     @parametrize("device", ("cpu", "cuda"))
-    @parametrize("kind", ["cpu", 'cuda'])
+    @parametrize("kind", ['cuda', "cpu"])
     def test_mm(self, dynamic):
         a = torch.randn(4, 4, device="cuda")
         b, c = torch.randn(4, 4).to('cuda:0'), torch.randn(4).cuda()
         d = torch.randn(4, device=GPU_TYPE)
+        self.assertEqual(devices, ("cpu", "cuda"))
         self.assertIn("cuda graphs", "torch.cuda")
 """
 
@@ -271,8 +272,9 @@ def test_a_copy_of_a_file_names_the_cpu_where_it_named_the_gpu() -> None:
     lines = [line.strip() for line in cpu_copy(GPU_TESTS).splitlines()]
     assert "@requires_gpu()" not in lines
     assert '@parametrize("dynamic", (False, True))' in lines
-    assert '@parametrize("device", ("cpu", ))' in lines
-    assert '@parametrize("kind", ["cpu", ])' in lines
+    assert '@parametrize("device", ("cpu",))' in lines
+    assert '@parametrize("kind", ["cpu",])' in lines
+    assert 'self.assertEqual(devices, ("cpu", "cpu"))' in lines
     assert lines[lines.index(")") + 1] == 'GPU_TYPE = "cpu"'
     assert 'a = torch.randn(4, 4, device="cpu")' in lines
     assert "b, c = torch.randn(4, 4).to('cpu'), torch.randn(4).cpu()" in lines

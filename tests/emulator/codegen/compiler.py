@@ -93,7 +93,7 @@ def _is_issuer(instruction: Instruction) -> bool:
     if instruction.name in ("ld", "ldu", "st", "atom", "red"):
         return space_of(instruction) in ("shared", "generic")
     if instruction.name == "mbarrier":
-        return instruction.parts[1] in ("try_wait", "test_wait", "inval")
+        return instruction.parts[1] in ("try_wait", "test_wait", "init", "inval")
     return instruction.name in _ISSUERS
 
 

@@ -29,7 +29,8 @@ class _Ranges:
         if not len(self._begin):
             return np.ones(len(address), bool)
         place = np.searchsorted(self._begin, address, "right").astype(I64) - 1
-        return (place < 0) | (address + U64(width) > self._end[place])
+        end = self._end[place]
+        return (place < 0) | (address > end) | (U64(width) > end - address)  # a sum would wrap
 
 
 def _range_of(array: Array) -> tuple[int, int]:

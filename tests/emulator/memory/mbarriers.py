@@ -89,6 +89,16 @@ class MBarriers:
         self._reach(where, group, place)
         return where, barrier
 
+    def _changes(self, address: int, group: Group, place: int) -> None:
+        """Take note that a lane begins or ends an mbarrier: its memory changes.
+
+        Raises:
+            RaceError: Others have touched it, or seen a phase of it complete, and nothing orders that and this.
+        """
+        if self._memory.races is not None:
+            lane = group.part(np.arange(group.n) == place)
+            self._memory.races.combines(np.array([address], U64), _BYTES, lane)
+
     def initialise(self, address: Any, count: Any, guard: Array | None, group: Group) -> None:
         """Make barriers of ``count`` arrivals a phase."""
         for place in group.active(guard):
@@ -105,21 +115,16 @@ class MBarriers:
                     f"mbarrier.init where there is an mbarrier, at {where:#x}: mbarrier.inval first "
                     f"({self._barriers[where]})"
                 )
+            self._changes(where, group, place)
             self._barriers[where] = MBarrier(arrivals, arrivals)
             self._memory.barriers.begin(where)
             self._progress.events += 1
 
     def invalidate(self, address: Any, guard: Array | None, group: Group) -> None:
-        """End barriers.
-
-        Raises:
-            RaceError: Others have seen a phase complete, and nothing orders that and the end.
-        """
+        """End barriers."""
         for place in group.active(guard):
             where, _ = self.reached(address, group, place)
-            if self._memory.races is not None:
-                lane = group.part(np.arange(group.n) == place)
-                self._memory.races.combines(np.array([where], U64), _BYTES, lane)
+            self._changes(where, group, place)
             del self._barriers[where]
             self._memory.barriers.end(where)
             self._progress.events += 1

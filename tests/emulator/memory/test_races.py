@@ -226,7 +226,7 @@ WAIT: mbarrier.try_wait.parity.shared.b64 %p1, [%r6], 0; @!%p1 bra WAIT;
 _END = "@%p0 mbarrier.inval.shared.b64 [%r6];"
 
 
-def test_an_mbarrier_ends_when_all_have_seen_its_phase() -> None:
+def test_an_mbarrier_ends_behind_those_that_have_seen_its_phase() -> None:
     run(_MBARRIER + _PHASE + _BARRIER + _END)
     with pytest.raises(RaceError, match="reads") as caught:
         run(_MBARRIER + _PHASE + _END)
@@ -243,3 +243,12 @@ def test_the_memory_of_an_mbarrier_is_written_behind_its_end() -> None:
     write = "setp.eq.u32 %p2, %r0, 32; @%p2 st.shared.u32 [%r6], 7;"
     assert races(_MBARRIER + _PHASE + _BARRIER + _END + write)
     assert not races(_MBARRIER + _PHASE + _BARRIER + _END + _BARRIER + write)
+
+
+def test_an_mbarrier_begins_in_memory_that_nobody_uses() -> None:
+    """The other warp reads what is there, and then waits for the first phase."""
+    begin = "setp.eq.u32 %p0, %r0, 0; mov.u32 %r6, full; @%p0 mbarrier.init.shared.b64 [%r6], 1;"
+    read = "mov.u32 %r7, full; ld.shared.u32 %r5, [%r7];"
+    assert races(read + begin)
+    assert not races(read + _BARRIER + begin)
+    assert not races(begin + _BARRIER + _PHASE)

@@ -16,6 +16,7 @@ enum {
   kSuccess = 0,
   kInvalidValue = 1,
   kInvalidConfiguration = 9,
+  kInvalidMemcpyDirection = 21,
   kInvalidDeviceFunction = 98,
   kInvalidDevice = 101,
   kIllegalAddress = 700,
@@ -41,7 +42,7 @@ enum { kMaxThreads = 1, kMaxGridX = 5, kMaxGridY = 6, kMaxGridZ = 7, kStaticShar
        kSharedPerMultiprocessor = 81, kOptinShared = 97, kBlocksPerMultiprocessor = 106, kReservedShared = 111,
        kClusterLaunch = 120 };
 
-enum { kToDevice = 1, kFromDevice = 2, kOnDevice = 3 }; /* cudaMemcpyKind */
+enum { kOnHost = 0, kToDevice = 1, kFromDevice = 2, kOnDevice = 3 }; /* cudaMemcpyKind; cudaMemcpyDefault is not known here */
 
 static Function *functions;
 static Launch launcher;
@@ -210,6 +211,7 @@ API Error cudaMemsetAsync(void *to, int value, size_t count, void *stream) {
 }
 API Error cudaMemcpyAsync(void *to, void const *from, size_t count, int kind, void *stream) {
   CHECK_CONTEXT;
+  if (kind < kOnHost || kind > kOnDevice) return fail(kInvalidMemcpyDirection);
   Error error = kind == kToDevice || kind == kOnDevice ? touch("cudaMemcpyAsync", to, count, 1) : kSuccess;
   if (!error && (kind == kFromDevice || kind == kOnDevice)) error = touch("cudaMemcpyAsync", from, count, 0);
   if (error) return fail(error);

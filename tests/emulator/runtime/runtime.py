@@ -144,14 +144,14 @@ class Runtime:
         return int(CudaError.SUCCESS)
 
     def _touch(self, what: bytes, address: int | None, count: int, written: int) -> int:
-        """Return an error of CUDA if the host sets or copies memory that is not allowed; without a check, it would be that of others."""
+        """Return an error of CUDA if host code sets or copies memory that is not allowed: else this process would write over its own."""
         allowed = self._conditions.allowed
         if self._target is None or allowed is None:
             return int(CudaError.SUCCESS)
         try:
             allowed.check(address or 0, count, what.decode(), written=bool(written))
-        except FaultError as fault:
-            self._fault = self._fault or fault
+        except BaseException as error:  # noqa: BLE001 - as in `_launch`
+            self._fault = self._fault or error
             return int(CudaError.INVALID_VALUE)
         return int(CudaError.SUCCESS)
 

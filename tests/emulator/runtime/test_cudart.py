@@ -14,7 +14,7 @@ from tests.emulator.fault import CudaError, FaultError
 from tests.emulator.memory.allowed import Allowed
 from tests.emulator.runtime.runtime import Runtime
 
-_ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
+_TO_DEVICE, _FROM_DEVICE, _ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
 
 
 def test_memory_that_is_no_operand_is_neither_set_nor_copied(runtime: Runtime) -> None:
@@ -27,14 +27,17 @@ def test_memory_that_is_no_operand_is_neither_set_nor_copied(runtime: Runtime) -
     def zero(to: int, count: int) -> int:
         return library.cudaMemsetAsync(ctypes.c_void_p(to), 0, ctypes.c_size_t(count), None)
 
-    def copy(to: int, origin: int, count: int) -> int:
+    def copy(to: int, origin: int, count: int, kind: int = _ON_DEVICE) -> int:
         places = ctypes.c_void_p(to), ctypes.c_void_p(origin)
-        return library.cudaMemcpyAsync(*places, ctypes.c_size_t(count), _ON_DEVICE, None)
+        return library.cudaMemcpyAsync(*places, ctypes.c_size_t(count), kind, None)
 
     wrong: tuple[tuple[Callable[[], int], str], ...] = (
         (lambda: zero(begin, 17), "cudaMemsetAsync touches 17 bytes"),
         (lambda: zero(begin - 1, 1), "in no operand"),
         (lambda: zero(last, 1), "may only be read"),
+        (lambda: zero(begin, 2**64 - 1), "in an operand|in no operand"),
+        (lambda: copy(last, begin, 1, _TO_DEVICE), "may only be read"),
+        (lambda: copy(begin, begin - 1, 1, _FROM_DEVICE), "in no operand"),
         (lambda: copy(last, begin, 1), "may only be read"),
         (lambda: copy(begin, last, 2), "cudaMemcpyAsync touches 2 bytes"),
     )
@@ -49,4 +52,8 @@ def test_memory_that_is_no_operand_is_neither_set_nor_copied(runtime: Runtime) -
         assert zero(begin, 16) == CudaError.SUCCESS
         assert copy(begin, last, 1) == CudaError.SUCCESS
         assert zero(0, 0) == CudaError.SUCCESS
-    assert memory.tolist() == [*range(16), 47, *[0] * 15, *range(32, 64)]
+        assert copy(begin - 1, last, 1, _FROM_DEVICE) == CudaError.SUCCESS  # memory of the host
+        assert copy(begin + 1, begin - 2, 1, _TO_DEVICE) == CudaError.SUCCESS
+        for kind in (-1, 4, 7):
+            assert copy(begin, last, 1, kind) == CudaError.INVALID_MEMCPY_DIRECTION
+    assert memory.tolist() == [*range(15), 47, 47, 14, *[0] * 14, *range(32, 64)]

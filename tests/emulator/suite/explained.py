@@ -79,7 +79,7 @@ _OTHER_MAXIMUM = Explanation(
     "weights may be relative to any number near a row's largest score, and here that of another row is near enough"
 )
 _TWICE = Explanation(
-    "an equal wait is before or behind it, with no group committed in between", redundant=True
+    "either of two equal waits suffices: no group is committed in between", redundant=True
 )
 _NEXT_GROUP = Explanation(
     "its copies join the next group, for which the same waits wait", redundant=True
@@ -87,8 +87,8 @@ _NEXT_GROUP = Explanation(
 _ZEROS = Explanation(
     "the last part of K is empty in this case: its sums are zeros, those beside it as well"
 )
-_NO_STORES = Explanation(
-    "no ordinary store has written the memory of the copy behind it", redundant=True
+_OTHER_PROXY = Explanation(
+    "ordinary stores and a copy behind them write the same memory: only copies that read it are watched for their fence"
 )
 _NO_WEIGHT = Explanation(
     "the weights of its keys are 0 for its rows, which are masked: what V has there is any finite number"
@@ -106,7 +106,7 @@ EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
     },
     ("triton attention", "cp.async.bulk.commit_group"): dict.fromkeys(range(3), _NO_BULK),
     ("triton attention", "cp.async.bulk.wait_group"): dict.fromkeys(range(6), _NO_BULK),
-    ("triton attention", "fence.proxy.async"): {0: _NO_STORES},
+    ("triton attention", "fence.proxy.async"): {0: _OTHER_PROXY},
     ("triton attention", "st.shared"): dict.fromkeys(range(3), _MAP_LAYOUT),
     ("triton attention", "tensormap.replace"): {
         **dict.fromkeys((10, 12, 23, 25, 36, 38), _CLEARED),

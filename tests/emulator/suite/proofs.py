@@ -11,6 +11,7 @@ The table is written after each case, and a stopped run goes on where it was.
 from __future__ import annotations
 
 import argparse
+import bisect
 import importlib.util
 import json
 import subprocess
@@ -43,7 +44,8 @@ _LIMIT_S, _MEMORY_MIB = 60, 3000
 _GRACE_S = 60
 """Seconds that sentryward may take beyond its own limit."""
 _TYPES = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
-_MOST_SCALARS = 100
+_MOST_ROUNDS = 12
+"""How often a launch is asked about: five are usual."""
 _ELEMENTS = {
     "uint8": "u8",
     "uint16": "u16",
@@ -53,9 +55,9 @@ _ELEMENTS = {
     "bfloat16": "bf16",
     "float32": "f32",
 }
-_TYPE_COUNT = len(tensor_map.ELEMENTS)
+_WIDTHS = {**{name: name for name in _ELEMENTS}, "bfloat16": "uint16"}
 _SWIZZLES = {0: "none", 1: "32B", 2: "64B", 3: "128B"}
-"""Names of `ELEMENTS` and swizzles of `tensor_map`; maps with others are left out."""
+"""Elements and swizzles of `tensor_map` in its words, and types as wide in those of numpy."""
 _MAP_ALIGNMENT = 64
 NO_ANSWER = "no answer"
 """Result of a proof that sentryward did not end: it is tried again."""
@@ -187,49 +189,80 @@ def scalars(report: Mapping[str, Any], parameters: Mapping[str, bytes]) -> list[
         value = parameters.get(name, b"")[offset : offset + size]
         if len(value) == size and size in _TYPES:
             number = int.from_bytes(value, "little")
-            listed.append(
-                {"parameter": name, "offset": offset, "type": _TYPES[size], "value": number}
-            )
+            each = {"parameter": name, "offset": offset, "type": _TYPES[size], "value": number}
+            listed += [] if each in listed else [each]
     return listed
 
 
 def descriptors(parameters: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """Return the tensor maps among parameters, as sentryward takes them; those of one address are of one tensor.
+    """Return the tensor maps among parameters, as sentryward takes them; those of memory that overlaps are of one object.
+
+    Maps with what sentryward has no word for are left out.
 
     Args:
         parameters: The bytes of each parameter, by its name.
     """
-    listed: list[dict[str, Any]] = []
-    tensors: dict[int, str] = {}
-    for name, data in parameters.items():
-        for offset in range(0, len(data) - tensor_map.SIZE + 1, _MAP_ALIGNMENT):
-            piece = data[offset : offset + tensor_map.SIZE]
-            fields: Any = np.frombuffer(piece, tensor_map.LAYOUT)[0]
-            element = _ELEMENTS.get(tensor_map.ELEMENTS[int(fields["type"]) % _TYPE_COUNT])
-            swizzle = _SWIZZLES.get(int(fields["swizzle"]))
-            if fields["magic"] != tensor_map.MAGIC or element is None or swizzle is None:
-                continue
-            rank, address = int(fields["rank"]), int(fields["address"])
-            size, stride, box = (
-                [int(each) for each in fields[key]] for key in ("size", "stride", "box")
-            )
-            listed.append(
-                {
-                    "parameter": name,
-                    "offset": offset,
-                    "object": tensors.setdefault(address, f"tensor{len(tensors)}"),
-                    "element_type": element,
-                    "swizzle": swizzle,
-                    "interleave": "none",
-                    "oob_fill": "zero",
-                    "rank": rank,
-                    "global_shape": size[:rank],
-                    "global_strides_bytes": stride[: rank - 1],
-                    "box_shape": box[:rank],
-                    "element_strides": [int(each) for each in fields["step"][:rank]],
-                }
-            )
-    return listed
+    maps = [
+        (name, offset, np.frombuffer(data[offset : offset + tensor_map.SIZE], tensor_map.LAYOUT)[0])
+        for name, data in parameters.items()
+        for offset in range(0, len(data) - tensor_map.SIZE + 1, _MAP_ALIGNMENT)
+    ]
+    known = [each for each in maps if _is_known(each[2])]
+    begins = _objects(_range_of(fields) for _, _, fields in known)
+    return [_descriptor(name, offset, fields, begins) for name, offset, fields in known]
+
+
+def _is_known(fields: Any) -> bool:
+    """Return whether bytes are a map that can be described."""
+    return (
+        fields["magic"] == tensor_map.MAGIC
+        and tensor_map.ELEMENTS[int(fields["type"])] in _ELEMENTS
+        and int(fields["swizzle"]) in _SWIZZLES
+        and not fields["fill"]
+        and not fields["interleave"]
+    )
+
+
+def _range_of(fields: Any) -> tuple[int, int]:
+    """Return the first byte of a map's tensor, and the one behind its last."""
+    rank, begin = int(fields["rank"]), int(fields["address"])
+    size, stride = fields["size"].tolist(), fields["stride"].tolist()
+    last = sum((size[place] - 1) * stride[place - 1] for place in range(1, rank))
+    width = np.dtype(_WIDTHS[tensor_map.ELEMENTS[int(fields["type"])]]).itemsize
+    return begin, begin + last + size[0] * width
+
+
+def _objects(ranges: Iterable[tuple[int, int]]) -> list[int]:
+    """Return where each object begins: a range, or several that overlap."""
+    begins: list[int] = []
+    end = 0
+    for first, behind in sorted(ranges):
+        if not begins or first >= end:
+            begins.append(first)
+        end = max(end, behind)
+    return begins
+
+
+def _descriptor(name: str, offset: int, fields: Any, begins: Sequence[int]) -> dict[str, Any]:
+    """Return a map with the place of its tensor in one of the objects that begin there."""
+    rank, address = int(fields["rank"]), int(fields["address"])
+    number = bisect.bisect_right(begins, address) - 1
+    size, stride, box, step = (fields[key].tolist() for key in ("size", "stride", "box", "step"))
+    return {
+        "parameter": name,
+        "offset": offset,
+        "object": f"object{number}",
+        "base_byte_offset": address - begins[number],
+        "element_type": _ELEMENTS[tensor_map.ELEMENTS[int(fields["type"])]],
+        "swizzle": _SWIZZLES[int(fields["swizzle"])],
+        "interleave": "none",
+        "oob_fill": "zero",
+        "rank": rank,
+        "global_shape": size[:rank],
+        "global_strides_bytes": stride[: rank - 1],
+        "box_shape": box[:rank],
+        "element_strides": step[:rank],
+    }
 
 
 def proof_of(
@@ -253,13 +286,14 @@ def proof_of(
     given: dict[str, Any] = {"schema": _SCHEMA, "entry": launch.name, "launch": shape}
     given["arguments"] = known = list[dict[str, Any]]()
     given["tma_descriptors"] = maps = descriptors(launch.parameters)
-    while True:
+    report: dict[str, Any] = {}
+    for _ in range(_MOST_ROUNDS):
         facts.write_text(json.dumps(given), encoding="utf-8")
         report = ask(command)
         new = [part for part in scalars(report, launch.parameters) if part not in known]
-        if not new or len(known) >= _MOST_SCALARS:
-            break
         known += new
+        if not new:
+            break
     checks: Mapping[str, str] = report.get("checks", {})
     return Proof(
         entry.name,

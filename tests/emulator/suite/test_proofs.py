@@ -125,7 +125,7 @@ def test_values_that_an_answer_lacks_are_given_until_it_lacks_none(tmp_path: Pat
     launch = Launch("k", shape, 512, 0.0, 0, 0, 0, (), frozenset(), "text", parameters=parameters)
     reports = [
         lacking(("sizes", 4, 2)),
-        lacking(("sizes", 4, 2), ("count", 0, 4), ("other", 0, 4), ("sizes", 12, 8)),
+        lacking(("sizes", 4, 2), *[("count", 0, 4)] * 2, ("other", 0, 4), ("sizes", 12, 8)),
         {"result": "race_free", "checks": {"synchronization": "passed", "memory": "passed"}},
     ]
     given: list[dict[str, Any]] = []
@@ -157,22 +157,40 @@ def test_what_is_lacking_for_ever_is_unsupported(tmp_path: Path) -> None:
     assert (proof.result, proof.reasons, proof.scalars) == ("unsupported", ("value",), 0)
 
 
+def test_a_launch_is_not_asked_about_for_ever(tmp_path: Path) -> None:
+    parameters, asked = {"sizes": bytes(256)}, list[int]()
+    shape = Shape((1, 1, 1), (32, 1, 1))
+    launch = Launch("k", shape, 0, 0.0, 0, 0, 0, (), frozenset(), "text", parameters=parameters)
+
+    def ask(_: Sequence[str]) -> dict[str, Any]:
+        asked.append(0)
+        return lacking(("sizes", len(asked), 1))
+
+    proof = proofs.proof_of(entry_of("first"), 0, launch, tmp_path, ask)
+    assert proof.result == "unsupported"
+    assert 5 < len(asked) == proof.scalars < 20
+
+
 def test_tensor_maps_among_parameters_are_given_by_tensor() -> None:
-    def encoded(address: int, swizzle: int = 3) -> bytes:
+    def encoded(address: int, swizzle: int = 3, fill: int = 0) -> bytes:
         fields = np.zeros(1, tensor_map.LAYOUT)
         fields["magic"], fields["address"], fields["rank"] = tensor_map.MAGIC, address, 2
         fields["type"], fields["swizzle"] = tensor_map.ELEMENTS.index("bfloat16"), swizzle
         fields["size"][0, :2], fields["box"][0, :2], fields["step"] = (136, 104), (64, 32), 1
-        fields["stride"][0, 0] = 272
+        fields["stride"][0, 0], fields["fill"] = 272, fill
         return fields.tobytes()
 
-    unknown = encoded(4096, swizzle=4)
-    data = b"".join((bytes(64), encoded(4096), encoded(8192, 0), unknown, encoded(4096)))
+    end = 4096 + 103 * 272 + 136 * 2
+    unknown = encoded(4096, swizzle=4), encoded(4096, fill=1)
+    known = encoded(end - 16), encoded(4096), encoded(end + 103 * 272 + 256, 0), encoded(4096)
+    data = b"".join((bytes(64), *known[:2], *unknown, *known[2:]))
     listed = proofs.descriptors({"count": bytes(4), "maps": data})
-    assert [(each["offset"], each["object"], each["swizzle"]) for each in listed] == [
-        (64, "tensor0", "128B"),
-        (192, "tensor1", "none"),
-        (448, "tensor0", "128B"),
+    keys = ("offset", "object", "base_byte_offset", "swizzle")
+    assert [tuple(each[key] for key in keys) for each in listed] == [
+        (64, "object0", end - 16 - 4096, "128B"),
+        (192, "object0", 0, "128B"),
+        (576, "object1", 0, "none"),
+        (704, "object0", 0, "128B"),
     ]
     assert listed[0] == listed[0] | {
         "parameter": "maps",
