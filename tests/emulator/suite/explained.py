@@ -81,6 +81,10 @@ _OTHER_MAXIMUM = Explanation(
 _TWICE = Explanation(
     "either of two equal waits suffices: no group is committed in between", redundant=True
 )
+_NO_COPY = Explanation(
+    "no copy is pending behind the last turn: the groups of the last turns are empty",
+    redundant=True,
+)
 _NEXT_GROUP = Explanation(
     "its copies join the next group, for which the same waits wait", redundant=True
 )
@@ -94,6 +98,10 @@ _NO_WEIGHT = Explanation(
     "the weights of its keys are 0 for its rows, which are masked: what V has there is any finite number"
 )
 EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
+    # Before anything; behind the last turn and before the epilogue's first store, one of which suffices.
+    ("sm80", "bar.sync"): dict.fromkeys((0, 3, 4), _ORDERED),
+    ("sm80", "cp.async.commit_group"): {3: _NO_COPY},
+    ("sm80", "cp.async.wait_all"): {0: _NO_COPY},
     # Before the second and the third stage are filled for the first time; behind the wait at the end of a turn.
     ("triton Ampere", "bar.sync"): {**dict.fromkeys((0, 1, 3), _ORDERED), 8: _JOINED},
     ("triton Ampere", "cp.async.commit_group"): {0: _NEXT_GROUP},

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.emulator.suite import mutations, score
 
 _LEFT = (
-    "sm80",
     "sm90 pingpong",
     "sm90 cooperative",
     "sm90 clusters",
