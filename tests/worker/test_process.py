@@ -338,12 +338,17 @@ def test_a_fork_of_the_parent_does_not_wait_for_a_worker_that_is_not_its_own(
     child = worker._child  # pyright: ignore[reportPrivateUsage]
     assert child is not None
     child.owner = os.getppid()
+    # The parent's end of the pipe is open in a fork's parent: else the worker ends by itself.
+    parents = child.pipe._end.dup()  # pyright: ignore[reportPrivateUsage]
     started = time.monotonic()
     child.close()
     took_s = time.monotonic() - started
     child.owner = os.getpid()
     assert took_s < 5.0
+    assert not child.ended.wait(0.3)
     assert Path(f"/proc/{pid}").exists()
+    parents.close()
+    assert child.ended.wait(10.0)
 
 
 def test_a_worker_without_a_thread_that_waits_for_it_is_not_left_behind(
