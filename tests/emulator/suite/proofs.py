@@ -19,7 +19,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite.entry import Entry, entries
 from tests.emulator.suite.row import replace_file
 from tests.emulator.tensor import tensor_map
+from tests.emulator.tensor.tensor_map import TensorMap
 from tests.support.repository import REPOSITORY
 
 TABLE = REPOSITORY / "benchmarks" / "results" / "emulator_proofs.json"
@@ -55,9 +57,8 @@ _ELEMENTS = {
     "bfloat16": "bf16",
     "float32": "f32",
 }
-_WIDTHS = {**{name: name for name in _ELEMENTS}, "bfloat16": "uint16"}
 _SWIZZLES = {0: "none", 1: "32B", 2: "64B", 3: "128B"}
-"""Elements and swizzles of `tensor_map` in its words, and types as wide in those of numpy."""
+"""Elements and swizzles of `tensor_map` in sentryward's words."""
 _MAP_ALIGNMENT = 64
 NO_ANSWER = "no answer"
 """Result of a proof that sentryward did not end: it is tried again."""
@@ -203,33 +204,32 @@ def descriptors(parameters: Mapping[str, bytes]) -> list[dict[str, Any]]:
         parameters: The bytes of each parameter, by its name.
     """
     maps = [
-        (name, offset, np.frombuffer(data[offset : offset + tensor_map.SIZE], tensor_map.LAYOUT)[0])
+        (name, offset, tensor)
         for name, data in parameters.items()
-        for offset in range(0, len(data) - tensor_map.SIZE + 1, _MAP_ALIGNMENT)
+        for offset, tensor in _maps_in(data)
     ]
-    known = [each for each in maps if _is_known(each[2])]
-    begins = _objects(_range_of(fields) for _, _, fields in known)
-    return [_descriptor(name, offset, fields, begins) for name, offset, fields in known]
+    begins = _objects(_range_of(tensor) for _, _, tensor in maps)
+    return [_descriptor(name, offset, tensor, begins) for name, offset, tensor in maps]
 
 
-def _is_known(fields: Any) -> bool:
-    """Return whether bytes are a map that can be described."""
-    return (
-        fields["magic"] == tensor_map.MAGIC
-        and tensor_map.ELEMENTS[int(fields["type"])] in _ELEMENTS
-        and int(fields["swizzle"]) in _SWIZZLES
-        and not fields["fill"]
-        and not fields["interleave"]
+def _maps_in(data: bytes) -> Iterator[tuple[int, TensorMap]]:
+    """Yield the offset of each map in a parameter, and the map."""
+    room = np.zeros(len(data) + _MAP_ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % _MAP_ALIGNMENT
+    room[begin : begin + len(data)] = np.frombuffer(data, np.uint8)
+    for offset in range(0, len(data) - tensor_map.SIZE + 1, _MAP_ALIGNMENT):
+        with suppress(FaultError):
+            tensor = tensor_map.at(room.ctypes.data + begin + offset)
+            if tensor.element in _ELEMENTS and tensor.swizzle in _SWIZZLES and not tensor.nan:
+                yield offset, tensor
+
+
+def _range_of(tensor: TensorMap) -> tuple[int, int]:
+    """Return the first byte of a tensor, and the one behind its last."""
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.sizes, tensor.strides, strict=True)
     )
-
-
-def _range_of(fields: Any) -> tuple[int, int]:
-    """Return the first byte of a map's tensor, and the one behind its last."""
-    rank, begin = int(fields["rank"]), int(fields["address"])
-    size, stride = fields["size"].tolist(), fields["stride"].tolist()
-    last = sum((size[place] - 1) * stride[place - 1] for place in range(1, rank))
-    width = np.dtype(_WIDTHS[tensor_map.ELEMENTS[int(fields["type"])]]).itemsize
-    return begin, begin + last + size[0] * width
+    return tensor.address, tensor.address + last + tensor.item
 
 
 def _objects(ranges: Iterable[tuple[int, int]]) -> list[int]:
@@ -243,25 +243,23 @@ def _objects(ranges: Iterable[tuple[int, int]]) -> list[int]:
     return begins
 
 
-def _descriptor(name: str, offset: int, fields: Any, begins: Sequence[int]) -> dict[str, Any]:
+def _descriptor(name: str, offset: int, tensor: TensorMap, begins: Sequence[int]) -> dict[str, Any]:
     """Return a map with the place of its tensor in one of the objects that begin there."""
-    rank, address = int(fields["rank"]), int(fields["address"])
-    number = bisect.bisect_right(begins, address) - 1
-    size, stride, box, step = (fields[key].tolist() for key in ("size", "stride", "box", "step"))
+    number = bisect.bisect_right(begins, tensor.address) - 1
     return {
         "parameter": name,
         "offset": offset,
         "object": f"object{number}",
-        "base_byte_offset": address - begins[number],
-        "element_type": _ELEMENTS[tensor_map.ELEMENTS[int(fields["type"])]],
-        "swizzle": _SWIZZLES[int(fields["swizzle"])],
+        "base_byte_offset": tensor.address - begins[number],
+        "element_type": _ELEMENTS[tensor.element],
+        "swizzle": _SWIZZLES[tensor.swizzle],
         "interleave": "none",
         "oob_fill": "zero",
-        "rank": rank,
-        "global_shape": size[:rank],
-        "global_strides_bytes": stride[: rank - 1],
-        "box_shape": box[:rank],
-        "element_strides": step[:rank],
+        "rank": len(tensor.sizes),
+        "global_shape": list(tensor.sizes),
+        "global_strides_bytes": list(tensor.strides[1:]),
+        "box_shape": list(tensor.box),
+        "element_strides": [1] * len(tensor.sizes),
     }
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.emulator.machine.schedule import Schedule
@@ -19,6 +18,7 @@ from tests.emulator.suite.entry import Entry, entries
 from tests.emulator.suite.proofs import NO_ANSWER, Proof
 from tests.emulator.suite.row import Verdict
 from tests.emulator.tensor import tensor_map
+from tests.emulator.tensor.tensor_map import TensorMap
 from tests.emulator.threads.lanes import Shape
 
 
@@ -172,16 +172,12 @@ def test_a_launch_is_not_asked_about_for_ever(tmp_path: Path) -> None:
 
 
 def test_tensor_maps_among_parameters_are_given_by_tensor() -> None:
-    def encoded(address: int, swizzle: int = 3, fill: int = 0) -> bytes:
-        fields = np.zeros(1, tensor_map.LAYOUT)
-        fields["magic"], fields["address"], fields["rank"] = tensor_map.MAGIC, address, 2
-        fields["type"], fields["swizzle"] = tensor_map.ELEMENTS.index("bfloat16"), swizzle
-        fields["size"][0, :2], fields["box"][0, :2], fields["step"] = (136, 104), (64, 32), 1
-        fields["stride"][0, 0], fields["fill"] = 272, fill
-        return fields.tobytes()
+    def encoded(address: int, swizzle: int = 3, *, nan: bool = False) -> bytes:
+        shape = (136, 104), (2, 272), (64, 32)
+        return tensor_map.encoded(TensorMap(address, *shape, "bfloat16", swizzle, nan))
 
     end = 4096 + 103 * 272 + 136 * 2
-    unknown = encoded(4096, swizzle=4), encoded(4096, fill=1)
+    unknown = encoded(4096, swizzle=4), encoded(4096, nan=True)
     known = encoded(end - 16), encoded(4096), encoded(end + 103 * 272 + 256, 0), encoded(4096)
     data = b"".join((bytes(64), *known[:2], *unknown, *known[2:]))
     listed = proofs.descriptors({"count": bytes(4), "maps": data})
