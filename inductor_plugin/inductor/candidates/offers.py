@@ -45,7 +45,12 @@ from inductor_plugin.worker.child.operands import build as build_tensor
 from inductor_plugin.worker.jobs import BenchCandidate, TritonCompileJob
 
 _INDUCTOR_META = re.compile(r"^ *inductor_meta=\{.*\},?$", re.MULTILINE)
-_PACKINGS = {"_mkl_linear": "mkl_linear", "_linear_pointwise": "mkldnn_linear"}
+_PACKINGS = {
+    "_mkl_linear": "mkl_linear",
+    "_linear_pointwise": "mkldnn_linear",
+    "_linear_pointwise.binary": "mkldnn_linear",
+}
+"""How the worker packs the weight of a library kernel, by its name in Inductor's `extern_kernels`."""
 
 
 def unwrapped(choice: Any) -> Any:

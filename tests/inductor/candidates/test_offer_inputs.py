@@ -73,6 +73,7 @@ def test_an_operand_is_generated_or_frozen_or_random() -> None:
     ("kernel", "kwargs", "sent"),
     [
         ("_linear_pointwise", {}, ("w", torch.strided, "mkldnn_linear", 7)),
+        ("_linear_pointwise.binary", {}, ("w", torch.strided, "mkldnn_linear", 7)),
         ("_mkl_linear", {"batch_size": 9}, ("w", torch.strided, "mkl_linear", 9)),
         ("another", {}, None),
     ],
