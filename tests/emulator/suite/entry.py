@@ -35,6 +35,7 @@ class Entry:
         make: Returns the kernel, if it is compiled by nvcc; that of an epilogue is lowered first.
         template: Name of the Triton template, else.
         schedules: Those it runs in.
+        operands: What a kernel compiled by nvcc is called with, if what is recorded of it is stale with other operands.
     """
 
     family: str
@@ -44,6 +45,7 @@ class Entry:
     make: Callable[[], GemmConfig | FmhaConfig] | None = None
     template: str = ""
     schedules: tuple[Schedule, ...] = SCHEDULES
+    operands: str = ""
 
     @functools.cached_property
     def config(self) -> GemmConfig | FmhaConfig | None:
@@ -67,9 +69,9 @@ class Entry:
 
     @functools.cached_property
     def source(self) -> str:
-        """Digest of the kernel's source, or of what generates it."""
+        """Digest of the kernel's source, or of what generates it, and of its operands if they count."""
         text = build.text_of(self.config) if self.config else _text_of(self.template)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256((text + self.operands).encode()).hexdigest()[:16]
 
 
 def is_of_stores(line: str) -> bool:

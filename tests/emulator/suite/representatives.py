@@ -65,7 +65,9 @@ _STARTED = 4
 """Blocks of sm_100 that run: two clusters, which take over the tiles of all others (`runtime.launch`)."""
 GEMMS: dict[str, Gemm] = {
     "sm80": Gemm(gemm.Case(replace(configs.SM80, layout_a="column"), 72, 136, 200), "A100", 6),
-    "sm90 pingpong": _few(_SM90, 65, 72, 1, alpha=0.5),
+    "sm90 pingpong": _few(
+        replace(_SM90, tile=(64, 128, 64), bias="full"), 65, 200, 1, alpha=0.5, beta=2.0
+    ),
     "sm90 cooperative": _few(replace(_COOPERATIVE, bias="column"), 129, 72, 1, alpha=0.5, beta=2.0),
     "sm90 clusters": _few(replace(_COOPERATIVE, cluster=(1, 2, 1)), 129, 200, 2),
     "sm90 full bias": _few(
@@ -87,12 +89,14 @@ GEMMS: dict[str, Gemm] = {
 }
 """Products by family."""
 HEADS: dict[str, attention.Case] = {
-    "fmha forward": heads.CASES["fmha window, more keys"],
+    "fmha forward": replace(
+        heads.CASES["fmha window, bottom right, more keys"], keys=650, left=500
+    ),
     "fmha pingpong": heads.CASES["fmha pingpong"],
-    "fmha 8 bits": replace(heads.CASES["fmha 8 bits, heads of 64"], keys=400),
+    "fmha 8 bits": replace(heads.CASES["fmha 8 bits, heads of 64"], keys=1100),
     "fmha backward": replace(heads.CASES["fmha backward, causal, more keys"], queries=330),
 }
-"""Attentions by family: more tiles of K and V than stages; in the backward, of Q."""
+"""Attentions by family: tiles of K and V for each stage three times; in the backward, more tiles of Q than stages."""
 TRITON = {
     "triton Ampere": "triton split_k, a few rows, sm_80",
     "triton TMA": "triton persistent_tma, a batch, odd sizes, multiprocessors: 2, sm_90a",
@@ -135,7 +139,8 @@ def _entry(
         outcome = run(runtime, case, gpu, schedule)
         return Verdict(outcome.share, outcome.changed, outcome.launches)
 
-    return Entry(family.split()[0], family, gpu.name, verdict, config)
+    facts = f"{case}, {gpu}"
+    return Entry(family.split()[0], family, gpu.name, verdict, config, operands=facts)
 
 
 def _of_gemm(family: str, product: Gemm) -> Entry:
