@@ -87,12 +87,27 @@ def convnet() -> Network:
     return Network(model, torch.randn(128, 3, 32, 32), lambda output: output)
 
 
+def residual() -> Network:
+    """Return a block of oneDNN's packed products, the last of which adds its input."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.down(self.up(x).relu())
+
+    x = torch.randn(32, 64, dtype=torch.bfloat16)
+    return Network(Block().bfloat16(), x, lambda output: output)
+
+
 def _language(model: nn.Module) -> Network:
     tokens = torch.randint(VOCABULARY, (4, 32))
     return Network(model, tokens, lambda output: output.last_hidden_state)
 
 
-BUILD = {"bert": bert, "gpt2": gpt2, "convnet": convnet}
+BUILD = {"bert": bert, "gpt2": gpt2, "convnet": convnet, "residual": residual}
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +165,7 @@ def all_were_measured(spent: Stats) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "convnet"])  # GPT-2's frozen weights: `test_pinned.py`
+@pytest.mark.parametrize("name", ["bert", "convnet", "residual"])  # GPT-2's: `test_pinned.py`
 def test_frozen_inference_computes_what_eager_computes(name: str, cache_dir: Path) -> None:
     network = BUILD[name]()
     network.model.eval()
@@ -161,6 +176,10 @@ def test_frozen_inference_computes_what_eager_computes(name: str, cache_dir: Pat
         got = network.forward(compiled(network.model, cache_dir))
     assert same(expected, got, reference, tol=1e-4)
     assert all_were_measured(inductor_plugin.stats().since(before))
+    measured = [
+        candidate for each in records(cache_dir) for candidate in each["candidates"].values()
+    ]
+    assert {candidate["status"] for candidate in measured} == {"ok"}
 
 
 @pytest.mark.slow

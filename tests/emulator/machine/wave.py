@@ -212,8 +212,11 @@ class Wave:
         """Do what nobody has waited for, and return what there was, in lines.
 
         Raises:
-            FaultError: Something was overwritten that it reads, or tensor memory was not given back.
+            FaultError: Something was overwritten that it reads, tensor memory was not given back, or a block may have ended
+                before another one touched it.
         """
+        if self.memory.ends is not None:
+            self.memory.ends.check()
         for block, used in self.columns.items():
             for left in used.values():
                 raise FaultError(

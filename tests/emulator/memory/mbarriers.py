@@ -75,8 +75,11 @@ class MBarriers:
         Raises:
             FaultError: It is outside of what its block may touch.
         """
-        block = int(self._memory.lanes.block[group.lanes[place]])
+        lane = int(group.lanes[place])
+        block = int(self._memory.lanes.block[lane])
         self._memory.check_shared(address, _BYTES, "an mbarrier operation", block)
+        if self._memory.ends is not None:
+            self._memory.ends.touches(address >> SHARED_SHIFT, lane)
 
     def reached(self, address: Any, group: Group, place: int) -> tuple[int, MBarrier]:
         """Return the address and the barrier that a lane names.

@@ -17,6 +17,7 @@ import numpy as np
 from tests.emulator.arithmetic.arrays import I64, U8, U16, U32, U64, Array, flat
 from tests.emulator.fault import CudaError, FaultError, UnmodelledError
 from tests.emulator.memory.allowed import Allowed
+from tests.emulator.memory.block_ends import BlockEnds
 from tests.emulator.memory.generic_writes import GenericWrites
 from tests.emulator.memory.live_barriers import LiveBarriers
 from tests.emulator.memory.origin import Issuer
@@ -69,6 +70,7 @@ class Memory:
         barriers: Where mbarriers lie in shared memory.
         traffic: What is moved; None if that is not counted.
         races: Who has touched shared memory; None if that is not watched.
+        ends: Whether blocks have ended when others touch them; None if that is not watched.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Memory:
     ) -> None:
         self.traffic = Traffic() if counted else None
         self.races = Races(lanes, issuer) if watched else None
+        self.ends = BlockEnds(lanes, self.races, issuer) if self.races else None
         self._noted = counted or watched
         self.shared_bytes, self.parameters, self.allowed = shared_bytes, parameters, allowed
         self.lanes = lanes

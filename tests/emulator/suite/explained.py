@@ -97,11 +97,74 @@ _OTHER_PROXY = Explanation(
 _NO_WEIGHT = Explanation(
     "the weights of its keys are 0 for its rows, which are masked: what V has there is any finite number"
 )
+_NOBODY_WAITS = Explanation(
+    "nobody waits for a phase of this mbarrier that it would hold up: a pipeline or a turn that the kernel does not have",
+    redundant=True,
+)
+_OWN_BLOCK = Explanation("a cluster has one block: the address is of its own", redundant=True)
+_FIRST_FILL = Explanation("nobody has read a stage before its first fill", redundant=True)
+_TAIL = Explanation(
+    "what a producer waits for before it ends: a cluster has one block, which is there until its last warp ends",
+    redundant=True,
+)
+_LATER_STAGE = Explanation(
+    "the wait for the next stage is behind all arrivals at this one", redundant=True
+)
+_TURNS = Explanation(
+    "which warps go first is for speed: the watched schedule finds no access that it orders",
+    redundant=True,
+)
+_SAME_SUMS = Explanation(
+    "no thread has touched the sums of a product since the products before it, all of one shape: PTX wants no fence",
+    redundant=True,
+)
+_FEW_PENDING = Explanation("no more groups are pending than it allows", redundant=True)
 EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
     # Before anything; behind the last turn and before the epilogue's first store, one of which suffices.
     ("sm80", "bar.sync"): dict.fromkeys((0, 3, 4), _ORDERED),
     ("sm80", "cp.async.commit_group"): {3: _NO_COPY},
     ("sm80", "cp.async.wait_all"): {0: _NO_COPY},
+    # Behind the stores of each part of a tile: they leave where C was loaded, and that has waits of its own. Waits: the turns of
+    # the warp groups for their epilogues and of the loads; what a producer waits for at its end; the four stages of C, at first.
+    ("sm90 pingpong", "bar.sync"): dict.fromkeys((3, 7, 11, 15), _ORDERED),
+    ("sm90 pingpong", "cp.async.bulk.wait_group"): dict.fromkeys((0, 1), _FEW_PENDING),
+    ("sm90 pingpong", "mapa"): dict.fromkeys(range(14), _OWN_BLOCK),
+    ("sm90 pingpong", "mbarrier.init"): dict.fromkeys((24, 25), _NOBODY_WAITS),
+    ("sm90 pingpong", "mbarrier.try_wait"): {
+        **dict.fromkeys((10, 26, 27), _TURNS),
+        **dict.fromkeys((22, 23, 24, 44, 45, 46, 48, 50), _TAIL),
+        **dict.fromkeys((28, 30, 32, 34), _FIRST_FILL),
+    },
+    ("sm90 pingpong", "wgmma.fence"): {1: _SAME_SUMS},
+    # Without C there is no pipeline of C, and nobody waits for the turn of its loads.
+    ("sm90 cooperative", "bar.sync"): {7: _ORDERED},
+    ("sm90 cooperative", "mapa"): dict.fromkeys(range(2), _OWN_BLOCK),
+    ("sm90 cooperative", "mbarrier.arrive"): {1: _NOBODY_WAITS},
+    ("sm90 cooperative", "mbarrier.init"): dict.fromkeys((*range(8, 18), 19), _NOBODY_WAITS),
+    ("sm90 cooperative", "mbarrier.try_wait"): dict.fromkeys((2, 3, 4), _TAIL),
+    ("sm90 cooperative", "wgmma.fence"): {1: _SAME_SUMS},
+    ("sm90 clusters", "bar.sync"): {6: _ORDERED},
+    ("sm90 clusters", "mbarrier.arrive"): {1: _NOBODY_WAITS},
+    ("sm90 clusters", "mbarrier.init"): dict.fromkeys((*range(8, 18), 19), _NOBODY_WAITS),
+    ("sm90 clusters", "mbarrier.try_wait"): dict.fromkeys((2, 3), _LATER_STAGE),
+    ("sm90 clusters", "wgmma.fence"): {1: _SAME_SUMS},
+    ("sm90 full bias", "bar.sync"): dict.fromkeys((3, 7), _ORDERED),
+    ("sm90 full bias", "mapa"): dict.fromkeys(range(7), _OWN_BLOCK),
+    ("sm90 full bias", "mbarrier.init"): dict.fromkeys((20, 21), _NOBODY_WAITS),
+    ("sm90 full bias", "mbarrier.try_wait"): {
+        **dict.fromkeys((0, 1), _TURNS),
+        **dict.fromkeys((4, 5, 6, 24, 25, 26, 28), _TAIL),
+    },
+    ("sm90 full bias", "wgmma.fence"): {1: _SAME_SUMS},
+    # A pipeline of Q is not there for the gradients' reduction; the first product of P and V is waited for with the next one of
+    # Q and K. Waits: the turns of the warp groups; those of the two warps that load; K and V at first.
+    ("fmha pingpong", "mapa"): dict.fromkeys(range(5), _OWN_BLOCK),
+    ("fmha pingpong", "mbarrier.init"): dict.fromkeys(range(28, 36), _NOBODY_WAITS),
+    ("fmha pingpong", "mbarrier.try_wait"): {
+        **dict.fromkeys((4, 5, 14, 15, 18, 28), _TURNS),
+        20: _FIRST_FILL,
+    },
+    ("fmha pingpong", "wgmma.commit_group"): {1: _NEXT_GROUP},
     # Before the second and the third stage are filled for the first time; behind the wait at the end of a turn.
     ("triton Ampere", "bar.sync"): {**dict.fromkeys((0, 1, 3), _ORDERED), 8: _JOINED},
     ("triton Ampere", "cp.async.commit_group"): {0: _NEXT_GROUP},
