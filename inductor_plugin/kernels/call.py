@@ -25,7 +25,7 @@ class TensorSpec:
         file: Path of the raw bytes of the whole storage, for an operand whose values matter (a
             repacked weight); None for random values.
         packing: How the worker packs the dense tensor described here: ``mkldnn_linear``,
-            ``mkl_linear``, or None.
+            ``mkl_linear``, ``onednn_qlinear`` (8 bits, [N, K]), or None.
         packing_batch: The batch size the packing is for.
     """
 

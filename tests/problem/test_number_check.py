@@ -133,6 +133,34 @@ def test_a_wide_product_is_judged_by_the_length_of_its_sums(op: str, *, tf32: bo
     assert tolerance_of(problem, tf32=tf32) == replace(accepted, own_units=True)
 
 
+@pytest.mark.parametrize(
+    ("op", "arguments", "own"),
+    [
+        ("linear_unary", {"attr": "'none'", "algorithm": "''"}, True),
+        ("linear_unary", {"attr": "'relu'"}, False),
+        ("linear_binary", {"attr": "'add'"}, True),
+        ("linear_binary", {"attr": "'mul'"}, False),
+        ("qlinear_unary", {"post_op_name": "'none'"}, True),
+        ("qlinear_unary", {"post_op_name": "'relu'"}, False),
+        ("qlinear_binary", {"unary_post_op": "'relu'"}, False),
+    ],
+)
+def test_rows_of_what_is_computed_of_a_product_have_no_units(
+    op: str, arguments: dict[str, str], *, own: bool
+) -> None:
+    """A column of which relu leaves a few numbers is small beside its errors."""
+    problem = Problem(op, (A, B), D, tuple(arguments.items()))
+    assert tolerance_of(problem, tf32=False).own_units is own
+
+
+def test_integers_that_a_call_rounds_to_may_differ_in_steps() -> None:
+    inputs = operand(8, 16, dtype="uint8"), operand(16, 16, dtype="int8")
+    exact = operand(8, 16, dtype="int32")
+    assert tolerance_of(Problem("int_mm", inputs, exact), tf32=False).spread == 0
+    rounded = Problem("qlinear_unary", inputs, operand(8, 16, dtype="uint8"))
+    assert tolerance_of(rounded, tf32=False).spread == STEPPED
+
+
 def test_a_convolution_is_as_long_as_its_filters() -> None:
     image, filters = operand(1, 64, 8, 8), operand(16, 64, 3, 3)
     assert amplitudes(Problem("convolution", (image, filters), D, epilogue="relu-0")) == {0: 1 / 32}

@@ -222,14 +222,14 @@ def placed(traced: Traced) -> Traced:
 def pinned(extent: Any) -> int | None:
     """Return an extent that kernels are specialized for, as an int; None if it must stay symbolic.
 
-    A guard recompiles a forward graph for another extent. A backward graph has no guards of its own, and
-    AOTInductor's code has none at all.
+    A guard recompiles a forward graph for another extent. A backward graph has no guards of its own, AOTInductor's code has none
+    at all, and the user may have forbidden it.
     """
     graph: Any = V.graph
     simplified = graph.sizevars.simplify(extent)
     if getattr(simplified, "is_number", True):
         return int(simplified)
-    if graph.is_backward or graph.aot_mode:
+    if graph.is_backward or graph.aot_mode or compat.is_marked_dynamic(simplified):
         return None
     return int(graph.sizevars.guard_int(simplified))
 

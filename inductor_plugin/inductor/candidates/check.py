@@ -64,7 +64,8 @@ def size_ends(call: AutotuneCall) -> tuple[SizeEnd, ...]:
     None either where Inductor generates an operand that depends on a size (ends of groups): it is for the measured
     sizes.
     """
-    generated = [call.nodes[index] for index in call.input_gen_fns]
+    # Those of a quantized product without a bias name one, too.
+    generated = [call.nodes[index] for index in call.input_gen_fns if index < len(call.nodes)]
     on_gpu = call.layout.device.type != "cpu"
     if not call.problem.dynamic or _symbols(generated) or (generated and on_gpu):
         return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import pickle
 import re
 from collections.abc import Callable, Sequence
@@ -49,6 +50,8 @@ _PACKINGS = {
     "_mkl_linear": "mkl_linear",
     "_linear_pointwise": "mkldnn_linear",
     "_linear_pointwise.binary": "mkldnn_linear",
+    "qlinear_pointwise": "onednn_qlinear",
+    "qlinear_pointwise.binary": "onednn_qlinear",
 }
 """How the worker packs the weight of a library kernel, by its name in Inductor's `extern_kernels`."""
 
@@ -218,11 +221,15 @@ def _extern_input(choice: Any, index: int, call: AutotuneCall) -> TensorSpec | N
 def _dense_weight(choice: Any, packed: torch.Tensor, operands: Operands) -> torch.Tensor | None:
     """Return the plain weight of an opaque packed weight.
 
-    MKL's packed format cannot be unpacked, but Inductor passes the plain weight next to it.
+    MKL's packed format cannot be unpacked, but Inductor passes the plain weight next to it. oneDNN's weight of 8 bits is [K, N],
+    and its packing takes a dense [N, K].
     """
     if choice.choice.name == "_mkl_linear":
         return operands.constant(choice.input_nodes[2])
-    return packed.to_dense() if packed.is_mkldnn else None
+    if not packed.is_mkldnn:
+        return None
+    dense = packed.to_dense()
+    return dense.t().contiguous() if dense.dtype == torch.int8 else dense
 
 
 def _in_process(choice: Any, output: TensorSpec, call: AutotuneCall) -> Callable[[], object]:
@@ -257,7 +264,7 @@ def _cpp_candidate(
         flags=toolchain.flags,
     )
     source = CppSource(key.digest, request.source_code, request.kernel_name, shares=True)
-    inputs = _cpp_inputs(choice, call)
+    inputs = _cpp_inputs(choice, inner, call)
     output = output_tensor(inner.layout)
     return TaskCandidate(
         identity,
@@ -268,11 +275,12 @@ def _cpp_candidate(
     )
 
 
-def _cpp_inputs(choice: Any, call: AutotuneCall) -> list[TensorSpec]:
+def _cpp_inputs(choice: Any, inner: Any, call: AutotuneCall) -> list[TensorSpec]:
     """Return the operands of a C++ template kernel, repacked by its preprocessor.
 
     The preprocessor is a closure over Inductor's IR, so it runs here, on real tensors; its results
-    are sent to the worker as files.
+    are sent to the worker as files. The constants that it adds to the call's operands are those of the graph, as in the generated code:
+    of a quantized product with a residual it computes them of the wrong operands (torch 2.14.1, `CppGemmTemplate.prep_weight`).
     """
     operands, indices = call.operands, range(len(call.nodes))
 
@@ -285,10 +293,23 @@ def _cpp_inputs(choice: Any, call: AutotuneCall) -> list[TensorSpec]:
     with sizes_kept(call.nodes):
         processed, _ = choice._preprocessor(tensors, build_tensor(operands.output))
     before = {id(tensor): index for index, tensor in enumerate(tensors)}
-    return [
+    inputs = [
         unchanged(before[id(tensor)]) if id(tensor) in before else call.files.keep_new(tensor)
         for tensor in processed
     ]
+    for place, node in enumerate(_added(inner.input_nodes, call.nodes), 1):
+        constant = operands.frozen(node)
+        if constant is not None and constant.size == inputs[-place].size:
+            inputs[-place] = constant
+    return inputs
+
+
+def _added(nodes: Sequence[Any], own: Sequence[Any]) -> list[Any]:
+    """Return the last operands of a C++ template that are none of its call's, from the end, each name once."""
+    names = {node.get_name() for node in own}
+    different = {node.get_name(): node for node in nodes}
+    backwards = reversed(list(different.values()))
+    return list(itertools.takewhile(lambda node: node.get_name() not in names, backwards))
 
 
 def _triton_candidate(identity: CandidateId, choice: Any, call: AutotuneCall) -> TaskCandidate:

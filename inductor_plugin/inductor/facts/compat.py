@@ -144,6 +144,27 @@ def bounds(symbol: Any) -> tuple[int, int]:
     return low or 0, sys.maxsize if high is None else high
 
 
+def is_marked_dynamic(extent: Any) -> bool:
+    """Return whether the user has marked a size dynamic (`torch._dynamo.mark_dynamic`): a guard that fixes it fails the compile.
+
+    Args:
+        extent: A size as `sizevars.simplify` returns it.
+    """
+    sizevars: Any = V.graph.sizevars
+    env, symbols = sizevars.shape_env, extent.free_symbols
+    return any(
+        symbols & env.replace(size.node.expr).free_symbols
+        for tracked in env.tracked_fakes or ()
+        if isinstance(tracked.fake, torch.Tensor)
+        for size, constraint in zip(
+            tracked.fake.size(),
+            getattr(tracked.symbolic_context, "constraint_sizes", None) or (),
+            strict=False,
+        )
+        if isinstance(size, torch.SymInt) and not getattr(constraint, "warn_only", True)
+    )
+
+
 def count_autotuning() -> None:
     """Count a call whose candidates are measured where stock Inductor counts it."""
     counters["inductor"]["select_algorithm_autotune"] += 1

@@ -53,6 +53,8 @@ SHORT_CUTS: dict[str, str] = {
     "_linear_pointwise": "torch.ops.mkldnn._linear_pointwise",
     "_linear_pointwise.binary": "torch.ops.mkldnn._linear_pointwise.binary",
     "_mkl_linear": "torch.ops.mkl._mkl_linear",
+    "qlinear_pointwise": "torch.ops.onednn.qlinear_pointwise",
+    "qlinear_pointwise.binary": "torch.ops.onednn.qlinear_pointwise.binary",
 }
 """Names in Inductor's `extern_kernels` of functions that exist without Inductor.
 

@@ -151,7 +151,10 @@ def build(spec: TensorSpec, amplitude: float = 1.0) -> torch.Tensor:
         return torch.ops.mkldnn._reorder_linear_weight(dense, spec.packing_batch)
     if spec.packing == "mkl_linear":
         return torch.ops.mkl._mkl_reorder_linear_weight(dense, spec.packing_batch)
-    raise ValueError(f"unknown packing {spec.packing!r}; known are mkldnn_linear and mkl_linear")
+    if spec.packing == "onednn_qlinear":
+        return torch.ops.onednn.qlinear_prepack(dense, [spec.packing_batch, spec.size[1]])
+    known = "mkldnn_linear, mkl_linear and onednn_qlinear"
+    raise ValueError(f"unknown packing {spec.packing!r}; known are {known}")
 
 
 def _from_file(spec: TensorSpec) -> torch.Tensor:

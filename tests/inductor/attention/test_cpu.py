@@ -124,6 +124,24 @@ def test_sizes_known_at_run_time_are_left_to_atens_kernel(
     assert len(lab.tasks) == (0 if named else 2)
 
 
+@pytest.mark.parametrize("dim", [1, 3], ids=["heads", "head dim"])
+def test_heads_that_are_marked_dynamic_are_left_to_atens_kernel(dim: int, cache_dir: Path) -> None:
+    """A guard that fixes them would fail the compile (`torch._dynamo.mark_dynamic`)."""
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return sdpa(q, k, v)
+
+    operands, wider = inputs(*[(2, 4, 33, 16)] * 3), [2, 4, 33, 16]
+    wider[dim] *= 2
+    for operand in operands:
+        torch._dynamo.mark_dynamic(operand, dim)
+    with Lab(only(MATH), cache_dir).open() as lab:
+        ours = compiled(attend, cache_dir)
+        same(attend, ours, operands, 1e-5)
+        same(attend, ours, inputs(*[wider] * 3), 1e-5)
+    assert lab.tasks == []
+
+
 def test_lengths_known_at_run_time(cache_dir: Path) -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return sdpa(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)

@@ -132,6 +132,7 @@ class RunTimeSize:
     """An extent that is known at run time."""
 
     is_number = False
+    free_symbols: frozenset[str] = frozenset()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,8 @@ class RunTimeSize:
 def test_a_head_is_pinned_where_a_guard_can_say_so(
     extent: Any, facts: dict[str, bool], pinned: int | None
 ) -> None:
-    sizevars = SimpleNamespace(simplify=lambda x: x, guard_int=lambda _: 64)
+    sizes = SimpleNamespace(tracked_fakes=None)
+    sizevars = SimpleNamespace(simplify=lambda x: x, guard_int=lambda _: 64, shape_env=sizes)
     graph: Any = SimpleNamespace(
         sizevars=sizevars, **{"is_backward": False, "aot_mode": False, **facts}
     )

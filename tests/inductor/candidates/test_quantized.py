@@ -1,4 +1,4 @@
-"""Candidates of weight-only quantized products on a CPU see the same operands: with others, right kernels are called wrong."""
+"""Candidates of quantized products on a CPU see the same operands: with others, right kernels are called wrong."""
 
 # torch types these partly; what it leaves open says nothing about the tests.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -36,6 +36,8 @@ from tests.support.compile import Spent, compiled, fresh, records
 
 __all__ = ["fresh"]  # the fixture
 pytestmark = pytest.mark.compat
+_ROWS, _INNER, _HIDDEN, _OUTER = 32, 128, 192, 64
+"""Of `Block`."""
 
 
 class Int8Product(nn.Module):
@@ -69,6 +71,39 @@ class Int4Product(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.ops.aten._weight_int4pack_mm_for_cpu(x, self.weight, 32, self.scales)
+
+
+class Linear(nn.Module):
+    """A weight of 8 bits with a scale for each output."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        super().__init__()
+        weight = torch.randn(rows, columns) / columns**0.5
+        scales = weight.abs().amax(1) / 127
+        self.register_buffer("weight", (weight / scales[:, None]).round().to(torch.int8))
+        self.register_buffer("scales", scales)
+        self.register_buffer("zeros", torch.zeros(rows, dtype=torch.int32))
+
+    def packed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the weight as oneDNN wants it, its scales and its zeros."""
+        sizes = [_ROWS, self.weight.shape[1]]
+        return torch.ops.onednn.qlinear_prepack(self.weight, sizes), self.scales, self.zeros
+
+
+class Block(nn.Module):
+    """Two products: the first without a bias, to 8 bits again; the second with one, and with a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = Linear(_INNER, _HIDDEN), Linear(_HIDDEN, _OUTER)
+        self.register_buffer("bias", torch.randn(_OUTER))
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        call = torch.ops.onednn.qlinear_pointwise
+        to = (0.05, 20, torch.uint8, "relu", [], "")
+        hidden = call(x, 0.03, 128, *self.up.packed(), None, *to)
+        to = (1.0, 0, torch.float32, 1.0, 0, "add", 1.0, "relu", [], "")
+        return call.binary(hidden, 0.05, 20, *self.down.packed(), residual, self.bias, *to)
 
 
 def skip_without_template(kind: type[Int8Product | Int4Product]) -> None:
@@ -121,6 +156,23 @@ def test_candidates_see_the_same_operands_and_none_is_wrong(
             assert all(spec.file is not None for spec in specs.values())
         else:
             assert len(set(specs.values())) == 1, specs
+
+
+@pytest.mark.slow
+def test_generated_kernels_of_quantized_products_are_right(cache_dir: Path) -> None:
+    torch.manual_seed(0)
+    block, x = Block().eval(), torch.randint(0, 255, (_ROWS, _INNER), dtype=torch.uint8)
+    residual = torch.randn(_ROWS, _OUTER)
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        answer, wanted = compiled(block, cache_dir)(x, residual), block(x, residual)
+    # A number next to the middle of two steps may be rounded to either.
+    assert (answer - wanted).abs().max() <= 0.02 * wanted.abs().max()
+    kept = {record["op"]: record["candidates"].values() for record in records(cache_dir)}
+    assert kept.keys() == {"qlinear_unary", "qlinear_binary"}
+    for candidates in kept.values():
+        assert [candidate["status"] for candidate in candidates] == ["ok"] * len(candidates)
+    if torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
+        assert all(len(candidates) >= 2 for candidates in kept.values())
 
 
 def statuses(cache_dir: Path) -> list[str]:
