@@ -38,9 +38,10 @@ class Suite:
         return self.file.removesuffix(".py") + ("_cpu" if self.is_copied else "")
 
 
+_WITHOUT_ATEN = {f"{_OURS}GEMM_BACKENDS": "CPP"}
+"""For tests that make ATen's kernels 1000 times slower inside Inductor's own selection: this option is its equal."""
 SUITES = (
-    # The test makes ATen's kernels 1000 times slower inside Inductor's own selection; this option is its equal.
-    Suite("test_cpu_select_algorithm.py", environment={f"{_OURS}GEMM_BACKENDS": "CPP"}),
+    Suite("test_cpu_select_algorithm.py", environment=_WITHOUT_ATEN),
     # "_tma", not "tma": the name of TestMaxAutotune contains that.
     Suite("test_max_autotune.py", "not (_tma or triton or blackwell)", is_copied=True),
     Suite("test_select_algorithm.py", is_copied=True),
@@ -50,7 +51,7 @@ SUITES = (
     Suite("test_aot_inductor.py", f"cpu and ({_PRODUCTS})"),
     Suite("test_torchinductor.py", f"Cpu and ({_PRODUCTS})"),
     Suite("test_torchinductor_dynamic_shapes.py", f"Cpu and ({_PRODUCTS})"),
-    Suite("test_cpu_cpp_wrapper.py", _PRODUCTS),
+    Suite("test_cpu_cpp_wrapper.py", _PRODUCTS, _WITHOUT_ATEN),  # the same tests, among others
     Suite("test_cpu_repro.py", _PRODUCTS),
     Suite("test_binary_folding.py"),
     Suite("test_efficient_conv_bn_eval.py"),
