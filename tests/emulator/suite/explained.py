@@ -71,6 +71,9 @@ _FIRST_PRODUCT = Explanation(
 _JOINED = Explanation(
     "races in global memory are not watched, and a block's warps have stored before the next block runs"
 )
+_PARTS = Explanation(
+    "parts of a sum go from block to block through global memory, of which races are not watched, and the blocks run side by side"
+)
 _OWN_ROWS = Explanation(
     "each warp stores all rows, all warps the same, and reads what it has stored itself",
     redundant=True,
@@ -118,6 +121,9 @@ _SAME_SUMS = Explanation(
     "no thread has touched the sums of a product since the products before it, all of one shape: PTX wants no fence",
     redundant=True,
 )
+_TWO_STORES = Explanation(
+    "a tile has two stores, one of each buffer, and ends with a wait for both", redundant=True
+)
 _FEW_PENDING = Explanation("no more groups are pending than it allows", redundant=True)
 EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
     # Before anything; behind the last turn and before the epilogue's first store, one of which suffices.
@@ -156,6 +162,38 @@ EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
         **dict.fromkeys((4, 5, 6, 24, 25, 26, 28), _TAIL),
     },
     ("sm90 full bias", "wgmma.fence"): {1: _SAME_SUMS},
+    # Around the flags by which blocks hand over parts of a tile; then as above.
+    ("sm90 stream-K", "bar.sync"): {
+        **dict.fromkeys((1, 3, 5, 7, 9, 11), _PARTS),
+        **dict.fromkeys((15, 19), _ORDERED),
+    },
+    ("sm90 stream-K", "cp.async.bulk.commit_group"): {0: _NEXT_GROUP},
+    ("sm90 stream-K", "cp.async.bulk.wait_group"): dict.fromkeys(range(4), _TWO_STORES),
+    ("sm90 stream-K", "mapa"): dict.fromkeys(range(2), _OWN_BLOCK),
+    ("sm90 stream-K", "mbarrier.arrive"): {1: _NOBODY_WAITS},
+    ("sm90 stream-K", "mbarrier.init"): dict.fromkeys((*range(8, 18), 19), _NOBODY_WAITS),
+    ("sm90 stream-K", "mbarrier.try_wait"): dict.fromkeys((2, 3, 4), _TAIL),
+    ("sm90 stream-K", "wgmma.fence"): {1: _SAME_SUMS},
+    # As those above: of two stores a tile, the turns of two warp groups, and without C.
+    ("sm90 fp8", "bar.sync"): dict.fromkeys((5, 9), _ORDERED),
+    ("sm90 fp8", "cp.async.bulk.commit_group"): {0: _NEXT_GROUP},
+    ("sm90 fp8", "cp.async.bulk.wait_group"): dict.fromkeys(range(4), _TWO_STORES),
+    ("sm90 fp8", "mapa"): dict.fromkeys(range(2), _OWN_BLOCK),
+    ("sm90 fp8", "mbarrier.arrive"): {5: _NOBODY_WAITS},
+    ("sm90 fp8", "mbarrier.init"): dict.fromkeys((*range(8, 18), 19), _NOBODY_WAITS),
+    ("sm90 fp8", "mbarrier.try_wait"): {11: _TURNS, **dict.fromkeys((14, 15, 16), _TAIL)},
+    ("sm90 fp8", "wgmma.fence"): {1: _SAME_SUMS},
+    # As the pingpong product with C: a visitor loads it.
+    ("tree", "bar.sync"): dict.fromkeys((5, 9), _ORDERED),
+    ("tree", "cp.async.bulk.wait_group"): dict.fromkeys(range(2), _FEW_PENDING),
+    ("tree", "mapa"): dict.fromkeys(range(8), _OWN_BLOCK),
+    ("tree", "mbarrier.init"): dict.fromkeys((20, 21), _NOBODY_WAITS),
+    ("tree", "mbarrier.try_wait"): {
+        **dict.fromkeys((16, 17), _TURNS),
+        **dict.fromkeys((18, 20), _FIRST_FILL),
+        **dict.fromkeys((26, 28, 29, 30, 34, 35, 36), _TAIL),
+    },
+    ("tree", "wgmma.fence"): {1: _SAME_SUMS},
     # A pipeline of Q is not there for the gradients' reduction; the first product of P and V is waited for with the next one of
     # Q and K. Waits: the turns of the warp groups; those of the two warps that load; K and V at first.
     ("fmha pingpong", "mapa"): dict.fromkeys(range(5), _OWN_BLOCK),

@@ -5,19 +5,11 @@ from __future__ import annotations
 from tests.emulator.suite import mutations, score
 
 _LEFT = (
-    "sm90 pingpong",
-    "sm90 cooperative",
-    "sm90 clusters",
-    "sm90 full bias",
-    "sm90 stream-K",
-    "sm90 fp8",
     "sm90 grouped",
-    "tree",
     "tree Blackwell",
     "sm100",
     "sm100 two SMs",
     "fmha forward",
-    "fmha pingpong",
     "fmha 8 bits",
     "fmha backward",
 )

@@ -138,7 +138,7 @@ def test_heads_that_are_marked_dynamic_are_left_to_atens_kernel(dim: int, cache_
     with Lab(only(MATH), cache_dir).open() as lab:
         ours = compiled(attend, cache_dir)
         same(attend, ours, operands, 1e-5)
-        same(attend, ours, inputs(*[wider] * 3), 1e-5)
+        same(attend, ours, inputs(*[tuple(wider)] * 3), 1e-5)
     assert lab.tasks == []
 
 

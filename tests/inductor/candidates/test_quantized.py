@@ -76,6 +76,10 @@ class Int4Product(nn.Module):
 class Linear(nn.Module):
     """A weight of 8 bits with a scale for each output."""
 
+    weight: Tensor
+    scales: Tensor
+    zeros: Tensor
+
     def __init__(self, columns: int, rows: int) -> None:
         super().__init__()
         weight = torch.randn(rows, columns) / columns**0.5
