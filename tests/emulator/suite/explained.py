@@ -203,6 +203,20 @@ EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
         20: _FIRST_FILL,
     },
     ("fmha pingpong", "wgmma.commit_group"): {1: _NEXT_GROUP},
+    # A block has one tile of Q, so that its stages are filled once; K and V at first; the turns of the warp groups.
+    **{
+        (family, change): places
+        for family in ("fmha forward", "fmha 8 bits")
+        for change, places in {
+            "mapa": dict.fromkeys(range(3), _OWN_BLOCK),
+            "mbarrier.init": dict.fromkeys((3, 7, *range(28, 36), 37, 41), _NOBODY_WAITS),
+            "mbarrier.try_wait": {
+                **dict.fromkeys((0, 2, 4, 6), _FIRST_FILL),
+                **dict.fromkeys((16, 17, 26, 27), _TURNS),
+            },
+            "wgmma.commit_group": {1: _NEXT_GROUP},
+        }.items()
+    },
     # Before the second and the third stage are filled for the first time; behind the wait at the end of a turn.
     ("triton Ampere", "bar.sync"): {**dict.fromkeys((0, 1, 3), _ORDERED), 8: _JOINED},
     ("triton Ampere", "cp.async.commit_group"): {0: _NEXT_GROUP},

@@ -9,8 +9,6 @@ _LEFT = (
     "tree Blackwell",
     "sm100",
     "sm100 two SMs",
-    "fmha forward",
-    "fmha 8 bits",
     "fmha backward",
 )
 """Families of which not all mutants have been run, or not all misses explained (``python -m tests.emulator.suite.mutations``).
