@@ -64,7 +64,7 @@ def size_ends(call: AutotuneCall) -> tuple[SizeEnd, ...]:
     None either where Inductor generates an operand that depends on a size (ends of groups): it is for the measured
     sizes.
     """
-    # Those of a quantized product without a bias name one, too.
+    # A quantized product without a bias has a generator for the bias, too (torch 2.14.1, `qlinear_unary`).
     generated = [call.nodes[index] for index in call.input_gen_fns if index < len(call.nodes)]
     on_gpu = call.layout.device.type != "cpu"
     if not call.problem.dynamic or _symbols(generated) or (generated and on_gpu):

@@ -143,8 +143,8 @@ _UNSEEN: dict[tuple[str, str], tuple[int, ...]] = {
     ("sm90 stream-K", "cp.async.bulk.wait_group"): (2, 3),
     ("fmha pingpong", "mbarrier.try_wait"): (20,),
 }
-"""Places that hold for the case alone, which others would notice: they count as missed."""
-EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
+"""Places of mutants that are right in the representative's case alone: other cases would notice them, so they count as missed."""
+_REASONS: dict[tuple[str, str], dict[int, Explanation]] = {
     # Before anything; behind the last turn and before the epilogue's first store, one of which suffices.
     ("sm80", "bar.sync"): dict.fromkeys((0, 3, 4), _ORDERED),
     ("sm80", "cp.async.commit_group"): {3: _NO_COPY},
@@ -298,6 +298,9 @@ EXPLAINED: dict[tuple[str, str], dict[int, Explanation]] = {
     # memory in which dQ, dK and dV change their layout, which nobody has read since an earlier barrier.
     ("triton gradient", "bar.sync"): dict.fromkeys((6, 8, 20, 30, 32), _ORDERED),
 }
+"""By family and opcode: the reason for each place; `_UNSEEN` overrules it."""
+EXPLAINED = {
+    key: places | dict.fromkeys(_UNSEEN.get(key, ()), _THIS_CASE)
+    for key, places in _REASONS.items()
+}
 """By family and opcode: the places of the mutants that are missed or not run, as the table has them, each with its reason."""
-for _key, _places in _UNSEEN.items():
-    EXPLAINED[_key] |= dict.fromkeys(_places, _THIS_CASE)
