@@ -83,9 +83,10 @@ def tolerance_of(problem: Problem, *, tf32: bool) -> Tolerance:
         reduction_length(problem.op, own_operands(problem)),
         tf32=tf32,
     )
-    rounds = problem.epilogue or problem.op.startswith(_QUANTIZES)
-    if rounds and accepted.largest == 0.0:
+    if accepted.largest == 0.0 and problem.epilogue:
         return Tolerance(STEPPED, STEPPED)
+    if accepted.largest == 0.0 and problem.op.startswith(_QUANTIZES):
+        return Tolerance(STEPPED, STEPPED, steps=1.0)
     return replace(accepted, own_units=not problem.epilogue and not _goes_on(problem))
 
 

@@ -64,6 +64,7 @@ class Tolerance:
         drift: Of each row, column and batch: the mean of their errors, beyond what random errors explain.
         own_units: Whether the errors of a line are relative to the scales of rows and columns, however small; not with an
             epilogue: sigmoid(-20) of two roundings differs by a tenth.
+        steps: Largest difference of two integers, as a number: a zero point of 128 makes their root mean square large.
     """
 
     largest: float
@@ -71,6 +72,7 @@ class Tolerance:
     rounding: float = 0.0
     drift: float = math.inf
     own_units: bool = False
+    steps: float = math.inf
 
     def of_type(self, dtype: str) -> Tolerance:
         """Return the largest accepted errors of a further output of a kernel, of another type perhaps."""

@@ -15,7 +15,7 @@ from inductor_plugin.problem.number_check import (
     steepness,
     tolerance_of,
 )
-from inductor_plugin.problem.tolerance import STEPPED, product_tolerance
+from inductor_plugin.problem.tolerance import STEPPED, Tolerance, product_tolerance
 
 
 def operand(*size: int, dtype: str = "bfloat16") -> Operand:
@@ -158,7 +158,7 @@ def test_integers_that_a_call_rounds_to_may_differ_in_steps() -> None:
     exact = operand(8, 16, dtype="int32")
     assert tolerance_of(Problem("int_mm", inputs, exact), tf32=False).spread == 0
     rounded = Problem("qlinear_unary", inputs, operand(8, 16, dtype="uint8"))
-    assert tolerance_of(rounded, tf32=False).spread == STEPPED
+    assert tolerance_of(rounded, tf32=False) == Tolerance(STEPPED, STEPPED, steps=1.0)
 
 
 def test_a_convolution_is_as_long_as_its_filters() -> None:

@@ -153,7 +153,7 @@ def is_marked_dynamic(extent: Any) -> bool:
     sizevars: Any = V.graph.sizevars
     env, symbols = sizevars.shape_env, extent.free_symbols
     return any(
-        symbols & env.replace(size.node.expr).free_symbols
+        symbols & env.replace(expression).free_symbols
         for tracked in env.tracked_fakes or ()
         if isinstance(tracked.fake, torch.Tensor)
         for size, constraint in zip(
@@ -162,6 +162,8 @@ def is_marked_dynamic(extent: Any) -> bool:
             strict=False,
         )
         if isinstance(size, torch.SymInt) and not getattr(constraint, "warn_only", True)
+        # A nested tensor's ragged size has none.
+        if (expression := getattr(size.node, "expr", None)) is not None
     )
 
 

@@ -21,6 +21,8 @@ _CARRIED_BYTES = 1 << 20
 """Largest constant whose values are sent: tables of positions and masks, scalars."""
 _ANY = 1 << 16
 """Bound of integers that index nothing."""
+_INDEX_NOTHING = frozenset({torch.bool, torch.int8, torch.uint8})
+"""Types that are no index: weights of 8 and 4 bits, and masks."""
 _INDEXED = ("index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put")
 """Operators with a list of indices, one for each dimension."""
 _ALONG = ("gather", "index_select", "scatter", "scatter_add", "scatter_reduce", "index_add")
@@ -86,9 +88,9 @@ class Described:
         if nbytes <= _CARRIED_BYTES:
             whole = replace(spec, offset=int(value.storage_offset()), seed=0)
             return GraphTensor(whole, data=_bytes(value))
-        if not (value.is_floating_point() or value.dtype == torch.bool):
+        if not (value.is_floating_point() or value.dtype in _INDEX_NOTHING):
             raise CannotDescribeError(f"constant {name} holds {nbytes} bytes of integers")
-        return GraphTensor(spec)
+        return GraphTensor(spec, below=2 if value.is_floating_point() else _ANY)
 
     def _seed(self, tensor: Tensor) -> int:
         if id(tensor) not in self._seeds:
@@ -133,6 +135,9 @@ def packings(gm: fx.GraphModule) -> dict[int, Packing]:
             weight = _constant(gm, arguments["MKL_W"])
             plain = _constant(gm, arguments["ORI_W"])  # the packed one has another size
             packing = ("mkl_linear", plain, (int(arguments["batch_size"]),))
+        elif name == "onednn::qlinear_pointwise":
+            weight = _constant(gm, arguments["qw"])
+            packing = ("onednn_qlinear", weight, (_size(arguments["qx"]),))
         elif name.startswith("mkldnn::_convolution_pointwise"):
             weight = _constant(gm, arguments["W"])
             fixed = (tuple(arguments[each]) for each in ("padding", "stride", "dilation"))
@@ -142,7 +147,10 @@ def packings(gm: fx.GraphModule) -> dict[int, Packing]:
             continue
         kind, sized, extra = packing
         if weight is not None and sized is not None and weight.layout is not torch.strided:
-            known[id(weight)] = Packing(kind, tuple(sized.size()), extra)
+            size = tuple(sized.size())
+            if kind == "onednn_qlinear":  # packs [N, K] as [K, N]
+                size = size[::-1]
+            known[id(weight)] = Packing(kind, size, extra)
     return known
 
 

@@ -54,6 +54,11 @@ def compare(result: torch.Tensor, reference: torch.Tensor, accepted: Tolerance) 
     for error, limit, words in checks:
         if error > limit:
             return CheckResult(errors.largest, f"{words}; accepted is {limit:.3g}")
+    if errors.steps > accepted.steps:
+        return CheckResult(
+            errors.largest,
+            f"an integer differs by {errors.steps:.0f}, accepted is {accepted.steps:.0f}",
+        )
     if errors.differing > _DIFFERING:
         return CheckResult(
             errors.largest,

@@ -49,6 +49,7 @@ class Errors:
             few numbers explain.
         drift: Largest mean of such a line, beyond what random errors explain.
         differing: Largest share of a row or a column that differs; of integers only.
+        steps: Largest difference; of integers only.
     """
 
     largest: float = 0.0
@@ -57,6 +58,7 @@ class Errors:
     line: float = 0.0
     drift: float = 0.0
     differing: float = 0.0
+    steps: float = 0.0
 
 
 def errors_of(
@@ -93,7 +95,7 @@ def errors_of(
     divisor = scale if scale > 0 else 1.0
     if whole(reference):
         relative = spread / divisor
-        return Errors(relative, relative, relative, differing=pair.worst_share())
+        return Errors(relative, relative, relative, differing=pair.worst_share(), steps=most)
     beyond = line = drift = 0.0
     if most:
         scales = _Scales.of(pair, divisor)

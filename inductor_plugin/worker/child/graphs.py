@@ -49,6 +49,7 @@ _PACKED_BY = {
     "mkldnn_linear": ("mkldnn", "_reorder_linear_weight"),
     "mkl_linear": ("mkl", "_mkl_reorder_linear_weight"),
     MKLDNN_CONVOLUTION: ("mkldnn", "_reorder_convolution_weight"),
+    "onednn_qlinear": ("onednn", "qlinear_prepack"),
 }
 """Operators that pack a weight, by `GraphTensor.packing`."""
 

@@ -6,11 +6,16 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 from torch._inductor import config as inductor_config
+from torch._inductor.virtualized import V
 
-from inductor_plugin.inductor.facts.compat import is_patched, torch_version
+from inductor_plugin.inductor.facts.compat import is_marked_dynamic, is_patched, torch_version
 
 pytestmark = pytest.mark.compat
 
@@ -50,3 +55,13 @@ def test_a_patch_of_another_thread_is_none() -> None:
         thread.start()
         thread.join()
     assert seen == [False]
+
+
+def test_a_ragged_size_is_no_symbol_that_is_marked() -> None:
+    ragged = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
+    marked = SimpleNamespace(constraint_sizes=[SimpleNamespace(warn_only=False)] * 3)
+    tracked = SimpleNamespace(fake=ragged, symbolic_context=marked)
+    env: Any = SimpleNamespace(tracked_fakes=[tracked], replace=mock.Mock())
+    graph: Any = SimpleNamespace(sizevars=SimpleNamespace(shape_env=env))
+    with V.set_graph_handler(graph):
+        assert not is_marked_dynamic(SimpleNamespace(free_symbols={"s0"}))

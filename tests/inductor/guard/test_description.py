@@ -82,6 +82,15 @@ def test_constants_that_matter_are_carried_and_the_others_made_up() -> None:
     assert constants["w"].data is None
 
 
+def test_large_weights_of_8_bits_are_made_up() -> None:
+    described = Described(traced(lambda x: x, torch.ones(1)), [])
+    weight = torch.ones(1200, 1200, dtype=torch.int8)
+    ((_, constant),) = described.constants({"w": weight})
+    made_up = built(constant, {})
+    assert (made_up.shape, made_up.dtype) == (weight.shape, torch.int8)
+    assert len(made_up.unique()) > 1
+
+
 class OnGpu(Tensor):
     """Stands in for a tensor on a GPU: its memory can be read in a copy alone."""
 
@@ -143,16 +152,22 @@ def test_the_operators_that_read_a_packed_weight_tell_how_it_is_packed() -> None
         (y, graph.get_attr("c"), None, [1, 1], [2, 2], [1, 1], 1, "none", [], ""),
     )
     linear.meta["val"] = torch.empty(2, 5, 16)
+    scales = graph.get_attr("plain")
+    quantized = graph.call_function(
+        torch.ops.onednn.qlinear_pointwise.default,
+        (x, 1.0, 0, graph.get_attr("q"), scales, scales, None, 1.0, 0, None, "none", [], ""),
+    )
     packed = graph.call_function(
         torch.ops.mkl._mkl_linear,  # as freezing calls it
         (x, graph.get_attr("m"), graph.get_attr("plain"), None, 10),
     )
-    graph.output((linear, convolution, packed))
+    graph.output((linear, convolution, packed, quantized))
     constants = {
         "w": torch.ones(16, 32).to_mkldnn(),
         "c": torch.ones(4, 3, 3, 3).to_mkldnn(),
         "m": torch.ones(900, 1).to_mkldnn(),
         "plain": torch.ones(16, 32),
+        "q": torch.ops.onednn.qlinear_prepack(torch.ones(16, 32, dtype=torch.int8), (2, 5, 32)),
     }
     module = fx.GraphModule(constants, graph)
     assert why_not_run(module) is None
@@ -162,4 +177,5 @@ def test_the_operators_that_read_a_packed_weight_tell_how_it_is_packed() -> None
             MKLDNN_CONVOLUTION, (4, 3, 3, 3), ((1, 1), (2, 2), (1, 1), 1, (2, 3, 8, 8))
         ),
         id(module.m): Packing("mkl_linear", (16, 32), (10,)),
+        id(module.q): Packing("onednn_qlinear", (16, 32), ((2, 5, 32),)),
     }

@@ -46,6 +46,18 @@ def test_integers_may_not_differ_in_a_row() -> None:
     assert "39% of a row or a column differ" in compare(column, mask, STEPS).reason
 
 
+def test_integers_beside_a_zero_point_may_differ_by_a_step_alone() -> None:
+    """Of a root mean square of 128, a tenth is 13 steps."""
+    wanted = torch.full((256, 512), 128, dtype=torch.uint8)
+    near, far = wanted.clone(), wanted.clone()
+    near.view(-1)[::219] += 1
+    far.view(-1)[::219] += 2
+    rounded = replace(STEPS, steps=1.0)
+    assert compare(near, wanted, rounded).reason == ""
+    assert compare(far, wanted, rounded).reason == "an integer differs by 2, accepted is 1"
+    assert compare(far, wanted, STEPS).reason == ""
+
+
 def test_two_roundings_of_a_large_number_are_no_error() -> None:
     """With a scale for each row, some numbers are many times as large as the root mean square."""
     accepted = product_tolerance("bfloat16", "float8_e4m3fn", 128, tf32=False)

@@ -59,6 +59,7 @@ def test_the_same_tensor_of_two_graphs_is_one_and_another_of_its_size_is_not() -
         ((16, 32), "mkldnn_linear", (8,)),
         ((16, 32), "mkl_linear", (8,)),
         ((16, 8, 3, 3), MKLDNN_CONVOLUTION, ((1, 1), (1, 1), (1, 1), 1, (2, 8, 6, 6))),
+        ((16, 32), "onednn_qlinear", ((8, 32),)),
     ],
 )
 def test_weights_are_packed_as_those_of_the_user(
@@ -66,9 +67,12 @@ def test_weights_are_packed_as_those_of_the_user(
 ) -> None:
     if packing == "mkl_linear" and not torch.backends.mkl.is_available():
         pytest.skip("this torch has no MKL")
-    tensor = built(GraphTensor(spec(*size), packing=packing, packing_arguments=arguments), {})
+    dtype = "int8" if packing == "onednn_qlinear" else "float32"
+    plain = spec(*size, dtype=dtype)
+    tensor = built(GraphTensor(plain, packing=packing, packing_arguments=arguments), {})
     assert tensor.layout is not torch.strided
-    assert packing == "mkl_linear" or tuple(tensor.size()) == size
+    packed = size[::-1] if packing == "onednn_qlinear" else size
+    assert packing == "mkl_linear" or tuple(tensor.size()) == packed
 
 
 SOURCE = """
