@@ -85,7 +85,7 @@ def results_table(folder: Path = RESULTS) -> str:
         f"| {times['stock_to_plain']:.2f} ({times['largest_stock_to_plain']:.2f}) "
         f"| {times['to_plain']:.2f} ({times['largest_to_plain']:.2f}) | `benchmarks/results/{models_file}` |"
     )
-    lines += _choices(folder)
+    lines += [*_choices(folder), _tests(folder)]
     return "\n".join([*lines, "", *_ahead_of_time(folder)]) + "\n"
 
 
@@ -101,6 +101,17 @@ def _choices(folder: Path) -> list[str]:
             f"| `benchmarks/results/{source}` |"
         )
     return rows
+
+
+def _tests(folder: Path) -> str:
+    """Return the row of PyTorch's own tests; a difference that is explained is not the plugin's."""
+    source = "pytorch_tests_cpu.json"
+    outcome = json.loads((folder / source).read_text(encoding="utf-8"))
+    passed, wrong = outcome["passed_in_both"], len(outcome["complaints"])
+    return (
+        "| PyTorch's own tests of Inductor: passed with both (failed because of the plugin) "
+        f"| {passed} | {passed} ({wrong}) | `benchmarks/results/{source}` |"
+    )
 
 
 def _near(figure: dict[str, Any]) -> str:

@@ -215,7 +215,7 @@ def test_the_table_of_options_in_the_readme_is_current(repository: Path):
 def test_the_table_of_results_in_the_readme_is_current(repository: Path):
     text = (repository / "README.md").read_text(encoding="utf-8")
     assert with_results(text) == text, "run `make docs`"
-    assert results_table().count("benchmarks/results/") == 10
+    assert results_table().count("benchmarks/results/") == 11
 
 
 def test_a_readme_without_markers_is_an_error():

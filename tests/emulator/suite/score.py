@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.emulator.suite.explained import EXPLAINED, NOT_MODELLED, UNUSED, Explanation
+from tests.emulator.suite.explained import EXPLAINED
+from tests.emulator.suite.explained.reasons import NOT_MODELLED, UNUSED, Explanation, Places
 from tests.emulator.suite.row import replace_file
 from tests.support.repository import REPOSITORY
 
@@ -22,7 +23,6 @@ HOST = "host code"
 """The family of `host_faults`: each of them is a score of one mutant."""
 ENOUGH = 0.85
 """Least share of a family's mutants that are not redundant which has to be noticed; of `HOST` all."""
-Explanations = dict[tuple[str, str], dict[int, Explanation]]
 
 
 @dataclass
@@ -117,9 +117,7 @@ class Share:
         )
 
 
-def explanation(
-    score: Score, place: int, explained: Explanations = EXPLAINED
-) -> Explanation | None:
+def explanation(score: Score, place: int, explained: Places = EXPLAINED) -> Explanation | None:
     """Return why a mutant is missed or not run, if that is written down or a run has shown it."""
     mine = explained.get((score.family, score.change), {})
     if place in score.unused:
@@ -128,7 +126,7 @@ def explanation(
     return mine.get(place) or general
 
 
-def share_of(scores: Iterable[Score], explained: Explanations = EXPLAINED) -> Share:
+def share_of(scores: Iterable[Score], explained: Places = EXPLAINED) -> Share:
     """Return what was noticed of some scores together."""
     listed = list(scores)
     reasons = [
@@ -147,7 +145,7 @@ def share_of(scores: Iterable[Score], explained: Explanations = EXPLAINED) -> Sh
     )
 
 
-def shares(scores: Iterable[Score], explained: Explanations = EXPLAINED) -> dict[str, Share]:
+def shares(scores: Iterable[Score], explained: Places = EXPLAINED) -> dict[str, Share]:
     """Return the share of each family."""
     families: dict[str, list[Score]] = {}
     for score in scores:
@@ -155,7 +153,7 @@ def shares(scores: Iterable[Score], explained: Explanations = EXPLAINED) -> dict
     return {family: share_of(mine, explained) for family, mine in sorted(families.items())}
 
 
-def complaints(scores: Iterable[Score], explained: Explanations = EXPLAINED) -> list[str]:
+def complaints(scores: Iterable[Score], explained: Places = EXPLAINED) -> list[str]:
     """Return what is not as it has to be, one line each; of families whose mutants have not all been run, nothing."""
     listed = list(scores)
     return [
@@ -169,7 +167,7 @@ def complaints(scores: Iterable[Score], explained: Explanations = EXPLAINED) -> 
 
 
 def _complaints(
-    family: str, share: Share, scores: Iterable[Score], explained: Explanations
+    family: str, share: Share, scores: Iterable[Score], explained: Places
 ) -> Iterator[str]:
     enough = 1.0 if family == HOST else ENOUGH
     if share.share < enough:
@@ -208,7 +206,7 @@ def write(
     scores: dict[tuple[str, str], Score],
     facts: dict[str, str],
     path: Path = TABLE,
-    explained: Explanations = EXPLAINED,
+    explained: Places = EXPLAINED,
 ) -> None:
     """Write a table: facts, the share of each family, then a row for each score, with the reason for each miss."""
     plain = {
@@ -223,7 +221,7 @@ def write(
     replace_file(path, text)
 
 
-def _plain(score: Score, explained: Explanations) -> dict[str, Any]:
+def _plain(score: Score, explained: Places) -> dict[str, Any]:
     def reasoned(listed: dict[int, str], name: str) -> Iterator[dict[str, Any]]:
         for place, said in listed.items():
             reason = explanation(score, place, explained)

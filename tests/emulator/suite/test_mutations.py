@@ -24,7 +24,7 @@ from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import host_faults, mutations, score
 from tests.emulator.suite.cases.configs import SM90, SM100
 from tests.emulator.suite.entry import Entry, entries
-from tests.emulator.suite.explained import NOT_MODELLED, Explanation
+from tests.emulator.suite.explained.reasons import NOT_MODELLED, Explanation
 from tests.emulator.suite.mutations import Change, chosen, first_that_notices, run_family
 from tests.emulator.suite.representatives import TRITON
 from tests.emulator.suite.row import Verdict, ptx_of
