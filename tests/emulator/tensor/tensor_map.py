@@ -1,7 +1,8 @@
 """Tensor maps: what TMA knows of a tensor in global memory.
 
 The 128 bytes are opaque in CUDA. Here they are the arguments of ``cuTensorMapEncodeTiled``, in the layout of
-``struct Map`` in ``runtime/cudart.c``.
+``struct Map`` in ``runtime/cudart.c``, of which each eighth byte lies in the same 16 bytes: each 16 bytes have a part of what
+``tensormap.replace`` seldom writes, and some that are 0 in all maps, so that a map that was copied or cleared in part is none.
 """
 
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
@@ -39,6 +40,8 @@ LAYOUT = np.dtype(
         ("pad", "u1", 40),
     ]
 )
+_PARTS = 8
+"""Parts of 16 bytes."""
 ELEMENTS: list[str] = [
     *("uint8", "uint16", "uint32", "int32", "uint64", "int64"),
     *("float16", "float32", "float64", "bfloat16"),
@@ -161,8 +164,8 @@ def at(address: int) -> TensorMap:
             f"the tensor map's address {address:#x} is no multiple of {_MAP_ALIGNMENT}",
             CudaError.MISALIGNED_ADDRESS,
         )
-    raw: Any = np.frombuffer(ctypes.string_at(address, SIZE), LAYOUT)[0]
-    if raw["magic"] != MAGIC:
+    raw: Any = _fields(np.frombuffer(ctypes.string_at(address, SIZE), np.uint8))[0]
+    if raw["magic"] != MAGIC or raw["rest"].any() or raw["pad"].any():
         raise FaultError(f"there is no tensor map at {address:#x}", CudaError.ILLEGAL_INSTRUCTION)
     rank = int(raw["rank"])
     _check_fields(raw, rank)
@@ -218,7 +221,17 @@ def encoded(tensor: TensorMap) -> bytes:
     raw["fill"] = int(tensor.nan)
     raw["size"][0, :rank], raw["box"][0, :rank], raw["step"][0, :rank] = tensor.sizes, tensor.box, 1
     raw["stride"][0, : rank - 1] = tensor.strides[1:]
-    return raw.tobytes()
+    return _bytes(raw).tobytes()
+
+
+def _fields(raw: Array) -> Any:
+    """Return a map's bytes by their names, as an array of `LAYOUT`; a copy."""
+    return np.ascontiguousarray(raw.reshape(_PARTS, -1).T).ravel().view(LAYOUT)
+
+
+def _bytes(fields: Any) -> Array:
+    """Return the bytes of a map, the opposite of `_fields`."""
+    return np.ascontiguousarray(fields.view(np.uint8).reshape(-1, _PARTS).T).ravel()
 
 
 _FIELDS = {
@@ -246,7 +259,7 @@ def replace(raw: Array, field: str, place: int, value: int) -> None:
     Raises:
         UnmodelledError: The field, or its value, is not known.
     """
-    view = raw.view(LAYOUT)
+    view = _fields(raw)
     if field == "swizzle_mode" and (
         value > _MOST_PTX_SWIZZLE or view["swizzle"][0] > _MOST_PTX_SWIZZLE
     ):
@@ -264,3 +277,4 @@ def replace(raw: Array, field: str, place: int, value: int) -> None:
     else:
         raise UnmodelledError(f"the field {field} of a tensor map is not known")
     view["magic"] = MAGIC
+    raw[:] = _bytes(view)

@@ -22,7 +22,7 @@ UNSEEN: dict[tuple[str, str], tuple[int, ...]] = {
     # group must not have are written again.
     ("sm90 grouped", "cp.async.bulk.commit_group"): (1,),
     ("sm90 grouped", "cp.async.bulk.wait_group"): (4, 5),
-    ("sm90 grouped", "ld.global"): (8, 19, 20),
+    ("sm90 grouped", "ld.global"): (5, 8, 19, 20),
     ("sm90 grouped", "mbarrier.try_wait"): (14, 16, *range(23, 38, 2), 39, 44, 47, 55),
     ("sm90 grouped", "tensormap.replace"): (2,),
     # Two tiles of a block, or four, of which each has stages of its own; C is there before it is waited for; with another beta
@@ -111,10 +111,17 @@ PLACES: Places = {
     ("tree", "wgmma.fence"): {1: reasons.SAME_SUMS},
     # A map is written for each group. Waits: before the warp that finds the next tiles ends, the loads of C and of A and B.
     ("sm90 grouped", "bar.sync"): dict.fromkeys((3, 7), reasons.ORDERED),
-    ("sm90 grouped", "cp.async.bulk.commit_group"): dict.fromkeys((0, 3, 4, 5), reasons.NO_BULK),
+    ("sm90 grouped", "cp.async.bulk.commit_group"): {
+        **dict.fromkeys((0, 4), reasons.NO_BULK),
+        3: reasons.EMPTY_GROUP,
+        5: reasons.UNCOUNTED,
+    },
     ("sm90 grouped", "cp.async.bulk.wait_group"): {
-        **dict.fromkeys((0, 1, 6, 7, 10, 11, 12, 13), reasons.NO_BULK),
+        **dict.fromkeys((0, 1, 10, 11), reasons.NO_BULK),
         **dict.fromkeys((2, 3), reasons.FEW_PENDING),
+        6: reasons.MAP_IN_USE,
+        7: reasons.EMPTY_GROUP,
+        **dict.fromkeys((12, 13), reasons.UNCOUNTED),
     },
     ("sm90 grouped", "fence.proxy.async"): {
         **dict.fromkeys((0, 2), reasons.READ_BEFORE),

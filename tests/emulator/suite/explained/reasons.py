@@ -107,7 +107,15 @@ ORDINARY = Explanation(
     redundant=True,
 )
 MAP_HAS = Explanation(
-    "the map has it already: sizes of 1 and strides of 0 in dimensions that a group's operand has not",
+    "a map of two dimensions: the host has set the sizes of the others to 1, and their strides are not read",
+    redundant=True,
+)
+MAP_IN_USE = Explanation("a pending store has read its map when it was issued, not when it runs")
+UNCOUNTED = Explanation(
+    "copies that mbarriers complete are in no bulk group in PTX, and CUTLASS waits all the same before it changes their maps"
+)
+EMPTY_GROUP = Explanation(
+    "its group is empty: what is pending is in the groups before it, for which the wait waits",
     redundant=True,
 )
 SAME_GROUPS = Explanation(
