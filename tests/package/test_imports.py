@@ -123,6 +123,7 @@ EMULATOR = (
     "ptx",
     "arithmetic",
     "threads",
+    "races",
     "memory",
     "machine",
     "tensor",

@@ -22,6 +22,7 @@ from tests.emulator.ptx.syntax import (
     Vector,
 )
 from tests.emulator.ptx.types import BYTES, ITEM, register_type, unsigned, value_type
+from tests.emulator.races.global_memory import order_of
 
 _ATOMIC = "add min max and or xor exch cas inc dec"
 
@@ -93,7 +94,8 @@ def _load(writer: Writer, instruction: Instruction) -> None:
     else:
         address = writer.address(where, _address_kind(space))
         guard = writer.guard(instruction)
-        text = f"w.memory.load({space!r}, {address}, {number!r}, {count}, {guard}, g)"
+        order = order_of(instruction)
+        text = f"w.memory.load({space!r}, {address}, {number!r}, {count}, {guard}, g, {order!r})"
     if count == 1:
         items = target.items if isinstance(target, Vector) else (target,)
         writer.put(instruction, items[0], text, kind)
@@ -111,7 +113,8 @@ def _store(writer: Writer, instruction: Instruction) -> None:
     address = writer.address(where, _address_kind(space))
     number = value_type(instruction.type)
     guard = writer.guard(instruction)
-    writer.emit(f"w.store({space!r}, {address}, {words}, {number!r}, {guard}, g)")
+    order = order_of(instruction)
+    writer.emit(f"w.store({space!r}, {address}, {words}, {number!r}, {guard}, g, {order!r})")
 
 
 def _atomic(writer: Writer, instruction: Instruction) -> None:
@@ -128,7 +131,8 @@ def _atomic(writer: Writer, instruction: Instruction) -> None:
     space = space_of(instruction)
     address, guard = writer.address(where, _address_kind(space)), writer.guard(instruction)
     result = writer.temporary(
-        f"w.atomic({_operation(instruction)!r}, {space!r}, {address}, [{values}], {kind!r}, {guard}, g)"
+        f"w.atomic({_operation(instruction)!r}, {space!r}, {address}, [{values}], {kind!r}, {guard}, g, "
+        f"{order_of(instruction)!r})"
     )
     if target == SINK:
         return

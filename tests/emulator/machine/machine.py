@@ -16,9 +16,9 @@ from tests.emulator.fault import CudaError, DeadlockError, FaultError
 from tests.emulator.machine.barriers import ClusterBarriers, NamedBarriers
 from tests.emulator.machine.groups import Groups
 from tests.emulator.machine.wave import Wave
-from tests.emulator.memory.origin import Origin, short_name
 from tests.emulator.ptx.syntax import Block, Instruction
 from tests.emulator.threads.group import Group
+from tests.emulator.threads.origin import Origin, short_name
 from tests.emulator.threads.warp import check_members
 
 LIMIT_S = 120.0

@@ -19,7 +19,7 @@ class Schedule:
         ahead: Which warps run as far as they can before others: all together (which hides missing barriers),
             the first, the last, or one drawn anew for each basic block.
         seed: Of the draws.
-        watched: Whether races on shared memory are looked for by happens-before (`memory.races`); not if ``late``.
+        watched: Whether races on shared memory are looked for by happens-before (`races`); not if ``late``.
     """
 
     late: bool = False

@@ -7,7 +7,7 @@ import pytest
 
 from tests.emulator.fault import FaultError
 from tests.emulator.machine.schedule import ALL, EAGER, LATE, WATCHED, Schedule
-from tests.emulator.memory.races import RaceError
+from tests.emulator.races.touched import RaceError
 from tests.emulator.snippet import run
 from tests.support.emulator.threads import OWN, numbers
 

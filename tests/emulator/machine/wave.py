@@ -16,13 +16,14 @@ from tests.emulator.memory.allowed import Allowed
 from tests.emulator.memory.atomics import atomic
 from tests.emulator.memory.mbarriers import MBarriers
 from tests.emulator.memory.memory import Memory
-from tests.emulator.memory.origin import Issuer, Origin
 from tests.emulator.memory.pending import PendingGroups, PendingLoads, PendingSequences, Progress
 from tests.emulator.memory.products import PendingProducts
-from tests.emulator.memory.tensor_races import TensorRaces
 from tests.emulator.ptx.types import register_type
+from tests.emulator.races.global_memory import Order, hands_over
+from tests.emulator.races.tensor import TensorRaces
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import Extent, Lanes, Shape
+from tests.emulator.threads.origin import Issuer, Origin
 from tests.emulator.threads.special import SpecialRegisters
 
 TENSOR_LANES, TENSOR_COLUMNS = 128, 512
@@ -91,6 +92,8 @@ class Wave:
             allowed=allowed,
             counted=counted,
             watched=schedule.watched,
+            hands_over=schedule.watched
+            and hands_over(each for block in program.function.blocks for each in block.code),
         )
         issuer, races, late = self.issuer, self.memory.races, schedule.late
         self.progress = Progress()
@@ -123,10 +126,11 @@ class Wave:
         kind: str,
         guard: Array | None,
         group: Group,
+        order: Order = "",
     ) -> None:
         """Store as `Memory.store`; others may have waited for it."""
         self.progress.events += 1
-        self.memory.store(space, address, values, kind, guard, group)
+        self.memory.store(space, address, values, kind, guard, group, order=order)
 
     def atomic(
         self,
@@ -137,10 +141,18 @@ class Wave:
         kind: str,
         guard: Array | None,
         group: Group,
+        order: Order = "",
     ) -> list[Array]:
         """Do as `atomics.atomic`; others may have waited for it."""
         self.progress.events += 1
-        return atomic(self.memory, operation, space, address, operands, kind, guard, group)
+        return atomic(
+            self.memory, operation, space, address, operands, kind, guard, group, order=order
+        )
+
+    def fence(self, lanes: Array) -> None:
+        """Take note of a memory-order fence of some lanes; without a watch the order is that in which they run."""
+        if self.memory.watch is not None:
+            self.memory.watch.fence(lanes)
 
     def copy_async(
         self,

@@ -12,6 +12,7 @@ from tests.emulator.arithmetic.arrays import U16, U64, Array, flat
 from tests.emulator.arithmetic.formats import bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16
 from tests.emulator.memory.memory import Memory
 from tests.emulator.ptx.types import value_type
+from tests.emulator.races.global_memory import Order
 from tests.emulator.threads.group import Group
 
 _WIDE: dict[str, tuple[Any, Any]] = {
@@ -64,6 +65,7 @@ def atomic(
     guard: Array | None,
     group: Group,
     mbarrier: int | None = None,
+    order: Order = "",
 ) -> list[Array]:
     """Do an ``atom`` or ``red`` and return what was there before, for each element of a vector.
 
@@ -77,6 +79,7 @@ def atomic(
         guard: Which lanes take part.
         group: The lanes.
         mbarrier: As of `Memory.note`.
+        order: The memory order.
     """
     number = value_type(f"u{kind[1:]}" if kind[0] == "b" and kind[1:].isdigit() else kind)
     width = np.dtype(number).itemsize
@@ -88,7 +91,9 @@ def atomic(
         for element, result in enumerate(results):
             at = address[place : place + 1] + U64(element * width)
             array, index = memory.resolve(space, at, lane, width, written=True)
-            memory.note(space, at, "written", width, lane, atomic=True, mbarrier=mbarrier)
+            memory.note(
+                space, at, "written", width, lane, atomic=True, mbarrier=mbarrier, order=order
+            )
             if array is memory.shared_words[width]:
                 memory.barriers.check(width, index)
                 memory.generic.wrote(width, index)

@@ -100,7 +100,7 @@ class MBarriers:
         """
         if self._memory.races is not None:
             lane = group.part(np.arange(group.n) == place)
-            self._memory.races.combines(np.array([address], U64), _BYTES, lane)
+            self._memory.races.touched.combines(np.array([address], U64), _BYTES, lane)
 
     def initialise(self, address: Any, count: Any, guard: Array | None, group: Group) -> None:
         """Make barriers of ``count`` arrivals a phase."""
@@ -230,7 +230,7 @@ class MBarriers:
         if self._memory.races is not None and seen.any():
             for where in np.unique(addresses[seen]):
                 self._memory.races.sees(int(where), group.lanes[seen & (addresses == where)])
-            self._memory.races.reads(addresses[seen], _BYTES, group.part(seen))
+            self._memory.races.touched.reads(addresses[seen], _BYTES, group.part(seen))
         if missing.any():
             self.waiting[group.lanes[missing]] = addresses[missing]
             self._progress.waited_in_vain = True

@@ -14,17 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from tests.emulator.arithmetic.arrays import I64, U8, U16, U32, U64, Array, flat
+from tests.emulator.arithmetic.arrays import I64, U8, U32, U64, Array, flat
 from tests.emulator.fault import CudaError, FaultError, UnmodelledError
 from tests.emulator.memory.allowed import Allowed
-from tests.emulator.memory.block_ends import BlockEnds
 from tests.emulator.memory.generic_writes import GenericWrites
+from tests.emulator.memory.global_view import GLOBAL, HIGHEST, LOWEST, WORDS
 from tests.emulator.memory.live_barriers import LiveBarriers
-from tests.emulator.memory.origin import Issuer
-from tests.emulator.memory.races import Races
 from tests.emulator.memory.traffic import Traffic
+from tests.emulator.memory.watch import Watch
+from tests.emulator.races.block_ends import BlockEnds
+from tests.emulator.races.global_memory import Order
+from tests.emulator.races.shared import Races
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import SHARED_MASK, SHARED_SHIFT, Lanes
+from tests.emulator.threads.origin import Issuer
 
 SHARED_WINDOW = U64(1 << 60)
 LOCAL_WINDOW = U64(2 << 60)
@@ -32,30 +35,8 @@ SYSTEM_SHARED_BYTES = 1024
 """The first KiB of a block's shared memory is the system's (since compute capability 8.0)."""
 _SPACES = ("global", "shared", "local")
 _OFFSET = U64((1 << 60) - 1)
-_LOWEST = 1 << 16
-_HIGHEST = 1 << 47
 _POISON = 0xFF
-_WORDS = {1: U8, 2: U16, 4: U32, 8: U64, 16: np.complex128}
 _MAP_NORESERVE = 0x4000
-
-
-def view_at(address: int, shape: tuple[int, ...], kind: str, strides: Any = None) -> Array:
-    """Return memory of this process as an array; ``strides`` in bytes, dense by default."""
-    interface = {
-        "data": (address, False),
-        "shape": shape,
-        "typestr": kind,
-        "version": 3,
-        "strides": strides,
-    }
-    holder = type("_Memory", (), {"__array_interface__": interface})()
-    return np.asarray(holder)
-
-
-_GLOBAL = {
-    width: view_at(_LOWEST, ((_HIGHEST - _LOWEST) // width,), np.dtype(kind).str)
-    for width, kind in _WORDS.items()
-}
 
 
 class Memory:
@@ -69,6 +50,7 @@ class Memory:
         generic: What threads have written to shared memory without a proxy fence since.
         barriers: Where mbarriers lie in shared memory.
         traffic: What is moved; None if that is not counted.
+        watch: Who has touched what; None if that is not watched.
         races: Who has touched shared memory; None if that is not watched.
         ends: Whether blocks have ended when others touch them; None if that is not watched.
     """
@@ -84,10 +66,12 @@ class Memory:
         allowed: Allowed | None,
         counted: bool = False,
         watched: bool = False,
+        hands_over: bool = False,
     ) -> None:
         self.traffic = Traffic() if counted else None
-        self.races = Races(lanes, issuer) if watched else None
-        self.ends = BlockEnds(lanes, self.races, issuer) if self.races else None
+        self.watch = Watch(lanes, issuer, hands_over=hands_over) if watched else None
+        self.races: Races | None = self.watch.races if self.watch else None
+        self.ends: BlockEnds | None = self.watch.ends if self.watch else None
         self._noted = counted or watched
         self.shared_bytes, self.parameters, self.allowed = shared_bytes, parameters, allowed
         self.lanes = lanes
@@ -97,12 +81,12 @@ class Memory:
         for block in range(lanes.blocks):
             begin = block << SHARED_SHIFT
             self.shared[begin : begin + shared_bytes] = _POISON
-        self.shared_words = {width: self.shared.view(kind) for width, kind in _WORDS.items()}
+        self.shared_words = {width: self.shared.view(kind) for width, kind in WORDS.items()}
         self.generic = GenericWrites(lanes.blocks, shared_bytes)
         self.barriers = LiveBarriers(lanes.blocks)
         self._local_bytes = max(16, -(-local_bytes // 16) * 16)
         self._local = np.full(lanes.count * self._local_bytes, _POISON, U8)
-        self._local_words = {width: self._local.view(kind) for width, kind in _WORDS.items()}
+        self._local_words = {width: self._local.view(kind) for width, kind in WORDS.items()}
 
     def parameter(self, offset: int, kind: str, count: int, lanes: int) -> Array:
         """Return a kernel's parameter for each lane, [lanes] or [lanes, count]."""
@@ -139,12 +123,12 @@ class Memory:
                 self._refuse(space, address, int(outside.argmax()), group, width)
             own = (group.lanes * self._local_bytes).astype(U64)
             return self._local_words[width], (own + address) >> shift
-        outside = (address < _LOWEST) | (address >= _HIGHEST)
+        outside = (address < LOWEST) | (address >= HIGHEST)
         if self.allowed is not None:
             outside |= self.allowed.wrong(address, width, written=written)
         if outside.any():
             self._refuse("global", address, int(outside.argmax()), group, width)
-        return _GLOBAL[width], ((address - _LOWEST) >> shift).astype(I64)
+        return GLOBAL[width], ((address - LOWEST) >> shift).astype(I64)
 
     def _inside(self, offset: Array, width: int) -> bool:
         """Return whether ``width`` bytes at each offset are in a block's shared memory; the least and the greatest decide, which is faster than a mask."""
@@ -173,7 +157,14 @@ class Memory:
         raise FaultError(f"{who} touches {width} bytes at {space} address {value:#x}, {why}", error)
 
     def load(
-        self, space: str, address: Array, kind: str, count: int, guard: Array | None, group: Group
+        self,
+        space: str,
+        address: Array,
+        kind: str,
+        count: int,
+        guard: Array | None,
+        group: Group,
+        order: Order = "",
     ) -> Array:
         """Return ``count`` neighbouring elements for each lane, [lanes] or [lanes, count]; 0 where the guard is false."""
         width = np.dtype(kind).itemsize * count
@@ -186,7 +177,7 @@ class Memory:
             if not guard.all():
                 part, address = group.part(guard), address[guard]
         if self._noted:
-            self.note(space, address, "read", width, part)
+            self.note(space, address, "read", width, part, order=order)
         values = self._words(space, address, width, part).view(kind)
         if count > 1:
             values = values.reshape(-1, count)
@@ -221,8 +212,9 @@ class Memory:
         guard: Array | None,
         group: Group,
         mbarrier: int | None = None,
+        order: Order = "",
     ) -> None:
-        """Store neighbouring elements of each lane where the guard is true; ``mbarrier`` as of `note`."""
+        """Store neighbouring elements of each lane where the guard is true; the rest as of `note`."""
         address = group.all(address)
         columns = [group.all(value) for value in values]
         data = flat(np.stack(columns, 1) if len(values) > 1 else columns[0])
@@ -234,7 +226,9 @@ class Memory:
                 address, data, group = address[guard], flat(data[guard]), group.part(guard)
         width = np.dtype(kind).itemsize * len(values)
         if self._noted:
-            self.note(space, address, "written", width, group, data=data, mbarrier=mbarrier)
+            self.note(
+                space, address, "written", width, group, data=data, mbarrier=mbarrier, order=order
+            )
         if width > 16:
             self._aligned(address, width, space, group)
             words = data.view(np.complex128).reshape(len(address), -1)
@@ -290,6 +284,7 @@ class Memory:
         data: Array | None = None,
         atomic: bool = False,
         mbarrier: int | None = None,
+        order: Order = "",
     ) -> None:
         """Take note of what the threads of one instruction move, if that is counted or watched.
 
@@ -302,6 +297,7 @@ class Memory:
             data: What they write.
             atomic: Whether they change it by an atomic operation.
             mbarrier: Which mbarrier counts the bytes, if the threads have gone on in the meantime.
+            order: The memory order.
         """
         if not (self._noted and group.n) or space == "param":
             return
@@ -311,21 +307,26 @@ class Memory:
             self.traffic.moved(space, direction, width * group.n)
             if space == "shared":
                 self.traffic.passed(address, width, group)
-        if self.races is None or space != "shared":
+        if self.watch is None or space == "local":
             return
         if mbarrier is not None:
-            for warp in np.unique(group.lanes >> 5):
-                mine = group.lanes >> 5 == warp
-                lane, access = int(group.lanes[mine][0]), "atomic" if atomic else "write"
-                self.races.loaded(address[mine], width, lane, mbarrier, access)
+            self.watch.loads(address, width, group, mbarrier, atomic=atomic)
         elif atomic:
-            self.races.combines(address, width, group)
+            self.watch.combines(space, address, width, group, order)
         elif data is None:
-            self.races.reads(address, width, group)
+            self.watch.reads(space, address, width, group, order)
         else:
-            after = np.ascontiguousarray(data).view(U8).reshape(group.n, width)
-            places = address.astype(I64)[:, None] + np.arange(width)
-            self.races.writes(address, after, self.shared[places], group)
+            there = self._there(space, address, width, group)
+            self.watch.writes(space, address, data, there, group, order)
+
+    def _there(self, space: str, address: Array, width: int, group: Group) -> Array:
+        """Return the bytes at each address, [threads, width]."""
+        places = address.astype(I64)[:, None] + np.arange(width)
+        if space == "shared":
+            return self.shared[places]
+        for offset in range(0, width, 16):
+            self.resolve(space, address + offset, group, min(width, 16), written=True)
+        return GLOBAL[1][places - LOWEST]
 
     @property
     def _own_shared(self) -> str:

@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from tests.emulator.arithmetic.arrays import I64, Array
-from tests.emulator.memory.origin import Issuer, Origin, never_waited_for
-from tests.emulator.memory.races import Races
+from tests.emulator.races.shared import Races
 from tests.emulator.threads.group import Group
+from tests.emulator.threads.origin import Issuer, Origin, never_waited_for
 
 Work: TypeAlias = Callable[[Array], None]
 """Does an operation for those of its lanes where a mask is true."""

@@ -15,9 +15,9 @@ import numpy as np
 
 from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import FaultError
-from tests.emulator.memory.origin import Issuer, Origin
-from tests.emulator.memory.races import Races
+from tests.emulator.races.shared import Races
 from tests.emulator.threads.group import Group
+from tests.emulator.threads.origin import Issuer, Origin
 
 _NONE = -1
 

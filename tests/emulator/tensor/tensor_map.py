@@ -18,7 +18,8 @@ import numpy as np
 
 from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import CudaError, FaultError, UnmodelledError
-from tests.emulator.memory.memory import Memory, view_at
+from tests.emulator.memory.global_view import view_at
+from tests.emulator.memory.memory import Memory
 from tests.emulator.tensor.shared_operand import WIDE_PIECES, swizzled
 
 SIZE = 128

@@ -14,7 +14,7 @@ import numpy as np
 from tests.emulator.arithmetic.arrays import I64, U32, Array, flat
 from tests.emulator.fault import CudaError, FaultError
 from tests.emulator.machine.wave import TENSOR_COLUMNS, Allocation, Wave
-from tests.emulator.memory.tensor_races import Transfer
+from tests.emulator.races.tensor import Transfer
 from tests.emulator.threads.group import Group
 
 

@@ -19,7 +19,7 @@ from tests.emulator.arithmetic.arrays import U8, U16, Array, flat
 from tests.emulator.arithmetic.formats import bf16_to_f32, f32_to_bf16
 from tests.emulator.fault import CudaError, FaultError, UnmodelledError
 from tests.emulator.machine.wave import Wave
-from tests.emulator.memory.memory import view_at
+from tests.emulator.memory.global_view import view_at
 from tests.emulator.tensor import tensor_map
 from tests.emulator.tensor.tensor_map import TensorMap
 from tests.emulator.threads.group import Group

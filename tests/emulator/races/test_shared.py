@@ -7,7 +7,7 @@ import pytest
 
 from tests.emulator import snippet
 from tests.emulator.machine.schedule import WATCHED
-from tests.emulator.memory.races import RaceError
+from tests.emulator.races.touched import RaceError
 
 _HEAD = """
   .reg .b32 %r<8>; .reg .b64 %g<4>; .reg .pred %p<4>;

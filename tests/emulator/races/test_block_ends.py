@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.emulator.machine.schedule import WATCHED
-from tests.emulator.memory.races import RaceError
+from tests.emulator.races.touched import RaceError
 from tests.emulator.snippet import run
 from tests.support.emulator.threads import OWN, numbers
 

@@ -17,8 +17,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from tests.emulator.arithmetic.arrays import I64, Array
-from tests.emulator.memory.origin import Issuer
-from tests.emulator.memory.races import RaceError, Races
+from tests.emulator.races.shared import Races
+from tests.emulator.races.touched import RaceError
+from tests.emulator.threads.origin import Issuer
 
 Transfer: TypeAlias = Literal["ld", "st"]
 Pieces: TypeAlias = tuple[slice, Array]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from tests.emulator.arithmetic.arrays import Array
-from tests.emulator.memory.origin import Issuer
-from tests.emulator.memory.races import RaceError, Races
+from tests.emulator.races.shared import Races
+from tests.emulator.races.touched import RaceError
 from tests.emulator.threads.lanes import Lanes
+from tests.emulator.threads.origin import Issuer
 
 
 class BlockEnds:
