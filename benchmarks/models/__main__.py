@@ -126,7 +126,8 @@ def compared(run: Run, arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         tuning = tuned(processes, request, run.load)
         while not is_enough(launches, arguments.launches, arguments.most_launches):
             working = [arm for arm in processes if is_working(arm.name, tuning, later)]
-            reports, samples = launched(working, request, arguments.rounds)
+            ordered = turned(working, len(launches))
+            reports, samples = launched(ordered, request, arguments.rounds)
             later.append(reports)
             launches.append(samples)
     every = {name: [s for each in launches for s in each.get(name, ())] for name in run.arms}
@@ -174,11 +175,12 @@ def tuned(processes: Sequence[Arm], request: Mapping[str, Any], load_name: str) 
 def launched(
     processes: Sequence[Arm], request: Mapping[str, Any], rounds: int
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """Compile a network in a new process of each arm, then sample all in turns; return the reports, and the samples.
+    """Compile a network in a new process of each arm, one after the other, then sample all in turns; return the reports, and the samples.
 
-    The plugin compiles first, so that what its workers may still do is over when samples are taken.
+    Who starts first is slower for as long as it runs: of four processes of one arm the first took 2 % more than the others
+    (BERT on two cores, medians of three launches). So each launch begins with another arm.
     """
-    reports = {arm.name: arm.ask(request, _LONGEST_S) for arm in reversed(processes)}
+    reports = {arm.name: arm.ask(request, _LONGEST_S) for arm in processes}
     working = [arm for arm in processes if "failed" not in reports[arm.name]]
     samples: dict[str, list[float]] = {arm.name: [] for arm in working}
     for arm in [arm for number in range(rounds) for arm in turned(working, number)]:

@@ -158,15 +158,14 @@ def test_networks_are_tuned_beside_a_load_and_sampled_in_later_processes_without
         for event in ("2 busy begins", f"{arm} prepare", "2 busy ends", f"{arm} ends")
     ]
     assert world.events[:12] == tuned
-    launch = [
-        "ours prepare",
-        "stock prepare",
-        "plain prepare",
-        *("plain sample", "stock sample", "ours sample"),
-        *("stock sample", "ours sample", "plain sample"),
-        *("plain ends", "stock ends", "ours ends"),
-    ]
-    assert world.events[12:] == 2 * launch
+    for launch, (a, b, c) in enumerate((ARMS, (*ARMS[1:], ARMS[0]))):
+        began = 12 + 12 * launch
+        assert world.events[began : began + 12] == [
+            *(f"{arm} prepare" for arm in (a, b, c)),
+            *(f"{arm} sample" for arm in (a, b, c, b, c, a)),
+            *(f"{arm} ends" for arm in (a, b, c)),
+        ]
+    assert len(world.events) == 36
     assert world.variables == [{"OMP_NUM_THREADS": "1"}]
     (only,) = written["rows"]
     assert only["to_plain"] == {"median": 0.5, "low": 0.5, "high": 0.5, "verdict": WITHIN}
