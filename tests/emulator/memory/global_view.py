@@ -1,5 +1,7 @@
 """The memory of this process, which is global memory, as arrays."""
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,7 @@
 """What threads do to shared and global memory, for those who look for races."""
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import numpy as np
@@ -19,13 +21,14 @@ class Watch:
     Attributes:
         races: Of shared memory.
         ends: Whether blocks have ended when others touch them.
+        maps: Who reads and writes tensor maps, which are in global memory.
     """
 
     def __init__(self, lanes: Lanes, issuer: Issuer, *, hands_over: bool) -> None:
         """Begin with what nobody has touched; ``hands_over`` says whether blocks may read what others write."""
         self.races = Races(lanes, issuer)
         self.ends = BlockEnds(lanes, self.races, issuer)
-        self._global = GlobalRaces(self.races, lanes.count >> 5, issuer)
+        self.maps = self._global = GlobalRaces(self.races, lanes.count >> 5, issuer)
         self._hands_over = hands_over
 
     def reads(self, space: str, address: Array, width: int, group: Group, order: Order) -> None:

@@ -6,7 +6,9 @@ of a block bring in the other threads (`shared`). A flag is any address of an at
 ``.volatile``, ``.relaxed``, ``.acquire`` or ``.release``; these do not race with each other. A plain load
 that polls a flag orders nothing.
 
-Not looked at: what TMA and ``cp.async`` read and write there, blocks of an earlier wave, and the scope of an order (``.cta``, ``.gpu``).
+A tensor map is read by a bulk store until that is waited for (``cp.async.bulk.wait_group.read``), and not to be changed before.
+
+Not looked at: what else TMA and ``cp.async`` read and write there, blocks of an earlier wave, and the scope of an order (``.cta``, ``.gpu``).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -29,6 +31,8 @@ Order: TypeAlias = Literal["", "relaxed", "acquire", "release", "acq_rel"]
 """The order of an access; empty for a plain one, which is no flag."""
 _PAGE_SHIFT = 16
 _PAGE = 1 << _PAGE_SHIFT
+_PIECE = 16
+"""Bytes of a tensor map that are looked at together."""
 _LOAD, _STORE, _ATOMIC = "ld", "st", ("atom", "red")
 
 
@@ -98,6 +102,26 @@ class GlobalRaces:
             if writes:
                 self._give(flags, warp, order, keeps=reads)
 
+    def map_read(self, address: int, size: int, lane: int, step: int) -> None:
+        """Take note that a bulk store of a lane reads its tensor map, in a step as of `PendingGroups.steps`.
+
+        Raises:
+            RaceError: Others have changed it, and nothing orders the two.
+        """
+        warp = lane >> 5
+        agent, clock = self._races.stores_of(warp), self._races.clock(warp)
+        self._touched.change(self._pieces(address, size), _PIECE, agent, step, clock, "read")
+
+    def map_written(self, address: int, size: int, lane: int) -> None:
+        """Take note that a warp changes a tensor map.
+
+        Raises:
+            RaceError: A bulk store may still read it.
+        """
+        warp = lane >> 5
+        step, clock = self._races.step_of(warp), self._races.clock(warp)
+        self._touched.change(self._pieces(address, size), _PIECE, warp, step, clock, "write")
+
     def fence(self, lanes: Array) -> None:
         """Take note of a fence: flags that were read lie before what follows, and what was done before those that follow."""
         for warp in np.unique(lanes >> 5).tolist():
@@ -131,6 +155,9 @@ class GlobalRaces:
                 self._flags[flag] = np.maximum.reduce(handed)
             else:
                 self._flags.pop(flag, None)
+
+    def _pieces(self, address: int, size: int) -> Array:
+        return self._placed(np.arange(address, address + size, _PIECE))
 
     def _placed(self, address: Array) -> Array:
         """Return where bytes lie among those of the pages that were touched so far."""

@@ -97,8 +97,11 @@ class Races:
     def stored(self, address: Array, width: int, lane: int, step: int) -> None:
         """Take note of what a bulk store reads, in a step as of `copied`."""
         warp = lane >> 5
-        agent = self._agent("store", warp)
-        self.touched.change(address, width, agent, step, self._clocks[warp], "read")
+        self.touched.change(address, width, self.stores_of(warp), step, self._clocks[warp], "read")
+
+    def stores_of(self, warp: int) -> int:
+        """Return the agent of a warp's bulk stores."""
+        return self._agent("store", warp)
 
     def multiplied(self, address: Array, width: int, lane: int, groups: int) -> None:
         """Take note of what a ``wgmma`` reads; its warp group begins with the warp of ``lane``."""

@@ -73,7 +73,7 @@ GEMMS: dict[str, Gemm] = {
     "sm90 full bias": _few(
         replace(_COOPERATIVE, bias="full"), 129, 72, 2, batch=2, pad=8, beta=-1.0
     ),
-    "sm90 stream-K": _few(replace(_COOPERATIVE, schedule="stream_k"), 130, 72, 4, k=776, split=3),
+    "sm90 stream-K": _few(replace(_COOPERATIVE, schedule="stream_k"), 100, 72, 4, k=776, split=3),
     "sm90 fp8": _few(replace(_FP8, bias="row"), 65, 72, 1, k=656),
     "sm90 grouped": _few(replace(_SM90, grouped=True), 201, 72, 1, batch=3, ends=(3, 70, 201)),
     "tree": Gemm(fused.Case(_SM90, "gate_two", 67, 80, _K), "H100", 1),

@@ -6,7 +6,7 @@ from tests.emulator.suite import mutations, score
 from tests.emulator.suite.explained.reasons import UNUSED, Explanation
 from tests.emulator.suite.score import Score
 
-_LEFT = ("sm90 grouped", "fmha backward")
+_LEFT = ("fmha backward",)
 """Families of which not all mutants have been run, or not all misses explained (``python -m tests.emulator.suite.mutations``).
 It only shrinks."""
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import FaultError, UnmodelledError
-from tests.emulator.machine.schedule import ALL, LATE, Schedule
+from tests.emulator.machine.schedule import ALL, LATE, WATCHED, Schedule
+from tests.emulator.races.touched import RaceError
 from tests.emulator.snippet import run
 from tests.emulator.tensor import tensor_map
 from tests.emulator.tensor.tensor_map import TensorMap
@@ -307,6 +308,21 @@ def test_a_tensor_map_is_changed_on_the_device() -> None:
     run(CHANGE.replace("REPLACE", ADDRESS + size) + load, [maps, result, source], block=256)
     assert np.array_equal(result[:6], source[:6])
     assert (result[6:] == 0).all()
+
+
+@pytest.mark.parametrize("await_it", ["", "@%p cp.async.bulk.wait_group.read 0;"])
+def test_a_tensor_map_is_not_changed_while_a_store_may_read_it(await_it: str) -> None:
+    target, other = np.zeros((8, 32), np.uint32), np.zeros((8, 32), np.uint32)
+    maps = encoded(map_of(target, (32, 8)))
+    body = STORE.replace("OPCODE", PLAIN).replace("VALUE", "").replace("AWAIT", await_it)
+    body = body.replace("{4, -2}", "{0, 0}") + CHANGE.removeprefix(BEGIN).replace(
+        "REPLACE", ADDRESS
+    )
+    if await_it:
+        run(body, [maps, target, other], block=256, schedule=WATCHED)
+        return
+    with pytest.raises(RaceError, match=r"writes global memory that a bulk store of .* reads"):
+        run(body, [maps, target, other], block=256, schedule=WATCHED)
 
 
 @pytest.mark.parametrize(

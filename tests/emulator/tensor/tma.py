@@ -218,16 +218,19 @@ def store_tensor(
         wave.memory.check_shared(address, tensor.box_bytes, "TMA", block)
         pieces = tensor.pieces(address)
         wave.memory.generic.check(16, pieces, "TMA")
-        _stored(wave, pieces, lane)
+        _stored(wave, pieces, lane, group.at(map_address, place))
         work = functools.partial(_store_box, wave, tensor, corner, pieces, reduction)
         wave.stores.issue(group.lanes[place : place + 1], work)
 
 
-def _stored(wave: Wave, pieces: Array, lane: int) -> None:
-    """Watch what a bulk store of a lane reads, in pieces of 16 bytes."""
-    if wave.memory.races is not None:
+def _stored(wave: Wave, pieces: Array, lane: int, map_address: int = 0) -> None:
+    """Watch what a bulk store of a lane reads: pieces of 16 bytes, and a tensor map, if it has one."""
+    watch = wave.memory.watch
+    if watch is not None:
         step = int(wave.stores.steps(np.array([lane]))[0])
-        wave.memory.races.stored(pieces << 4, 16, lane, step)
+        watch.races.stored(pieces << 4, 16, lane, step)
+        if map_address:
+            watch.maps.map_read(map_address, tensor_map.SIZE, lane, step)
 
 
 def _store_box(
@@ -374,5 +377,8 @@ def copy_map(wave: Wave, group: Group, target: Any, source: Any, size: int) -> N
         wave.memory.check_global(to, size, "tensormap.cp_fenceproxy", written=True)
         block = int(wave.lanes.block[group.lanes[place]])
         wave.memory.check_shared(begin, size, "tensormap.cp_fenceproxy", block)
-        ctypes.memmove(to, wave.memory.shared[begin : begin + size].tobytes(), size)
+        data = wave.memory.shared[begin : begin + size].tobytes()
+        if wave.memory.watch is not None and data != ctypes.string_at(to, size):
+            wave.memory.watch.maps.map_written(to, size, int(group.lanes[place]))
+        ctypes.memmove(to, data, size)
     wave.progress.events += 1

@@ -76,7 +76,6 @@ PLACES: Places = {
     ("sm90 full bias", "wgmma.fence"): {1: reasons.SAME_SUMS},
     # Around the flags by which blocks hand over parts of a tile; then as above.
     ("sm90 stream-K", "bar.sync"): {
-        **dict.fromkeys((1, 3, 5, 7, 9, 11), reasons.PARTS),
         **dict.fromkeys((15, 19), reasons.ORDERED),
     },
     ("sm90 stream-K", "cp.async.bulk.commit_group"): {0: reasons.NEXT_GROUP},
@@ -119,7 +118,6 @@ PLACES: Places = {
     ("sm90 grouped", "cp.async.bulk.wait_group"): {
         **dict.fromkeys((0, 1, 10, 11), reasons.NO_BULK),
         **dict.fromkeys((2, 3), reasons.FEW_PENDING),
-        6: reasons.MAP_IN_USE,
         7: reasons.EMPTY_GROUP,
         **dict.fromkeys((12, 13), reasons.UNCOUNTED),
     },

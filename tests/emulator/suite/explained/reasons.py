@@ -70,12 +70,6 @@ NARROW_BOX = Explanation(
 FIRST_PRODUCT = Explanation(
     "the first product of a tile does not add to what tensor memory has", redundant=True
 )
-JOINED = Explanation(
-    "races in global memory are not watched, and a block's warps have stored before the next block runs"
-)
-PARTS = Explanation(
-    "parts of a sum go from block to block through global memory, of which races are not watched, and the blocks run side by side"
-)
 OWN_ROWS = Explanation(
     "each warp stores all rows, all warps the same, and reads what it has stored itself",
     redundant=True,
@@ -110,7 +104,6 @@ MAP_HAS = Explanation(
     "a map of two dimensions: the host has set the sizes of the others to 1, and their strides are not read",
     redundant=True,
 )
-MAP_IN_USE = Explanation("a pending store has read its map when it was issued, not when it runs")
 UNCOUNTED = Explanation(
     "copies that mbarriers complete are in no bulk group in PTX, and CUTLASS waits all the same before it changes their maps"
 )

@@ -7,7 +7,7 @@ from tests.emulator.suite.explained.reasons import Places
 
 PLACES: Places = {
     # Before the second and the third stage are filled for the first time; behind the wait at the end of a turn.
-    ("triton Ampere", "bar.sync"): {**dict.fromkeys((0, 1, 3), reasons.ORDERED), 8: reasons.JOINED},
+    ("triton Ampere", "bar.sync"): dict.fromkeys((0, 1, 3), reasons.ORDERED),
     ("triton Ampere", "cp.async.commit_group"): {0: reasons.NEXT_GROUP},
     ("triton Ampere", "cp.async.wait_group"): dict.fromkeys(range(2, 8), reasons.TWICE),
     ("triton Ampere", "ld.global"): {6: reasons.ZEROS},
@@ -19,7 +19,7 @@ PLACES: Places = {
     ("triton attention", "cp.async.bulk.commit_group"): dict.fromkeys(range(3), reasons.NO_BULK),
     ("triton attention", "cp.async.bulk.wait_group"): dict.fromkeys(range(6), reasons.NO_BULK),
     ("triton attention", "fence.proxy.async"): {0: reasons.OTHER_PROXY},
-    ("triton attention", "st.shared"): dict.fromkeys(range(3), reasons.MAP_LAYOUT),
+    ("triton attention", "st.shared"): {2: reasons.MAP_LAYOUT},
     ("triton attention", "tensormap.replace"): {
         **dict.fromkeys((10, 12, 23, 25, 36, 38), reasons.CLEARED),
         **dict.fromkeys((9, 22, 35), reasons.NARROW_BOX),
@@ -34,7 +34,7 @@ PLACES: Places = {
     },
     ("triton fp8", "cp.async.bulk.commit_group"): dict.fromkeys(range(2), reasons.NO_BULK),
     ("triton fp8", "cp.async.bulk.wait_group"): dict.fromkeys(range(4), reasons.NO_BULK),
-    ("triton fp8", "st.shared"): dict.fromkeys(range(2), reasons.MAP_LAYOUT),
+    ("triton fp8", "st.shared"): {1: reasons.MAP_LAYOUT},
     ("triton fp8", "tensormap.replace"): dict.fromkeys((9, 10, 12, 22, 23, 25), reasons.CLEARED),
     # Of the tensor maps; then between mbarriers, copies and products, where an earlier or a later one stays.
     ("triton TMA", "bar.sync"): {
@@ -48,7 +48,7 @@ PLACES: Places = {
         **dict.fromkeys((14, 16, 31, 33), reasons.CLEARED),
         **dict.fromkeys((13, 30), reasons.NARROW_BOX),  # without the type elements have a byte
     },
-    ("triton TMA", "st.shared"): dict.fromkeys((0, 1), reasons.MAP_LAYOUT),
+    ("triton TMA", "st.shared"): {1: reasons.MAP_LAYOUT},
     # As those of Hopper, and: before the stages are filled, and before the memory of an earlier tile's rows is written again.
     ("triton Blackwell", "bar.sync"): {
         **dict.fromkeys((2, 3, 4), reasons.MAPS),
@@ -61,9 +61,9 @@ PLACES: Places = {
         **dict.fromkeys((14, 16, 31, 33), reasons.CLEARED),
         **dict.fromkeys((13, 30), reasons.NARROW_BOX),
     },
-    ("triton Blackwell", "st.shared"): dict.fromkeys((0, 1), reasons.MAP_LAYOUT),
-    # Before a block says that it has stored its part; before it reads each row's sum of weights.
-    ("triton attention decode", "bar.sync"): {10: reasons.JOINED, 13: reasons.OWN_ROWS},
+    ("triton Blackwell", "st.shared"): {1: reasons.MAP_LAYOUT},
+    # Before a block reads each row's sum of weights.
+    ("triton attention decode", "bar.sync"): {13: reasons.OWN_ROWS},
     ("triton attention decode", "ld.shared"): {0: reasons.OTHER_MAXIMUM},
     ("triton attention decode", "st.shared"): {5: reasons.OTHER_MAXIMUM},
     # Before the tile of dS, of which the barriers around P have ordered the last reads; before the first stage and before the
