@@ -33,7 +33,9 @@ def of_each_block(family: str) -> tuple[float, int]:
     m, n, k = config.tile
     tiles = sum(math.ceil(each / m) for each in rows) * math.ceil(case.n / n) * batch * split
     pair = 2 if config.schedule == "two_sm" else 1  # both work on one tile
-    return tiles * pair / blocks, math.ceil(case.k / k) // split
+    each = tiles * pair / blocks
+    # Parts of a tile go from block to block if it has fewer of them than the blocks have: then some blocks have one more.
+    return math.ceil(each) if split > 1 else each, math.ceil(case.k / k) // split
 
 
 @pytest.mark.parametrize("family", GEMMS)
