@@ -190,8 +190,8 @@ class Machine:
     def _leave(self, group: Group) -> None:
         """End threads; barriers that counted on them may be complete now."""
         self.wave.progress.events += 1
-        if self.wave.memory.ends is not None:
-            self.wave.memory.ends.leaves(group.lanes)
+        if self.wave.memory.watch is not None:
+            self.wave.memory.watch.ends.leaves(group.lanes)
         self.wave.lanes.leave(group.lanes)
         self._groups.forget()
         self._named.release_all()

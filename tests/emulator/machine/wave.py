@@ -227,8 +227,8 @@ class Wave:
             FaultError: Something was overwritten that it reads, tensor memory was not given back, or a block may have ended
                 before another one touched it.
         """
-        if self.memory.ends is not None:
-            self.memory.ends.check()
+        if self.memory.watch is not None:
+            self.memory.watch.ends.check()
         for block, used in self.columns.items():
             for left in used.values():
                 raise FaultError(

@@ -78,8 +78,8 @@ class MBarriers:
         lane = int(group.lanes[place])
         block = int(self._memory.lanes.block[lane])
         self._memory.check_shared(address, _BYTES, "an mbarrier operation", block)
-        if self._memory.ends is not None:
-            self._memory.ends.touches(address >> SHARED_SHIFT, lane)
+        if self._memory.watch is not None:
+            self._memory.watch.ends.touches(address >> SHARED_SHIFT, lane)
 
     def reached(self, address: Any, group: Group, place: int) -> tuple[int, MBarrier]:
         """Return the address and the barrier that a lane names.

@@ -22,7 +22,6 @@ from tests.emulator.memory.global_view import GLOBAL, HIGHEST, LOWEST, WORDS
 from tests.emulator.memory.live_barriers import LiveBarriers
 from tests.emulator.memory.traffic import Traffic
 from tests.emulator.memory.watch import Watch
-from tests.emulator.races.block_ends import BlockEnds
 from tests.emulator.races.global_memory import Order
 from tests.emulator.races.shared import Races
 from tests.emulator.threads.group import Group
@@ -52,7 +51,6 @@ class Memory:
         traffic: What is moved; None if that is not counted.
         watch: Who has touched what; None if that is not watched.
         races: Who has touched shared memory; None if that is not watched.
-        ends: Whether blocks have ended when others touch them; None if that is not watched.
     """
 
     def __init__(
@@ -71,7 +69,6 @@ class Memory:
         self.traffic = Traffic() if counted else None
         self.watch = Watch(lanes, issuer, hands_over=hands_over) if watched else None
         self.races: Races | None = self.watch.races if self.watch else None
-        self.ends: BlockEnds | None = self.watch.ends if self.watch else None
         self._noted = counted or watched
         self.shared_bytes, self.parameters, self.allowed = shared_bytes, parameters, allowed
         self.lanes = lanes

@@ -21,14 +21,14 @@ class Watch:
     Attributes:
         races: Of shared memory.
         ends: Whether blocks have ended when others touch them.
-        maps: Who reads and writes tensor maps, which are in global memory.
+        global_races: Of global memory.
     """
 
     def __init__(self, lanes: Lanes, issuer: Issuer, *, hands_over: bool) -> None:
         """Begin with what nobody has touched; ``hands_over`` says whether blocks may read what others write."""
         self.races = Races(lanes, issuer)
         self.ends = BlockEnds(lanes, self.races, issuer)
-        self.maps = self._global = GlobalRaces(self.races, lanes.count >> 5, issuer)
+        self.global_races = GlobalRaces(self.races, lanes.count >> 5, issuer)
         self._hands_over = hands_over
 
     def reads(self, space: str, address: Array, width: int, group: Group, order: Order) -> None:
@@ -36,9 +36,9 @@ class Watch:
         if space == "shared":
             self.races.touched.reads(address, width, group)
         elif space == "global" and order:
-            self._global.flags(address, width, group, order, reads=True, writes=False)
+            self.global_races.flags(address, width, group, order, reads=True, writes=False)
         elif space == "global" and self._hands_over:
-            self._global.reads(address, width, group)
+            self.global_races.reads(address, width, group)
 
     def writes(
         self, space: str, address: Array, after: Array, before: Array, group: Group, order: Order
@@ -58,16 +58,16 @@ class Watch:
             self.races.touched.writes(address, after, before, group)
         elif order:
             width = before.shape[1]
-            self._global.flags(address, width, group, order, reads=False, writes=True)
+            self.global_races.flags(address, width, group, order, reads=False, writes=True)
         else:
-            self._global.writes(address, after, before, group)
+            self.global_races.writes(address, after, before, group)
 
     def combines(self, space: str, address: Array, width: int, group: Group, order: Order) -> None:
         """Take note of atomic operations of threads of a warp, ``width`` bytes at each address."""
         if space == "shared":
             self.races.touched.combines(address, width, group)
         elif space == "global" and order:
-            self._global.flags(address, width, group, order, reads=True, writes=True)
+            self.global_races.flags(address, width, group, order, reads=True, writes=True)
 
     def loads(
         self, address: Array, width: int, group: Group, mbarrier: int, *, atomic: bool
@@ -80,4 +80,4 @@ class Watch:
 
     def fence(self, lanes: Array) -> None:
         """Take note of a memory-order fence."""
-        self._global.fence(lanes)
+        self.global_races.fence(lanes)

@@ -1,6 +1,6 @@
 """Races on shared memory, by the order that barriers make (happens-before), not by the order in which a schedule runs.
 
-What a race is, is in `touched`; here is what orders two accesses. Agents are
+`touched` says what a race is, and this file what orders two accesses. Agents are
 
 - the warps: their lanes are in order among each other;
 - for each warp its ``cp.async``, its bulk stores, its ``wgmma`` (of a warp group), its ``tcgen05.mma``: they run on their own from

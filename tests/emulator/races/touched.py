@@ -27,7 +27,7 @@ Access: TypeAlias = Literal["read", "write", "atomic"]
 _DID: dict[Access, tuple[str, str]] = {
     "read": ("reads", "reads"),
     "write": ("writes", "wrote"),
-    "atomic": ("changes atomically", "changed atomically"),
+    "atomic": ("accesses atomically", "accessed atomically"),
 }
 """How errors call an access, as it is made and as it was made before."""
 UNIT_SHIFT = 1

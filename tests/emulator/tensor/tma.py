@@ -230,7 +230,7 @@ def _stored(wave: Wave, pieces: Array, lane: int, map_address: int = 0) -> None:
         step = int(wave.stores.steps(np.array([lane]))[0])
         watch.races.stored(pieces << 4, 16, lane, step)
         if map_address:
-            watch.maps.map_read(map_address, tensor_map.SIZE, lane, step)
+            watch.global_races.map_read(map_address, tensor_map.SIZE, lane, step)
 
 
 def _store_box(
@@ -379,6 +379,6 @@ def copy_map(wave: Wave, group: Group, target: Any, source: Any, size: int) -> N
         wave.memory.check_shared(begin, size, "tensormap.cp_fenceproxy", block)
         data = wave.memory.shared[begin : begin + size].tobytes()
         if wave.memory.watch is not None and data != ctypes.string_at(to, size):
-            wave.memory.watch.maps.map_written(to, size, int(group.lanes[place]))
+            wave.memory.watch.global_races.map_written(to, size, int(group.lanes[place]))
         ctypes.memmove(to, data, size)
     wave.progress.events += 1
