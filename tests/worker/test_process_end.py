@@ -74,7 +74,8 @@ def test_an_idle_worker_ends_is_reaped_and_starts_again():
     worker = WorkerProcess(settings, "idle worker")
     pid = worker.run(GET_PID, 10.0)
     assert until(lambda: not exists(pid))
-    assert until(lambda: not worker.alive)  # its reaper sets that a moment after it has waited for it
+    # The reaper sets this a moment after the process is gone.
+    assert until(lambda: not worker.alive)
     assert worker.run(GET_PID, 10.0) != pid
     worker.close()
 
