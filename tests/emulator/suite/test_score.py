@@ -6,10 +6,6 @@ from tests.emulator.suite import mutations, score
 from tests.emulator.suite.explained.reasons import UNUSED, Explanation
 from tests.emulator.suite.score import Score
 
-_LEFT = ("fmha backward",)
-"""Families of which not all mutants have been run, or not all misses explained (``python -m tests.emulator.suite.mutations``).
-It only shrinks."""
-
 
 def faults_of_table() -> set[str]:
     """Return which families the committed table has not, or not whole, or not as they have to be."""
@@ -23,8 +19,8 @@ def faults_of_table() -> set[str]:
     return wrong | {family for family, share in score.shares(listed).items() if not share.whole}
 
 
-def test_the_committed_table_is_as_it_has_to_be_but_for_the_families_that_are_left() -> None:
-    assert faults_of_table() == set(_LEFT)
+def test_the_committed_table_is_as_it_has_to_be() -> None:
+    assert faults_of_table() == set()
 
 
 def test_what_is_unused_in_a_case_may_be_needed_in_another() -> None:

@@ -149,6 +149,22 @@ TWO_STORES = Explanation(
     "a tile has two stores, one of each buffer, and ends with a wait for both", redundant=True
 )
 FEW_PENDING = Explanation("no more groups are pending than it allows", redundant=True)
+WAITED_AGAIN = Explanation(
+    "what it waits for is waited for again, before anybody touches the operands or the sums of it",
+    redundant=True,
+)
+FENCED = Explanation(
+    "no thread has touched its sums since a fence of other products, and all products of these sums are of one shape",
+    redundant=True,
+)
+RELEASED_TOGETHER = Explanation(
+    "its readers release it with the stage before it, behind their last reads of both, and that has been waited for",
+    redundant=True,
+)
+ONE_TURN_AHEAD = Explanation(
+    "it stores nothing, and its turns keep it less than two stages ahead of the warp group that does",
+    redundant=True,
+)
 THIS_CASE = Explanation(
     "right in this case and these schedules alone: with other sizes, or another warp first, it hangs or races"
 )
