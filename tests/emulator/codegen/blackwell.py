@@ -50,6 +50,10 @@ def _product(writer: Writer, instruction: Instruction) -> None:
     if isinstance(rest[0], Vector):
         disabled = writer.tuple_of(rest.pop(0))
         writer.emit(f"tcgen05.check_all_lanes({disabled}, g, {writer.guard(instruction)})")
+    scales = "()"
+    if instruction.has("block_scale"):
+        addresses = [writer.address(rest.pop(0), "u32") for _ in range(2)]
+        scales = f"({', '.join(addresses)})"
     if len(rest) != 1:
         raise UnknownError(f"{instruction.opcode}: D scaled before it is added")
     if isinstance(a, Address):
@@ -60,7 +64,7 @@ def _product(writer: Writer, instruction: Instruction) -> None:
     writer.emit(
         f"tcgen05.multiply(w, g, {kind!r}, {instruction.has('cta_group::2')}, "
         f"{writer.address(target, 'u32')}, {left}, {writer.value(b, 'u64', array=True)}, "
-        f"{writer.value(descriptor, 'u32', array=True)}, {keep}, {writer.guard(instruction)})"
+        f"{writer.value(descriptor, 'u32', array=True)}, {keep}, {writer.guard(instruction)}, {scales})"
     )
 
 
@@ -112,7 +116,7 @@ OPCODES: dict[str, Opcode] = {
     "tcgen05": opcode(
         _tcgen05,
         f"alloc dealloc commit mma ld st sync aligned cta_group::1 cta_group::2 {' '.join(SHAPES)} {_COUNTS} "
-        "kind::f16 kind::tf32 kind::i8 kind::f8f6f4 mbarrier::arrive::one multicast::cluster "
+        "kind::f16 kind::tf32 kind::i8 kind::f8f6f4 kind::mxf8f6f4 block_scale block32 scale_vec::1X mbarrier::arrive::one multicast::cluster "
         "collector::a::fill collector::a::use collector::a::lastuse collector::a::discard "
         + " ".join((*_WAITS, *_FENCES)),
         SPACES,

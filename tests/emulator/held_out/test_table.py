@@ -75,8 +75,6 @@ def test_no_committed_program_is_wrong() -> None:
     assert {row.source for row in committed.values()} == {table.source()}
     assert [row for row in committed.values() if row.wrong] == []
     assert set(committed) == EVERY
-    assert {key for key, row in committed.items() if row.error is None} == {
-        ("scales of 32", "sm_100a")
-    }
+    assert [key for key, row in committed.items() if row.error is None] == []
     assert Tutorial("x", "sm_90a", "", 1.5).wrong
     assert Tutorial("x", "sm_90a", "", float("nan")).wrong

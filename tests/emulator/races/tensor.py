@@ -79,9 +79,9 @@ class TensorRaces:
                 steps[pieces] = np.where(was >> _LINE_BITS == _NEVER, known | was & _LINE, was)
 
     def multiplied(
-        self, block: int, target: tuple[Array, Array], left: Array | None, warp: int
+        self, block: int, target: tuple[Array, Array], operands: Sequence[Array], warp: int
     ) -> None:
-        """Take note of a ``tcgen05.mma`` that writes lanes and columns ``target``, and reads columns ``left`` of A in tensor memory.
+        """Take note of a ``tcgen05.mma`` that writes lanes and columns ``target``, and reads columns of ``operands`` in tensor memory.
 
         Raises:
             RaceError: Others have touched them, and nothing orders the two.
@@ -92,10 +92,10 @@ class TensorRaces:
         self._check_all(touched, pieces, warp, "writes, by a tcgen05.mma,", agent)
         touched.reads[pieces] = touched.writes[pieces] = 0
         touched.writes[(*pieces, agent)] = self._noted(step)
-        if left is not None:
+        for read in operands:
             does = f"reads, by a tcgen05.mma, {_THIS} written"
-            self._check(touched.writes[:, left], left, warp, does)
-            touched.reads[:, left, agent] = self._noted(step)
+            self._check(touched.writes[:, read], read, warp, does)
+            touched.reads[:, read, agent] = self._noted(step)
 
     def freed(self, block: int, columns: Array, warp: int) -> None:
         """Take note that columns are given back.

@@ -15,7 +15,8 @@ import numpy as np
 from tests.emulator.arithmetic.arrays import F16, F32, U8, U16, U32, Array, flat
 from tests.emulator.fault import CudaError, FaultError, UnmodelledError
 from tests.emulator.machine.wave import TENSOR_COLUMNS, Wave
-from tests.emulator.tensor import shared_operand, tensor_memory
+from tests.emulator.tensor import block_scales, shared_operand, tensor_memory
+from tests.emulator.tensor.block_scales import Scales
 from tests.emulator.tensor.fragments import BYTES, accumulated, numbers
 from tests.emulator.tensor.shared_operand import Descriptor
 from tests.emulator.threads.group import Group
@@ -26,7 +27,12 @@ _KINDS: dict[str, dict[int, str]] = {
     "tf32": {2: "tf32"},
     "f8f6f4": {0: "e4m3", 1: "e5m2"},
     "i8": {0: "u8", 1: "s8"},
+    "mxf8f6f4": {0: "e4m3", 1: "e5m2"},
 }
+_SCALED = "mxf8f6f4"
+"""The kind whose operands have scales: its descriptor names bytes of theirs where others name the type of D, which is f32."""
+_LONGER = 1 << 31
+"""Bit of the descriptor of such a kind: K is longer."""
 _RESULTS = {0: "f16", 1: "f32", 2: "s32"}
 _DEPTH_BYTES = 32
 """Bytes of an operand along K."""
@@ -68,10 +74,10 @@ def shape_of(kind: str, word: int) -> Shape:
     Raises:
         UnmodelledError: Its types, or sparsity, are not known.
     """
-    types = _KINDS.get(kind, {})
+    types, scaled = _KINDS.get(kind, {}), kind == _SCALED
     a, b = types.get(word >> 7 & 7), types.get(word >> 10 & 7)
-    result = _RESULTS.get(word >> 4 & 3)
-    if a is None or b is None or result is None or word & 0xF:
+    result = "f32" if scaled else _RESULTS.get(word >> 4 & 3)
+    if a is None or b is None or result is None or word & 0xF or (scaled and word & _LONGER):
         raise UnmodelledError(f"tcgen05.mma of kind {kind} with instruction descriptor {word:#x}")
     return Shape(
         result,
@@ -96,6 +102,7 @@ class _Product:
         left: ``shared`` or ``tensor``, and descriptor or address of A.
         right: Descriptor of B.
         added: Whether D is added.
+        scales: Those of A and of B, if they have scales.
     """
 
     shape: Shape
@@ -104,6 +111,7 @@ class _Product:
     left: tuple[str, int]
     right: int
     added: bool
+    scales: tuple[Scales, ...] = ()
 
 
 def multiply(
@@ -117,13 +125,14 @@ def multiply(
     instruction: Any,
     keep: Any,
     guard: Array | None,
+    scales: tuple[Any, ...] = (),
 ) -> None:
     """Issue D = A @ B + D for each active lane, or A @ B where ``keep`` is false.
 
     Args:
         wave: The wave.
         group: The lanes.
-        kind: ``f16``, ``tf32``, ``f8f6f4`` or ``i8``.
+        kind: ``f16``, ``tf32``, ``f8f6f4``, ``i8`` or ``mxf8f6f4``.
         pair: Whether two neighbouring blocks of a cluster compute together, half of the rows each.
         target: Address of D in tensor memory.
         left: ``("shared", descriptor)`` or ``("tensor", address)`` of A.
@@ -131,27 +140,46 @@ def multiply(
         instruction: Instruction descriptor.
         keep: Whether D is added.
         guard: Which lanes take part.
+        scales: Addresses in tensor memory of the scales of A and of B, for ``mxf8f6f4``.
     """
     for place in group.active(guard):
         lane = int(group.lanes[place])
         block = int(wave.lanes.block[lane])
+        word = group.at(instruction, place)
+        shape = shape_of(kind, word)
         product = _Product(
-            shape_of(kind, group.at(instruction, place)),
+            shape,
             (block & ~1, block | 1) if pair else (block,),
             group.at(target, place),
             (left[0], group.at(left[1], place)),
             group.at(right, place),
             bool(group.at(keep, place)),
+            _scales(tuple(group.at(each, place) for each in scales), word, shape, pair=pair),
         )
         if product.blocks[-1] >= wave.lanes.blocks:
             raise FaultError("tcgen05.mma of a pair of blocks, but the cluster has one")
         _check_operands(wave, product, lane)
         wave.product_count += 1
         if wave.memory.traffic is not None:
-            shape = product.shape
             wave.memory.traffic.multiplied(shape.rows, shape.columns, shape.depth)
         wave.tensor_products.issue(lane, functools.partial(_compute, wave, product))
     wave.progress.events += 1
+
+
+def _scales(
+    addresses: tuple[int, ...], word: int, shape: Shape, *, pair: bool
+) -> tuple[Scales, ...]:
+    """Return the scales of a product, if it has some.
+
+    Raises:
+        UnmodelledError: Those of a pair of blocks.
+    """
+    if not addresses:
+        return ()
+    if pair:
+        raise UnmodelledError("tcgen05.mma with scales, of a pair of blocks")
+    a, b = addresses
+    return block_scales.scales_of((a, b), word, shape.rows, shape.columns)
 
 
 def check_all_lanes(disabled: Sequence[Any], group: Group, guard: Array | None) -> None:
@@ -171,13 +199,15 @@ def _check_operands(wave: Wave, product: _Product, lane: int) -> None:
     lanes, columns = _accumulator(product.target, shape.rows // count, shape.columns, count > 1)
     for block in product.blocks:
         tensor_memory.check_allocated(wave, block, int(columns.min()), int(columns.max()) + 1)
-        left_columns = None
+        operands = [scales.columns for scales in product.scales]
+        for scales in product.scales:
+            scales.check(wave, block)
         if product.left[0] == "tensor":
             first = product.left[1] & 0xFFFF
-            left_columns = np.arange(first, first + _DEPTH_BYTES // 4)
+            operands.append(np.arange(first, first + _DEPTH_BYTES // 4))
             tensor_memory.check_allocated(wave, block, first, first + _DEPTH_BYTES // 4)
         if wave.tensor_races is not None:
-            wave.tensor_races.multiplied(block, (lanes, columns), left_columns, lane >> 5)
+            wave.tensor_races.multiplied(block, (lanes, columns), operands, lane >> 5)
         right = _descriptor_of_right(product)
         extents = (shape.columns // count, shape.depth)
         places = shared_operand.check_written(
@@ -223,6 +253,8 @@ def _compute(wave: Wave, product: _Product) -> None:
     where = _accumulator(product.target, rows, shape.columns, pair)
     for block in blocks:
         result = _multiplied(wave, product, block, columns)
+        if product.scales:
+            result = block_scales.scaled(wave, block, product.scales, result)
         signed = -result if shape.negated else result
         _accumulate(wave, block, where, signed, shape, product.added)
 
