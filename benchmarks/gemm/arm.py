@@ -126,6 +126,8 @@ def serve(
                 if request["do"] == "prepare":
                     prepared = None
                     answer, prepared = prepare(arm, Path(cache_dir), request, dry=dry)
+                elif request["do"] == "begin":
+                    answer = {}  # all is loaded
                 else:
                     assert prepared is not None
                     answer = {"ms": sample(prepared)}

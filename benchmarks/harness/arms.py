@@ -55,6 +55,10 @@ class Arm:
         self._dry = dry
         self._process: subprocess.Popen[str] | None = None
 
+    def start(self) -> None:
+        """Start its process, if none runs, and do not wait for it."""
+        self._running()
+
     def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         """Return the answer, or ``{"failed": reason}``."""
         process = self._running()

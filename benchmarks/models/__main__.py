@@ -8,8 +8,8 @@ and all arms are sampled in turns, with what a call leaves in the caches for the
 six where the interval of three leaves open whether a network takes 1.02x of another arm's time. Of each round the ratio of two arms is taken. Frozen, on two threads and tuned on a quiet
 machine, a fourth arm always compares its graphs with those of library kernels.
 
-Each run is a row, written as it comes: what is finished is not measured again. The status is 1 if an arm failed or nothing was
-measured.
+Each run is a row, written as it comes: what is finished is not measured again, also on another machine: a row names its processor.
+The status is 1 if an arm failed or nothing was measured.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ def measured(runs: Sequence[Run], rows: Rows, budget: Budget, arguments: Any) ->
         run, *left = left
         before_s = budget.spent_s()
         row, samples = compared(run, arguments)
+        row["processor"] = processor(rows.facts)
         longest_s = max(longest_s, budget.spent_s() - before_s)
         rows.facts["samples"][run.name] = samples
         rows.put(row)
@@ -113,6 +114,12 @@ def measured(runs: Sequence[Run], rows: Rows, budget: Budget, arguments: Any) ->
         rows.write()
         print(f"[{budget.spent_s():6.0f} s] {line(row)}", flush=True)
     return left
+
+
+def processor(facts: Mapping[str, Any]) -> str:
+    """Return what a row was measured on: runs of one file may be of several machines, the arms of a run never are."""
+    device = facts["environment"]["device"]
+    return f"{device['name']}, {device['capability']}, {facts['cores']} cores"
 
 
 def compared(run: Run, arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -166,10 +173,19 @@ def tuned(processes: Sequence[Arm], request: Mapping[str, Any], load_name: str) 
     """Compile a network in each arm beside a load; return the reports, and let the processes end."""
     reports: dict[str, Any] = {}
     for arm in processes:
+        begun([arm])
         with load(load_name):
             reports[arm.name] = arm.ask(request, _LONGEST_S)
         arm.end()
     return reports
+
+
+def begun(processes: Sequence[Arm]) -> None:
+    """Start the processes of arms, all at the same time, and wait until they have loaded what they need."""
+    for arm in processes:
+        arm.start()
+    for arm in processes:
+        arm.ask({"do": "begin"}, _LONGEST_S)
 
 
 def launched(
@@ -180,6 +196,7 @@ def launched(
     Who starts first is slower for as long as it runs: of four processes of one arm the first took 2 % more than the others
     (BERT on two cores, medians of three launches). So each launch begins with another arm.
     """
+    begun(processes)
     reports = {arm.name: arm.ask(request, _LONGEST_S) for arm in processes}
     working = [arm for arm in processes if "failed" not in reports[arm.name]]
     samples: dict[str, list[float]] = {arm.name: [] for arm in working}

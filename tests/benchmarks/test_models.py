@@ -29,7 +29,12 @@ GUARD = {
     "graphs_reduced": 0,
     "graphs_left_out": 2,
 }
-FACTS = {"gpu": "cpu", "torch": "2", "sources": "a"}
+FACTS = {
+    "gpu": "cpu",
+    "torch": "2",
+    "sources": "a",
+    "environment": {"device": {"name": "first", "capability": "AVX2"}},
+}
 
 
 def test_each_network_runs_in_eight_configurations() -> None:
@@ -114,6 +119,9 @@ class FakeArm:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
 
+    def start(self) -> None:
+        self.world.events.append(f"{self.name} starts")
+
     def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         assert limit_s > 0
         self.world.events.append(f"{self.name} {request['do']}")
@@ -155,17 +163,22 @@ def test_networks_are_tuned_beside_a_load_and_sampled_in_later_processes_without
     tuned = [
         event
         for arm in ARMS
-        for event in ("2 busy begins", f"{arm} prepare", "2 busy ends", f"{arm} ends")
+        for event in (
+            *(f"{arm} starts", f"{arm} begin"),
+            *("2 busy begins", f"{arm} prepare", "2 busy ends", f"{arm} ends"),
+        )
     ]
-    assert world.events[:12] == tuned
+    assert world.events[:18] == tuned
     for launch, (a, b, c) in enumerate((ARMS, (*ARMS[1:], ARMS[0]))):
-        began = 12 + 12 * launch
-        assert world.events[began : began + 12] == [
+        began = 18 + 18 * launch
+        assert world.events[began : began + 18] == [
+            *(f"{arm} starts" for arm in (a, b, c)),
+            *(f"{arm} begin" for arm in (a, b, c)),
             *(f"{arm} prepare" for arm in (a, b, c)),
             *(f"{arm} sample" for arm in (a, b, c, b, c, a)),
             *(f"{arm} ends" for arm in (a, b, c)),
         ]
-    assert len(world.events) == 36
+    assert len(world.events) == 54
     assert world.variables == [{"OMP_NUM_THREADS": "1"}]
     (only,) = written["rows"]
     assert only["to_plain"] == {"median": 0.5, "low": 0.5, "high": 0.5, "verdict": WITHIN}
@@ -194,15 +207,19 @@ def test_one_configuration_of_each_network_has_an_arm_that_always_compares_its_g
     assert "guarded prepare" in world.events
 
 
-def test_what_is_finished_is_not_measured_again(
-    world: World, go: Callable[..., tuple[int, Any]]
+def test_what_is_finished_is_not_measured_again_on_another_machine(
+    world: World, go: Callable[..., tuple[int, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go("--only", "inference, 2 threads, bert")
     world.events.clear()
+    another = {"environment": {"device": {"name": "second", "capability": "AVX512"}}}
+    monkeypatch.setattr(command, "machine", mock.Mock(return_value=FACTS | another))
     status, written = go("--only", "inference, 2 threads, bert", "lstm, training, quiet")
     assert status == 0
     assert len(world.variables) == 4
     assert len(written["rows"]) == len(written["samples"]) == 4
+    of = [row["processor"].rpartition(",")[0] for row in written["rows"]]
+    assert of == ["first, AVX2"] * 2 + ["second, AVX512"] * 2
     assert len(written["configurations"]) == 4
     status, written = go("--minutes", "0")
     assert (status, len(written["rows"]), len(world.variables)) == (0, 4, 4)
