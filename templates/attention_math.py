@@ -28,6 +28,8 @@ class AttentionMath:
     ops = (FORWARD, BACKWARD)
     device = "cpu"
     """No kernel of it runs on a GPU."""
+    version = "2"
+    """Of how it is timed: earlier records let it win where it is slower in a network (docs/decisions.md)."""
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem."""

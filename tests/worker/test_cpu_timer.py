@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import time
 import weakref
 from pathlib import Path
@@ -14,7 +16,7 @@ from inductor_plugin.worker import cpu_timer
 from inductor_plugin.worker.affinity import Throttling, own_cores
 from inductor_plugin.worker.cpu_timer import CpuCache, CpuTimer, TimedCall, caches, evicting_bytes
 from inductor_plugin.worker.disturbance import Crowd, ThreadWaits
-from inductor_plugin.worker.echo import Echoed
+from inductor_plugin.worker.echo import Echoed, behind_others, in_new_memory
 
 MIB = 1 << 20
 
@@ -275,3 +277,50 @@ def test_the_output_of_an_echo_is_free_for_the_next_call() -> None:
 
     CpuTimer()._timed(call, 1, first=call)  # pyright: ignore[reportPrivateUsage]
     assert is_first_there == [False]
+
+
+def operator(read: torch.Tensor, written: torch.Tensor, factor: int, *, out: torch.Tensor) -> None:
+    """Write to two tensors."""
+    SEEN.append((read.data_ptr(), written, out))
+    written.copy_(read)
+    torch.mul(read, factor, out=out)
+
+
+SEEN: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+
+
+def test_what_a_call_writes_is_new_memory_of_the_same_strides() -> None:
+    SEEN.clear()
+    read, written, out = torch.ones(3, 4), torch.zeros(3, 4), torch.zeros(4, 3).T
+    call = in_new_memory(functools.partial(operator, read, written, 2, out=out), {1})
+    call()
+    call()
+    for address, second, result in SEEN:
+        assert address == read.data_ptr()
+        assert (second.stride(), result.stride()) == ((4, 1), (1, 3))
+        assert bool((result == 2).all())
+    assert len({each.data_ptr() for _, *pair in SEEN for each in pair}) == 4
+    assert not written.any()
+    assert not out.any()
+
+
+def test_a_call_that_returns_its_result_or_binds_addresses_is_left_as_it_is() -> None:
+    for call in (functools.partial(torch.neg, torch.ones(2)), lambda: None):
+        assert in_new_memory(call, ()) is call
+
+
+def test_the_allocator_has_nothing_left_of_an_echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    library = mock.Mock()
+
+    def trim(pad: int) -> None:
+        done.append(f"trim {pad}")
+
+    library.malloc_trim.side_effect = trim
+    monkeypatch.setattr(ctypes, "CDLL", mock.Mock(return_value=library))
+    echo = behind_others(lambda: done.append("echo"))
+    Echoed(lambda: done.append("call"), echo).echo()
+    assert done == ["echo", "trim 0"]
+    del library.malloc_trim  # musl
+    echo()
+    assert done[-1] == "echo"

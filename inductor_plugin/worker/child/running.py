@@ -22,7 +22,7 @@ from inductor_plugin.worker.child.operands import (
 )
 from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.child.stress import Stress, flat
-from inductor_plugin.worker.echo import Echoed
+from inductor_plugin.worker.echo import Echoed, behind_others, in_new_memory
 from inductor_plugin.worker.jobs import BenchCandidate, Event
 from inductor_plugin.worker.timer import timer_for
 
@@ -46,6 +46,7 @@ class Running:
         guarded: The memory of that, where the call does not return new one.
         written: The inputs it writes besides its output, by index.
         echo: The same kernel on other operands (`Echoed`).
+        allocates: Whether a graph's kernels of this problem all allocate their results.
     """
 
     candidate: BenchCandidate
@@ -55,11 +56,16 @@ class Running:
     guarded: GuardedOutput | None
     written: dict[int, GuardedOutput]
     echo: Running | None = None
+    allocates: bool = False
 
     @property
     def timed(self) -> BoundCall:
         """Its call as a timer takes it."""
-        return self.call if self.echo is None else Echoed(self.call, self.echo.launch)
+        call, echo = self.call, None if self.echo is None else self.echo.launch
+        if self.allocates:
+            call = in_new_memory(call, self.written)
+            echo = echo and behind_others(echo)
+        return call if echo is None else Echoed(call, echo)
 
     def launch(self) -> object:
         """Call it. A reference to this method keeps the memory alive that the kernel uses; ``call`` may hold addresses alone."""
@@ -205,7 +211,8 @@ def echoed(running: Running, problem: ProblemState, emit: Emit, *, cold: bool) -
             written[index].tensor if index in written else problem.echo(spec)
             for index, spec in enumerate(candidate.inputs)
         ]
-        running = replace(running, echo=bound(candidate, inputs, written, emit, running.guarded))
+        echo = bound(candidate, inputs, written, emit, running.guarded)
+        running = replace(running, echo=echo, allocates=problem.attention is not None)
     emit(Event("start", candidate.candidate_id))
     return running
 

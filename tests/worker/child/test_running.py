@@ -5,13 +5,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 import torch
 
 from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
 from inductor_plugin.worker.child import running
+from inductor_plugin.worker.child.attention import AttentionVerifier
 from inductor_plugin.worker.child.operands import GuardedOutput, build
 from inductor_plugin.worker.child.running import Running, bound, echoed, moved
 from inductor_plugin.worker.child.state import ProblemState
@@ -137,6 +139,22 @@ def test_an_echo_has_operands_of_its_own_with_the_same_numbers_and_the_same_outp
     problem.forget_operands()  # a candidate may have damaged them
     assert not problem.echoes
     assert again.call is before.call
+
+
+def test_kernels_of_an_attention_allocate_their_results_while_they_are_timed() -> None:
+    problem = ProblemState(attention=cast("AttentionVerifier", mock.Mock()))
+    adds = replace(WRITES, kernel=OpKernel("aten::add.out"))
+    before = bound(adds, [build(spec) for spec in adds.inputs], {}, ignore)
+    with mock.patch.object(running, "behind_others") as behind:
+        timed = echoed(before, problem, ignore, cold=True).timed
+    assert isinstance(timed, Echoed)
+    assert timed.echo is behind.return_value
+    before.result.zero_()
+    timed()
+    assert not before.result.any()
+    product = echoed(before, ProblemState(), ignore, cold=True).timed
+    assert isinstance(product, Echoed)
+    assert product.call is before.call
 
 
 def test_an_echo_writes_what_a_candidate_writes_besides_its_output_to_other_memory(
