@@ -88,8 +88,7 @@ def _text_of(name: str) -> str:
     own = folder / f"{kind}.jinja"
     others = {path.stem for path in folder.glob("*.jinja")} - {kind}
     modules = [path for path in sorted(folder.glob("*.py")) if path.stem not in others]
-    shared = [folder.parent / "attention_math.py"] if attention else []
-    return "\n".join(path.read_text(encoding="utf-8") for path in (own, *modules, *shared))
+    return "\n".join(path.read_text(encoding="utf-8") for path in (own, *modules))
 
 
 def _product(name: str, product: configs.Product) -> Entry:
