@@ -50,6 +50,8 @@ def _product(writer: Writer, instruction: Instruction) -> None:
     if isinstance(rest[0], Vector):
         disabled = writer.tuple_of(rest.pop(0))
         writer.emit(f"tcgen05.check_all_lanes({disabled}, g, {writer.guard(instruction)})")
+    if instruction.has("block_scale") != (kind == "mxf8f6f4"):
+        raise UnknownError(f"{instruction.opcode}: .kind::mxf8f6f4 has scales, and no other kind")
     scales = "()"
     if instruction.has("block_scale"):
         addresses = [writer.address(rest.pop(0), "u32") for _ in range(2)]

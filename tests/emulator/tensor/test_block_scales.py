@@ -181,6 +181,13 @@ def test_what_is_not_known_is_refused(product: Scaled, changed: str, reason: str
         product.run(body, EAGER, powers_of(product))
 
 
+@pytest.mark.parametrize("kind", ["kind::f8f6f4.block_scale.block32", "kind::mxf8f6f4"])
+def test_this_kind_has_scales_and_no_other(kind: str) -> None:
+    product = Scaled(kind=kind)
+    with pytest.raises(PtxError, match="mxf8f6f4 has scales, and no other kind"):
+        product.run(product.body, EAGER, powers_of(product))
+
+
 def test_other_scales_are_refused_by_name() -> None:
     other = Scaled(kind="kind::mxf4nvf4.block_scale.block16")
     with pytest.raises(PtxError, match="kind::mxf4nvf4"):
