@@ -40,7 +40,8 @@ PLACES: Places = {
     ("fmha backward", "mapa"): dict.fromkeys(range(8), reasons.OWN_BLOCK),
     ("fmha backward", "mbarrier.arrive"): dict.fromkeys(range(17, 21), reasons.NOBODY_WAITS),
     ("fmha backward", "mbarrier.init"): dict.fromkeys((3, 7, 11, 15), reasons.NOBODY_WAITS),
-    # The first loads; dO behind Q; the turns for P and for the epilogue; the first warp group's stages of dQ; their release.
+    # The first loads; dO behind Q; the turns for P and for the epilogue; the first warp group's stages of dQ; their release, which
+    # only an epilogue with shared memory would need: this one stores registers (store.cuh).
     ("fmha backward", "mbarrier.try_wait"): {
         **dict.fromkeys((0, 2, 4, 6, 8, 10), reasons.FIRST_FILL),
         14: reasons.RELEASED_TOGETHER,
