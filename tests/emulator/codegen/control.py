@@ -26,12 +26,14 @@ def _call(writer: Writer, instruction: Instruction) -> None:
 
 
 def _fence(writer: Writer, instruction: Instruction) -> None:
-    """Write a proxy fence, or one of memory order."""
+    """Write a proxy fence, or one of memory order; of the async proxy one that is for shared memory."""
     guard = writer.guard(instruction)
     lanes = "g.lanes" if instruction.guard is None else f"g.lanes[g.all({guard})]"
     words, parts = {"async", "async::generic"}, set(instruction.parts)
     if words & parts and not instruction.has("global"):
-        writer.emit(f"w.memory.generic.fence(w.lanes.block[{lanes}])")
+        writer.emit(f"w.fence_proxy({lanes})")
+    elif "mbarrier_init" in parts:
+        writer.emit(f"w.fence_mbarriers({lanes})")
     elif "proxy" not in parts and (instruction.name == "membar" or {"acq_rel", "sc"} & parts):
         writer.emit(f"w.fence({lanes})")
 

@@ -23,8 +23,11 @@ def _copy(writer: Writer, instruction: Instruction) -> None:
         _bulk(writer, instruction)
     elif instruction.has("commit_group"):
         writer.emit(f"w.copies.commit(g, {guard})")
-    elif instruction.has("wait_group") or instruction.has("wait_all"):
+    elif instruction.has("wait_group"):
         writer.emit(f"w.copies.wait(g, {_allowed(instruction)}, {guard})")
+    elif instruction.has("wait_all"):  # "equivalent to" these two (PTX ISA)
+        writer.emit(f"w.copies.commit(g, {guard})")
+        writer.emit(f"w.copies.wait(g, 0, {guard})")
     elif instruction.has("mbarrier"):
         address = writer.address(instruction.operands[0], "u32")
         counted = not instruction.has("noinc")
@@ -37,8 +40,6 @@ def _copy(writer: Writer, instruction: Instruction) -> None:
 
 def _allowed(instruction: Instruction) -> int:
     """Return how many groups a wait leaves pending."""
-    if not instruction.operands:
-        return 0
     (allowed,) = instruction.operands
     assert isinstance(allowed, Immediate)
     return int(allowed.value)
@@ -134,10 +135,13 @@ def _mbarrier(writer: Writer, instruction: Instruction) -> None:
         _arrive(writer, instruction)
     elif what in ("try_wait", "test_wait"):
         target, where, state = operands[:3]
-        parity = instruction.has("parity")
+        parity, relaxed = instruction.has("parity"), instruction.has("relaxed")
         value = writer.value(state, "u32" if parity else "u64", array=True)
         address = writer.address(where, "u32")
-        text = f"w.mbarriers.try_wait({address}, {value}, {guard}, g, parity={parity})"
+        text = (
+            f"w.mbarriers.try_wait({address}, {value}, {guard}, g, parity={parity}, "
+            f"relaxed={relaxed})"
+        )
         writer.put(instruction, target, text, "pred")
     elif what == "inval":
         writer.emit(f"w.mbarriers.invalidate({writer.address(operands[0], 'u32')}, {guard}, g)")
@@ -160,8 +164,10 @@ def _arrive(writer: Writer, instruction: Instruction) -> None:
         writer.emit(f"w.mbarriers.expect({address}, {expected}, {guard}, g)")
     elif len(operands) > 1:
         count = writer.value(operands[1], "u32", array=True)
-    drop = instruction.parts[1] == "arrive_drop"
-    state = writer.temporary(f"w.mbarriers.arrive({address}, {count}, {guard}, g, drop={drop})")
+    drop, relaxed = instruction.parts[1] == "arrive_drop", instruction.has("relaxed")
+    state = writer.temporary(
+        f"w.mbarriers.arrive({address}, {count}, {guard}, g, drop={drop}, relaxed={relaxed})"
+    )
     writer.put(instruction, target, state, "b64")
 
 

@@ -243,7 +243,10 @@ class ClusterBarriers:
             if arrives:
                 barrier.arrived += part.n
                 if self._wave.memory.races is not None:
-                    barrier.known = self._wave.memory.races.give(barrier.known, part.lanes)
+                    relaxed = instruction.has("relaxed")
+                    barrier.known = self._wave.memory.races.give(
+                        barrier.known, part.lanes, relaxed=relaxed
+                    )
                 self._phase[part.lanes] = barrier.phase + 1
                 self._resume(part, block.following)
             else:

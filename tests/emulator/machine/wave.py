@@ -151,8 +151,19 @@ class Wave:
 
     def fence(self, lanes: Array) -> None:
         """Take note of a memory-order fence of some lanes; without a watch the order is that in which they run."""
-        if self.memory.watch is not None:
-            self.memory.watch.fence(lanes)
+        if self.memory.races is not None:
+            self.memory.races.fence(lanes)
+
+    def fence_mbarriers(self, lanes: Array) -> None:
+        """Take note of a ``fence.mbarrier_init`` of some lanes."""
+        if self.memory.races is not None:
+            self.memory.races.fence_mbarriers(lanes)
+
+    def fence_proxy(self, lanes: Array) -> None:
+        """Take note of a ``fence.proxy.async`` of some lanes."""
+        self.memory.generic.fence(self.lanes.block[lanes])
+        if self.memory.races is not None:
+            self.memory.races.fence_proxy(lanes)
 
     def copy_async(
         self,

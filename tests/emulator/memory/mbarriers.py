@@ -15,6 +15,7 @@ from tests.emulator.arithmetic.arrays import U32, U64, Array
 from tests.emulator.fault import CudaError, FaultError
 from tests.emulator.memory.memory import Memory
 from tests.emulator.memory.pending import PendingLoads, Progress
+from tests.emulator.races.shared import Races
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import SHARED_SHIFT
 
@@ -99,8 +100,7 @@ class MBarriers:
             RaceError: Others have touched it, or seen a phase of it complete, and nothing orders that and this.
         """
         if self._memory.races is not None:
-            lane = group.part(np.arange(group.n) == place)
-            self._memory.races.touched.combines(np.array([address], U64), _BYTES, lane)
+            self._memory.races.begins(address, _BYTES, int(group.lanes[place]))
 
     def initialise(self, address: Any, count: Any, guard: Array | None, group: Group) -> None:
         """Make barriers of ``count`` arrivals a phase."""
@@ -136,6 +136,8 @@ class MBarriers:
         """Expect more bytes in the current phase."""
         for place in group.active(guard):
             where, barrier = self.reached(address, group, place)
+            if self._memory.races is not None:
+                self._memory.races.uses(where, int(group.lanes[place]))
             barrier.bytes += group.at(count, place)
             if abs(barrier.bytes) > _MOST_COUNT:
                 raise FaultError(
@@ -149,17 +151,24 @@ class MBarriers:
         self._complete(address, barrier)
 
     def complete_tx(self, address: Any, count: Any, guard: Array | None, group: Group) -> None:
-        """Take note of bytes, for each lane."""
+        """Take note of bytes, for each lane; it is always ``.relaxed``."""
         for place in group.active(guard):
             where, _ = self.reached(address, group, place)
             if self._memory.races is not None:
-                self._memory.races.arrives(where, int(group.lanes[place]))
+                self._memory.races.arrives(where, int(group.lanes[place]), relaxed=True)
             self.received(where, group.at(count, place))
 
     def arrive(
-        self, address: Any, count: Any, guard: Array | None, group: Group, *, drop: bool = False
+        self,
+        address: Any,
+        count: Any,
+        guard: Array | None,
+        group: Group,
+        *,
+        drop: bool = False,
+        relaxed: bool = False,
     ) -> Array:
-        """Arrive and return each lane's state: the phase it has arrived at. ``drop`` counts less from then on."""
+        """Arrive and return each lane's state: the phase it has arrived at. ``drop`` counts less from then on; ``relaxed`` is the order."""
         states = np.zeros(group.n, U64)
         for place in group.active(guard):
             where, barrier = self.reached(address, group, place)
@@ -167,7 +176,7 @@ class MBarriers:
             if drop:
                 barrier.count -= group.at(count, place)
             if self._memory.races is not None:
-                self._memory.races.arrives(where, int(group.lanes[place]))
+                self._memory.races.arrives(where, int(group.lanes[place]), relaxed=relaxed)
             self.arrived(where, group.at(count, place))
         return states
 
@@ -201,7 +210,14 @@ class MBarriers:
                 self._memory.races.completes(address)
 
     def try_wait(
-        self, address: Any, state: Any, guard: Array | None, group: Group, *, parity: bool
+        self,
+        address: Any,
+        state: Any,
+        guard: Array | None,
+        group: Group,
+        *,
+        parity: bool,
+        relaxed: bool = False,
     ) -> Array:
         """Return whether a phase is complete: that of a state, or the current one if it has a parity.
 
@@ -227,13 +243,31 @@ class MBarriers:
         missing = ~done & active
         self.waiting[group.lanes[active]] = 0
         seen = done & active
-        if self._memory.races is not None and seen.any():
-            for where in np.unique(addresses[seen]):
-                self._memory.races.sees(int(where), group.lanes[seen & (addresses == where)])
-            self._memory.races.touched.reads(addresses[seen], _BYTES, group.part(seen))
+        if self._memory.races is not None:
+            self._watch(self._memory.races, addresses, active, seen, group, relaxed=relaxed)
         if missing.any():
             self.waiting[group.lanes[missing]] = addresses[missing]
             self._progress.waited_in_vain = True
             for where in np.unique(addresses[missing]):
                 self._loads.let_come(int(where))
         return done
+
+    def _watch(
+        self,
+        races: Races,
+        addresses: Array,
+        active: Array,
+        seen: Array,
+        group: Group,
+        *,
+        relaxed: bool,
+    ) -> None:
+        """Take note of which mbarriers active lanes look at, and of those where they have seen a phase complete."""
+        pairs = zip(addresses[active].tolist(), (group.lanes[active] >> 5).tolist(), strict=True)
+        for where, warp in set(pairs):
+            races.uses(where, warp << 5)
+        if seen.any():
+            for where in np.unique(addresses[seen]):
+                lanes = group.lanes[seen & (addresses == where)]
+                races.sees(int(where), lanes, relaxed=relaxed)
+            races.touched.reads(addresses[seen], _BYTES, group.part(seen))

@@ -77,7 +77,3 @@ class Watch:
             mine = group.lanes >> 5 == warp
             lane, access = int(group.lanes[mine][0]), "atomic" if atomic else "write"
             self.races.loaded(address[mine], width, lane, mbarrier, access)
-
-    def fence(self, lanes: Array) -> None:
-        """Take note of a memory-order fence."""
-        self.global_races.fence(lanes)

@@ -15,6 +15,12 @@ from tests.emulator.ptx.syntax import PtxError
 _NAMED = re.compile(r"\b(?:entry|func)\s+(?:\.\w+\s+)*(?:\([^)]*\)\s*)?([\w$]+)")
 _OF_THE_FILE = re.compile(r"(?:_INTERNAL_|_GLOBAL__N__)\w*?_cpp_[0-9a-f]{8}")
 """What nvcc puts into names of a file's own things."""
+_OF_THE_UNIT = re.compile(r"_ZN\d+unit_\w*?_[0-9a-f]{16}(\w+)")
+"""What a kernel declares for itself, where it shares a unit with others (`inductor_plugin.kernels.unit.namespace`)."""
+_OWN = re.compile(r"(\d+)([a-zA-Z_]\w*)E")
+"""A mangled name's last part, and only one: its length, and the name that it has outside of a namespace."""
+_WORDS = re.compile(r"(?<![.\w$])[\w$]+")
+"""Names, among them no parts of an opcode: a kernel that has ``ld.shared`` does not use a variable ``shared``."""
 _BLOCK = re.compile(r"(\$L__BB)\d+_")
 """Labels have the function's number in its file."""
 _DEBUGGING = re.compile(r"\$L__(?:tmp|func)\w*")
@@ -48,9 +54,17 @@ def digest(text: str, kernel: str) -> str:
     if not function:
         raise PtxError(f"no kernel {kernel}")
     code = "\n".join(function)
-    used = sorted(text for text in declared if _name(text) in code)
+    words = set(_WORDS.findall(code))
+    used = sorted(text for text in declared if _name(text) in words)
     neutral = _OF_THE_FILE.sub("", "\n".join((target, *used, code)).replace(kernel, "kernel"))
+    neutral = _OF_THE_UNIT.sub(_alone, neutral)
     return hashlib.sha256(_BLOCK.sub(r"\1_", neutral).encode()).hexdigest()[:16]
+
+
+def _alone(name: re.Match[str]) -> str:
+    """Return the name that something has if its kernel is compiled alone."""
+    own = _OWN.fullmatch(name[1])
+    return own[2] if own and len(own[2]) == int(own[1]) else f"_ZN{name[1]}"
 
 
 def _lines(piece: Statement) -> Iterator[str]:

@@ -71,6 +71,28 @@ def test_what_runs_is_in_a_digest(old: str, new: str) -> None:
     assert digest(text, "first") != FIRST
 
 
+def test_a_kernel_has_one_digest_alone_and_with_others_in_a_unit() -> None:
+    alone = TEXT.replace("known", "shared")
+    unit = "_ZN{}unit_cutlass_fmha_sm90_{}6sharedE"
+    digests = {
+        digest(TEXT.replace("known", unit.format(len(key) + 23, key)), "first")
+        for key in ("64x64_0123456789abcdef", "128_fedcba9876543210")
+    }
+    assert digests == {digest(alone, "first")}
+    other = alone.replace("shared", "_ZN39unit_cutlass_fmha_sm90_0123456789abcdef7shared2E")
+    assert digest(other, "first") == digest(alone.replace("shared", "shared2"), "first")
+
+
+def test_a_part_of_an_opcode_is_no_name_of_a_variable() -> None:
+    declared = ".extern .shared .align 16 .b8 shared[];\n.visible .entry first"
+    load = TEXT.replace("bra ", "ld.shared.u32 %x, [%x]; bra ")
+    without = digest(load, "first")
+    assert digest(load.replace(".visible .entry first", declared), "first") == without
+    used = load.replace("[%x]", "[shared]")
+    with_it = digest(used.replace(".visible .entry first", declared), "first")
+    assert with_it != digest(used, "first")
+
+
 def test_a_kernel_that_is_not_there_has_no_digest() -> None:
     assert digest(TEXT, "second") != FIRST
     with pytest.raises(PtxError, match="no kernel third"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.emulator.arithmetic.arrays import Array
-from tests.emulator.races.shared import Races
+from tests.emulator.races.shared import Races, step_known
 from tests.emulator.races.touched import RaceError
 from tests.emulator.threads.lanes import Lanes
 from tests.emulator.threads.origin import Issuer
@@ -41,7 +41,7 @@ class BlockEnds:
             RaceError: One may have.
         """
         for (block, warp), (step, number) in self._touched.items():
-            if self._known[block][warp] < step:
+            if step_known(self._known[block], warp) < step:
                 place = tuple(self._lanes.position[block].tolist())
                 raise RaceError(
                     f"{self._races.named(warp)} touches an mbarrier of block {place}, which may have ended: no barrier and no "

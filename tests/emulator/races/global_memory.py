@@ -61,8 +61,6 @@ class GlobalRaces:
         self._touched = Touched(races, warps, issuer, "global", np.zeros(0, U32))
         self._pages: dict[int, int] = {}
         self._flags: dict[int, Array] = {}
-        self._fenced: dict[int, Array] = {}
-        self._read: dict[int, Array] = {}
 
     def reads(self, address: Array, width: int, group: Group) -> None:
         """Take note of plain loads, ``width`` bytes each.
@@ -122,39 +120,20 @@ class GlobalRaces:
         step, clock = self._races.step_of(warp), self._races.clock(warp)
         self._touched.change(self._pieces(address, size), _PIECE, warp, step, clock, "write")
 
-    def fence(self, lanes: Array) -> None:
-        """Take note of a fence: flags that were read lie before what follows, and what was done before those that follow."""
-        for warp in np.unique(lanes >> 5).tolist():
-            own = np.array([warp << 5])
-            read = self._read.pop(warp, None)
-            if read is not None:
-                self._races.take(read, own)
-            self._fenced[warp] = self._races.give(None, own)
-
     def _take(self, flags: Iterable[int], warp: int, order: Order) -> None:
         for flag in flags:
             known = self._flags.get(flag)
-            if known is None:
-                continue
-            if order in ("acquire", "acq_rel"):
-                self._races.take(known, np.array([warp << 5]))
-            else:  # a fence may follow
-                before = self._read.get(warp)
-                self._read[warp] = known if before is None else np.maximum(before, known)
+            if known is not None:
+                relaxed = order not in ("acquire", "acq_rel")
+                self._races.take(known, np.array([warp << 5]), relaxed=relaxed)
 
     def _give(self, flags: Iterable[int], warp: int, order: Order, *, keeps: bool) -> None:
         """Let flags hand over what a warp knows; with ``keeps`` what they handed over before, too."""
-        if order in ("release", "acq_rel"):
-            given = self._races.give(None, np.array([warp << 5]))
-        else:
-            given = self._fenced.get(warp)
+        relaxed = order not in ("release", "acq_rel")
+        given = self._races.give(None, np.array([warp << 5]), relaxed=relaxed)
         for flag in flags:
-            before = self._flags.pop(flag, None) if keeps else None
-            handed = [each for each in (given, before) if each is not None]
-            if handed:
-                self._flags[flag] = np.maximum.reduce(handed)
-            else:
-                self._flags.pop(flag, None)
+            before = self._flags.get(flag) if keeps else None
+            self._flags[flag] = given if before is None else np.maximum(given, before)
 
     def _pieces(self, address: int, size: int) -> Array:
         return self._placed(np.arange(address, address + size, _PIECE))

@@ -172,6 +172,13 @@ def test_copies_are_waited_for() -> None:
     assert races(copy + _BARRIER + wait + others)
 
 
+def test_a_wait_for_all_copies_waits_for_those_of_no_group_too() -> None:
+    read = "ld.shared.u32 %r5, [%r3];"
+    assert races(_COPY + "cp.async.wait_group 0;" + read)
+    assert not races(_COPY + "cp.async.wait_all;" + read)
+    assert races(_COPY + "cp.async.wait_all;" + _COPY + read)
+
+
 _COUNTS = "setp.eq.u32 %p0, %r0, 0; mov.u32 %r6, full; @%p0 mbarrier.init.shared.b64 [%r6], 64; bar.sync 0;"
 _COPY = "cp.async.ca.shared.global [%r3], [%g1], 4;"
 _ARRIVE = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r6];"
@@ -217,6 +224,96 @@ def test_a_buffer_of_a_bulk_store_is_free_when_it_has_been_waited_for() -> None:
     assert races(store + _WRITE)
     assert not races(store + wait + _BARRIER + _WRITE)
     assert races(store + _BARRIER + wait + _WRITE)
+
+
+_HANDED = (
+    "mov.u32 %r6, full; setp.eq.u32 %p0, %r0, 0; {init} @%p0 st.shared.u32 [%r2], 7; setp.lt.u32 %p2, %r0, 32; {before}"
+    "@%p0 mbarrier.arrive{release}.cta.shared::cta.b64 _, [%r6]; @%p2 bra END;"
+    "W: mbarrier.try_wait.parity{acquire}.cta.shared::cta.b64 %p1, [%r6], 0; @!%p1 bra W; {behind} ld.shared.u32 %r5, [%r2]; END:"
+)
+"""Thread 0 writes and arrives at an mbarrier, which the second warp waits for; it then reads."""
+_MEMORY_FENCE = "fence.acq_rel.cta;"
+
+
+def handed(release: str, acquire: str, before: str = "", behind: str = "") -> str:
+    init = "@%p0 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0;"
+    orders = {"release": f".{release}", "acquire": f".{acquire}"}
+    return _HANDED.format(init=init, before=before, behind=behind, **orders)
+
+
+def test_an_arrival_and_a_wait_hand_over_by_their_order() -> None:
+    assert not races(handed("release", "acquire"))
+    assert races(handed("relaxed", "acquire"))
+    assert races(handed("release", "relaxed"))
+
+
+@pytest.mark.parametrize("fence", [_MEMORY_FENCE, "fence.sc.cta;", "membar.cta;"])
+def test_what_is_relaxed_hands_over_with_a_fence(fence: str) -> None:
+    assert not races(handed("relaxed", "acquire", before=fence))
+    assert not races(handed("release", "relaxed", behind=fence))
+    assert not races(handed("relaxed", "relaxed", fence, fence))
+
+
+@pytest.mark.parametrize("fence", ["fence.mbarrier_init.release.cluster;", "fence.proxy.async;"])
+def test_fences_of_other_kinds_hand_over_nothing_else(fence: str) -> None:
+    assert races(handed("relaxed", "acquire", before=fence))
+    assert races(handed("release", "relaxed", behind=fence))
+
+
+def test_bytes_that_a_thread_gives_up_hand_over_nothing() -> None:
+    """``mbarrier.complete_tx`` is relaxed."""
+    given = handed("release", "acquire").replace("@%p2 bra", "{} @%p2 bra")
+    parts = ("expect_tx", "complete_tx")
+    expect, complete = (
+        f"@%p0 mbarrier.{part}.relaxed.cta.shared::cta.b64 [%r6], 8;" for part in parts
+    )
+    write = "@%p0 st.shared.u32 [%r2+4], 7;"
+    read = given.replace("[%r2]; END", "[%r2+4]; END")
+    early = read.replace("@%p0 mbarrier.arrive", f"{expect} @%p0 mbarrier.arrive")
+    assert races(early.format(write + complete))
+    assert not races(early.format(complete).replace("@%p0 st", write + "@%p0 st", 1))
+
+
+_INITS = (
+    "mov.u32 %r6, full; setp.eq.u32 %p0, %r0, 0; @%p0 st.shared.u32 [%r2], 7; @%p0 mbarrier.init.shared.b64 [%r6], 1; {fence}"
+    "barrier.cluster.arrive{release}.aligned; barrier.cluster.wait.aligned; {then}"
+)
+_INIT_FENCE = "fence.mbarrier_init.release.cluster;"
+
+
+@pytest.mark.parametrize("fence", [_INIT_FENCE, "fence.acq_rel.cluster;"])
+def test_an_mbarrier_has_a_fence_before_an_arrival_that_is_relaxed(fence: str) -> None:
+    """As CUTLASS begins its kernels: ``fence_barrier_init``, ``cluster_arrive_relaxed``."""
+    assert not races(_INITS.format(fence="", release=".release", then=_PHASE))
+    assert races(_INITS.format(fence="", release=".relaxed", then=_PHASE))
+    assert not races(_INITS.format(fence=fence, release=".relaxed", then=_PHASE))
+
+
+_INIT = "mov.u32 %r6, full; setp.eq.u32 %p0, %r0, 0; setp.eq.u32 %p2, %r0, 32; @%p0 mbarrier.init.shared.b64 [%r6], 1;"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "mbarrier.arrive.shared.b64 _, [%r6];",
+        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r6], 8;",
+        "mbarrier.try_wait.parity.shared.b64 %p1, [%r6], 0;",
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r6];",
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%g0], 256, [%r6];",
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r2], %r0, [%r6];",
+    ],
+    ids=lambda use: use.partition(" ")[0],
+)
+def test_what_uses_an_mbarrier_lies_behind_its_beginning(use: str) -> None:
+    with pytest.raises(RaceError, match=r"warps 1 uses the mbarrier at .* an mbarrier\.init of"):
+        run(f"{_INIT} @%p2 {use}")
+    run(f"{_INIT} {_BARRIER} @%p2 {use}")
+
+
+def test_a_fence_of_mbarriers_orders_no_store() -> None:
+    text = {"release": ".relaxed", "then": "ld.shared.u32 %r5, [%r2];"}
+    assert races(_INITS.format(fence=_INIT_FENCE, **text))
+    assert not races(_INITS.format(fence="fence.acq_rel.cluster;", **text))
 
 
 _PHASE = """

@@ -155,6 +155,18 @@ class Touched:
         units = _units(address, width).reshape(-1)
         self._change_units(units, agent, step, clock, access)
 
+    def newer(self, address: Array, width: int, clock: Array) -> _Touch | None:
+        """Return an access that the first agents wrote by, and that does not lie before what ``clock`` says of them; None without."""
+        for number in np.unique(self.pieces[_units(address, width)]).tolist():
+            state = self._states[number]
+            writes = _unknown(state.writes, clock)
+            # As in `_following`: any of several that have written the same.
+            if len(writes) == len(state.writes) and writes:
+                return writes[0]
+            if atomics := _unknown(state.atomics, clock):
+                return atomics[0]
+        return None
+
     def _touch(self, units: Array, warps: Array, same: Array | None) -> bool:
         """Take note of pieces that threads of several warps touch in one instruction.
 
@@ -249,7 +261,7 @@ class Touched:
 
 def _unknown(accesses: Iterable[_Touch], clock: Array) -> tuple[_Touch, ...]:
     """Return the accesses that do not lie before what an agent does that knows what ``clock`` says."""
-    return tuple(each for each in accesses if clock[each[0]] < each[1])
+    return tuple(each for each in accesses if each[0] < len(clock) and clock[each[0]] < each[1])
 
 
 def _with(

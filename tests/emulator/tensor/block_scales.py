@@ -1,7 +1,8 @@
 """Scales of ``tcgen05.mma`` with ``.block_scale``: powers of two in tensor memory, each of which 32 numbers along K share.
 
 The scale of row r (of A, or of B, whose rows are the columns of D) lies in lane r % 32, column r / 32 from the scales' address on, in the byte that
-the instruction descriptor names; each quarter of the lanes has a copy of all (PTX ISA, "Layout of the scale factor A matrix
+the instruction descriptor names (CUTLASS has its number in the highest bits of the address, too: ``make_runtime_instr_desc_block_scaled``
+of include/cute/arch/mma_sm100_desc.hpp); each quarter of the lanes has a copy of all (PTX ISA, "Layout of the scale factor A matrix
 for scale_vec::1X"; CUTLASS, ``tmem_sf_frg`` of include/cute/atom/mma_traits_sm100.hpp).
 """
 
@@ -19,6 +20,8 @@ from tests.emulator.tensor import tensor_memory
 
 _ROWS = 128
 _QUARTERS, _LANES = 4, 32
+_BYTE_BITS = 30
+"""Bits of an address below those that name a byte."""
 _BIAS, _NAN = 127, 255
 """Of UE8M0: eight bits of an exponent."""
 
@@ -82,16 +85,28 @@ def scales_of(
         columns: N.
 
     Raises:
-        UnmodelledError: M is not 128, or the scales are no powers of two.
+        UnmodelledError: M is not 128, the scales are no powers of two, or an address names another byte than the descriptor.
     """
     if rows != _ROWS or not word >> 23 & 1:
         raise UnmodelledError(
             f"tcgen05.mma with scales, of {rows} rows, and with instruction descriptor {word:#x}"
         )
-    return (
-        Scales(addresses[0], rows, word >> 29 & 3),
-        Scales(addresses[1], columns, word >> 4 & 3),
-    )
+    sides = zip(addresses, (rows, columns), (word >> 29 & 3, word >> 4 & 3), strict=True)
+    a, b = (_side(*side) for side in sides)
+    return a, b
+
+
+def _side(address: int, rows: int, byte: int) -> Scales:
+    """Return the scales of an operand.
+
+    Raises:
+        UnmodelledError: The highest bits of the address name another byte than the instruction descriptor.
+    """
+    if address >> _BYTE_BITS not in (0, byte):
+        raise UnmodelledError(
+            f"tcgen05.mma with scales in byte {byte}, and with an address of byte {address >> _BYTE_BITS}"
+        )
+    return Scales(address & (1 << _BYTE_BITS) - 1, rows, byte)
 
 
 def scaled(wave: Wave, block: int, scales: Sequence[Scales], product: Array) -> Array:

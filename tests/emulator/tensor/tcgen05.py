@@ -328,7 +328,7 @@ def commit(wave: Wave, group: Group, mbarrier: Any, mask: Any, guard: Array | No
         products = wave.tensor_products.so_far(lane)
         if wave.memory.races is not None:
             for target in targets:
-                wave.memory.races.arrives(target, lane, with_products=True)
+                wave.memory.races.products_arrive(target, lane)
         for target in targets:
             wave.mbarriers.at(target)
             wave.loads.issue(target, functools.partial(_arrive, wave, products, target))

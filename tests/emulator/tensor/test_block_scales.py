@@ -137,6 +137,33 @@ def test_each_row_is_multiplied_by_its_scale(product: Scaled, schedule: Schedule
     assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
+def test_exponents_of_all_sizes() -> None:
+    """The smallest and the largest of one operand meet those of the other: products from 0 to infinity."""
+    powers = np.array([0, 1, 63, 126, 127, 128, 191, 253, 254, 255], np.uint32)
+    a, b = (np.resize(powers, rows) for rows in (PLAIN.rows, PLAIN.columns))
+    got = PLAIN.run(PLAIN.body, EAGER, (a, b))
+    wanted = PLAIN.wanted((a, b)).float().double()
+    assert wanted.isinf().any()
+    assert wanted.isnan().any()
+    assert (wanted == 0).any()
+    smallest = np.finfo(np.float32).smallest_normal
+    assert torch.allclose(got.double(), wanted, rtol=1e-5, atol=float(smallest), equal_nan=True)
+
+
+def test_the_byte_may_be_named_in_the_address_too() -> None:
+    """As CUTLASS does."""
+    product = Scaled(columns=32, a=2, b=1)
+    named = product.body.replace("%a_tmem, 0;", "%a_tmem, 0x80000000;")
+    named = named.replace("add.u32 %lanes, %lanes, %a_scales;", "add.u32 %lanes, %lanes, %a_tmem;")
+    named = named.replace("%a_tmem, 4;", "%a_tmem, 0x40000004;")
+    powers = powers_of(product)
+    plain = product.run(product.body, EAGER, powers)
+    assert torch.equal(product.run(named, EAGER, powers).nan_to_num(), plain.nan_to_num())
+    other = named.replace("0x40000004", "0xc0000004")
+    with pytest.raises(UnmodelledError, match="scales in byte 1, and with an address of byte 3"):
+        product.run(other, EAGER, powers)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [

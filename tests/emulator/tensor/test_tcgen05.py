@@ -7,16 +7,20 @@ Where elements lie in shared memory is written in `test_wgmma`, as the PTX ISA d
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.emulator.fault import FaultError, UnmodelledError
 from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.ptx.syntax import PtxError
+from tests.emulator.races.touched import RaceError
 from tests.support.emulator.shared_memory import names
 from tests.support.emulator.tensor_products import COMMIT, Product
 
 TURNED_TF32 = "turned, pieces of 32 bytes"
 PLAIN = Product("f16", "bf16", "bf16", 16)
+WAITED = "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0; @!%done bra WAIT;"
 PRODUCTS = {
     "bf16": PLAIN,
     "f16": Product("f16", "f16", "f16", 16),
@@ -107,6 +111,27 @@ def test_tensor_memory_is_not_ready_before_the_commit_is_waited_for() -> None:
         assert PLAIN.is_right(PLAIN.run(spoiled, schedule)[0]) == right_numbers
 
 
+@pytest.mark.parametrize(("bits", "sign"), [(1 << 13, -1), (1 << 14, -1), (3 << 13, 1)])
+@pytest.mark.parametrize("name", ["bf16", "tf32", "8 bits"])
+def test_factors_are_negated(name: str, bits: int, sign: int) -> None:
+    """By bit 13 A, by bit 14 B (PTX ISA, "Instruction descriptor")."""
+    product = PRODUCTS[name]
+    word = int(re.findall(r"(0x\w+), %keep;", product.body)[0], 16)
+    got, _ = product.run(product.body.replace(f"{word:#x}, %keep", f"{word | bits:#x}, %keep"))
+    assert product.is_right(sign * got)
+
+
+def test_a_commit_tells_of_the_products_before_it_alone() -> None:
+    """A second product may still read what the first one has read, when that one's commit is seen."""
+    multiply = next(line for line in PLAIN.body.splitlines() if "tcgen05.mma" in line)
+    write = f"{WAITED} @%one st.shared.b32 [%right], %tid;"
+    before = PLAIN.body.replace(multiply, f"{multiply} {multiply}").replace(WAITED, write)
+    PLAIN.run(before, WATCHED)
+    behind = PLAIN.body.replace(f"@%one {COMMIT}", f"@%one {COMMIT} {multiply}")
+    with pytest.raises(RaceError, match=r"writes shared memory that a tcgen05\.mma of .* reads"):
+        PLAIN.run(behind.replace(WAITED, write), WATCHED)
+
+
 DEALLOC = "@%first tcgen05.dealloc.cta_group::1.sync.aligned.b32 %tmem, 64;"
 LOAD = "tcgen05.ld.sync.aligned.32x32b.x32.b32"
 
@@ -138,7 +163,7 @@ def test_tensor_memory_is_allocated_and_given_back(old: str, new: str, reason: s
 
 LOADED = f"{LOAD} {names(32)}, [%lanes];"
 READY = "tcgen05.wait::ld.sync.aligned;"
-WAITED = "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0; @!%done bra WAIT;"
+OVER_A = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%lanes], {%a0}; tcgen05.wait::st.sync.aligned;"
 IN_TENSOR_MEMORY = PRODUCTS["A in tensor memory"]
 
 
@@ -185,6 +210,13 @@ def beside(lanes: int) -> str:
             "reads column 0 of tensor memory, which is written by a tcgen05.mma",
         ),
         (IN_TENSOR_MEMORY, "", "", ""),
+        (IN_TENSOR_MEMORY, WAITED, f"{WAITED} {OVER_A}", ""),
+        (
+            IN_TENSOR_MEMORY,
+            WAITED,
+            f"{OVER_A} {WAITED}",
+            "writes column 32 of tensor memory, which is read by a tcgen05.mma",
+        ),
         (
             IN_TENSOR_MEMORY,
             "tcgen05.wait::st.sync.aligned;",

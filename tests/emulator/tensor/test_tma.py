@@ -359,6 +359,23 @@ def test_a_load_outside_of_its_operand_is_named_whenever_it_comes(schedule: Sche
     assert caught.value.place.endswith("[block (0, 0, 0) warps 0-7]")
 
 
+@pytest.mark.parametrize("part", [slice(1, None), slice(0, -1)], ids=["first", "last"])
+def test_the_first_and_the_last_element_of_a_box_lie_in_an_operand(part: slice) -> None:
+    source, result = np.zeros(256, np.uint32), np.zeros((8, 32), np.uint32)
+    body = LOAD.replace("X", "0").replace("Y", "0")
+    tensor = encoded(map_of(source.reshape(8, 32), (32, 8)))
+    run(body, [tensor, result, source], block=256)
+    with pytest.raises(FaultError, match="in no operand"):
+        run(body, [tensor, result, source[part]], block=256)
+    target = np.zeros(64, np.uint32)
+    tensor = encoded(map_of(target.reshape(4, 16), (16, 4)))
+    body = STORE.replace("VALUE", "").replace("OPCODE", PLAIN).replace("{4, -2}", "{0, 0}")
+    body = body.replace("AWAIT", "@%p cp.async.bulk.wait_group 0;")
+    run(body, [tensor, target], block=64)
+    with pytest.raises(FaultError, match="in no operand"):
+        run(body, [tensor, target[part]], block=64)
+
+
 def test_wrong_use_is_a_fault() -> None:
     source, result = np.zeros((8, 32), np.uint32), np.zeros((8, 32), np.uint32)
     body = LOAD.replace("X", "0").replace("Y", "0")
@@ -379,17 +396,3 @@ def test_wrong_use_is_a_fault() -> None:
     good[:] = 0
     with pytest.raises(FaultError, match="no tensor map at"):
         run(body, [good, result, source], block=256)
-
-
-def test_an_encoded_map_is_read_back_and_no_part_of_it() -> None:
-    tensor = TensorMap(0x7000, (33, 5, 2), (2, 80, 400), (32, 4, 1), "bfloat16", 2, True)
-    room = np.zeros(192, np.uint8)
-    begin = -room.ctypes.data % 64
-    room[begin : begin + 128] = np.frombuffer(tensor_map.encoded(tensor), np.uint8)
-    assert tensor_map.at(room.ctypes.data + begin) == tensor
-    for part in range(0, 128, 16):
-        raw = bytearray(tensor_map.encoded(tensor))
-        raw[part : part + 16] = b"\xff" * 16  # as memory is before it is written
-        room[begin : begin + 128] = np.frombuffer(raw, np.uint8)
-        with pytest.raises(FaultError, match="no tensor map at"):
-            tensor_map.at(room.ctypes.data + begin)
