@@ -233,7 +233,7 @@ def _called(
 ) -> Outcome:
     if case.spoil is not None:
         case.spoil(call)
-    library = build.library(case.config, runtime.cudart)
+    library = build.library(case.config, runtime.cudart, runtime.folder)
     kernel = cutlass_abi.load(library.path, library.symbol)
     with runtime.on(target):
         if (reason := cutlass_abi.can_implement(kernel, call)) is not None:

@@ -30,6 +30,8 @@ from tests.support.repository import REPOSITORY
 
 CACHE = REPOSITORY / "build" / "emulator"
 """Where libraries are kept; git ignores it, and `make clean` removes it."""
+ALONE = CACHE / "alone"
+"""Where those are kept that were compiled alone: in a unit, nvcc makes other instructions of some functions (`fill_groups`)."""
 
 _LIMIT_S = 900
 _PTX_FLAGS = ("-Xfatbin=-compress=false", "-lineinfo")

@@ -301,7 +301,7 @@ def launched(
         FaultError: The kernel touched other memory than its operands and workspace, or worse.
         KernelError: It refused the call.
     """
-    library = build.library(config, runtime.cudart)
+    library = build.library(config, runtime.cudart, runtime.folder)
     kernel = gemm_abi.load(library.path, library.symbol)
     with runtime.on(target):
         if (reason := gemm_abi.can_implement(kernel, call)) is not None:

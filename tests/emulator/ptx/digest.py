@@ -1,6 +1,7 @@
 """Digest of a kernel's PTX: equal where two compilations run the same instructions, whatever else differs between their texts.
 
-A text also has places in source files, names after a digest of the source, and other kernels of one unit; none of it runs.
+A text also has places in source files, names after a digest of the source, and other kernels of one unit; none of it runs. nvcc may make
+other instructions of the same function in another unit, though.
 """
 
 from __future__ import annotations

@@ -68,10 +68,12 @@ class Runtime:
     """The C part, loaded, and the modules that libraries have registered with it.
 
     Attributes:
+        folder: Where it keeps what it compiles.
         cudart: Path of the library.
     """
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.cudart = str(built(folder))
         self._library: Any = ctypes.CDLL(self.cudart, mode=ctypes.RTLD_GLOBAL)
         self._callback = _LAUNCH(self._launch)

@@ -1,9 +1,10 @@
 """Runs the cases of kernels in their schedules, and writes the table; what is in it already is not run again.
 
-    python -m tests.emulator.suite [--family sm90 ...] [--case NAME ...] [--limit-s 600] [--again] [--built] [--accept-counts]
+    python -m tests.emulator.suite [--family sm90 ...] [--case NAME ...] [--limit-s 600] [--again] [--recheck] [--built] [--accept-counts]
 
 Of a row with another source only the eager schedule is run where its launches run the same PTX as before. A case that moves or computes
-much more or less than its row says is wrong, and the row stays; `--accept-counts` takes the new counts. At the end the command
+much more or less than its row says is wrong, and the row stays; `--accept-counts` takes the new counts. `--recheck` runs the watched schedule
+of rows that an earlier emulator has run: it computes all numbers, and looks for races. At the end the command
 names the cases that are wrong, which else have no row, and those that are still to run, by family.
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 from inductor_plugin.errors import KernelError
 from tests.emulator.fault import FaultError
 from tests.emulator.kernels import build
-from tests.emulator.machine.schedule import EAGER, Schedule
+from tests.emulator.machine.schedule import EAGER, WATCHED, Schedule
 from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import row as row_module
@@ -31,6 +32,7 @@ from tests.emulator.suite.row import (
     Verdict,
     counts_of,
     differing,
+    emulator_of_today,
     ptx_of,
     rounded,
     versions,
@@ -49,6 +51,9 @@ def main(arguments: Sequence[str] | None = None, path: Path = row_module.TABLE) 
     parser.add_argument("--case", action="append", help="only this case")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no case after it")
     parser.add_argument("--again", action="store_true", help="run what is in the table, too")
+    parser.add_argument(
+        "--recheck", action="store_true", help="watch what an earlier emulator has run"
+    )
     parser.add_argument("--built", action="store_true", help="only kernels that are compiled")
     parser.add_argument(
         "--accept-counts",
@@ -62,16 +67,21 @@ def main(arguments: Sequence[str] | None = None, path: Path = row_module.TABLE) 
         if entry.family in (given.family or [entry.family])
         and entry.name in (given.case or [entry.name])
     ]
+    if given.built:
+        chosen = [each for each in chosen if not each.config or build.is_built(each.config)]
     rows = {} if given.again else row_module.read(path)
     missing = [entry for entry in chosen if not is_done(entry, rows.get(entry.name))]
-    if given.built:
-        missing = [each for each in missing if not each.config or build.is_built(each.config)]
     print(f"{len(chosen)} cases, {len(missing)} of them to run", flush=True)
     ends = time.monotonic() + given.limit_s
     options = {"again": given.again, "accept": given.accept_counts}
-    right, wrong = run(Runtime(build.CACHE), missing, ends, path, **options)
+    runtime = Runtime(build.CACHE)
+    right, wrong = run(runtime, missing, ends, path, **options)
+    if given.recheck:
+        wrong |= recheck(runtime, chosen, ends, path)
     rows = {} if given.again else row_module.read(path)
     print(*left_lines(chosen, rows, right), sep="\n")
+    if older := older_of(chosen, path):
+        print(f"{len(older)} rows are of an earlier emulator: --recheck")
     print(*(f"wrong: {name}: {text}" for name, text in wrong.items()), sep="\n", flush=True)
     return 1 if wrong else 0
 
@@ -124,6 +134,40 @@ def run(
             print(f"{entry.name}: {text or far or row.errors}", flush=True)
             row_module.write(rows.values(), _facts(), path)
     return right, wrong
+
+
+def older_of(chosen: Iterable[Entry], path: Path = row_module.TABLE) -> list[Entry]:
+    """Return the cases with a whole row of an earlier emulator."""
+    rows, today = row_module.read(path), emulator_of_today()
+    return [
+        entry
+        for entry in chosen
+        if is_done(entry, rows.get(entry.name)) and rows[entry.name].emulator != today
+    ]
+
+
+def recheck(
+    runtime: Runtime, chosen: Sequence[Entry], ends: float, path: Path = row_module.TABLE
+) -> dict[str, str]:
+    """Run the watched schedule of cases whose rows are of an earlier emulator; return what is wrong, whose rows are removed."""
+    wrong: dict[str, str] = {}
+    older = older_of(chosen, path)
+    for place, entry in enumerate(older):
+        if place % _BATCH == 0:
+            _compiled(runtime, older[place : place + _BATCH])
+        if time.monotonic() > ends:
+            break
+        seen, text = row_of(runtime, replace(entry, schedules=(WATCHED,)))
+        rows = row_module.read(path)  # another process may have added some
+        if text:
+            wrong[entry.name] = text
+            rows.pop(entry.name, None)
+        else:
+            row = rows[entry.name]
+            row.errors, row.emulator = {**row.errors, **seen.errors}, seen.emulator
+        print(f"{entry.name}: {text or seen.errors}", flush=True)
+        row_module.write(rows.values(), _facts(), path)
+    return wrong
 
 
 def _compiled(runtime: Runtime, part: Sequence[Entry]) -> dict[str, float]:
@@ -193,6 +237,7 @@ def row_of(runtime: Runtime, entry: Entry, old: Row | None = None) -> tuple[Row,
         old: Its row of another source: its verdicts stay where the eager schedule is right and runs the same PTX.
     """
     row = Row(entry.family, entry.name, entry.kernel, entry.gpu, entry.source)
+    row.emulator = emulator_of_today()
     begin = time.process_time()  # as on a quiet machine, whatever else runs on it
     for schedule in sorted(entry.schedules, key=lambda each: each != EAGER):
         try:
@@ -207,7 +252,8 @@ def row_of(runtime: Runtime, entry: Entry, old: Row | None = None) -> tuple[Row,
             row.counts, row.ptx = counts_of(verdict.launches), ptx_of(verdict.launches)
             if old is not None and row.ptx and old.ptx == row.ptx and _is_whole(entry, old):
                 errors = {str(each): old.errors[str(each)] for each in entry.schedules}
-                return replace(row, errors={**errors, **row.errors}, seconds=old.seconds), ""
+                kept = replace(row, seconds=old.seconds, emulator=old.emulator)
+                return replace(kept, errors={**errors, **row.errors}), ""
     return row, ""
 
 

@@ -1,10 +1,10 @@
 """Which mutants of a representative kernel of each family are noticed, and which faults of host code.
 
-    python -m tests.emulator.suite.mutations [--family sm90 ...] [--limit-s 1200] [--built]
+    python -m tests.emulator.suite.mutations [--family sm90 ...] [--limit-s 1200] [--built] [--recheck]
 
 Of the instructions that run, each that synchronises is taken out, and each address, descriptor and count of bytes bent, one at a
 time (`kernels.mutants`); a mutant is noticed if a schedule is wrong, refused or stuck. The table is written after each of them, and a stopped run goes on where it was. What is missed
-has to be explained in `explained`. The command ends with what is not as it has to be, and then returns 1.
+has to be explained in `explained`. `--recheck` runs again what an earlier emulator has missed. The command ends with what is not as it has to be, and then returns 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import host_faults, representatives
 from tests.emulator.suite.entry import Entry, entries
-from tests.emulator.suite.row import Verdict, ptx_of, versions
+from tests.emulator.suite.row import Verdict, emulator_of_today, ptx_of, versions
 from tests.emulator.suite.score import HOST, TABLE, Score, complaints, read, shares, write
 
 FAMILIES = (HOST, *representatives.FAMILIES)
@@ -209,6 +209,7 @@ def begun(
         if listed:
             known = old is not None and (old.source, old.total) == (digest, len(listed))
             new = Score(family, opcode, digest, len(listed), kernel=sources[opcode])
+            new.emulator = emulator_of_today()
             result[family, opcode] = old if old and known else new
     return result
 
@@ -271,6 +272,8 @@ def run_family(
     changes: dict[str, list[Change]],
     ends: float,
     path: Path = TABLE,
+    *,
+    recheck: bool = False,
 ) -> Generator[str]:
     """Run what is missing of a family, and write the table after each mutant; yield a line about it.
 
@@ -280,6 +283,7 @@ def run_family(
         changes: Its mutants by opcode.
         ends: Time of `time.monotonic` after which none is begun.
         path: The table.
+        recheck: Whether to run again what an earlier emulator has missed.
     """
     mine, facts = begun(family, sources, changes, read(path)), versions()
     write(_merged(family, mine, path), facts, path)
@@ -294,6 +298,18 @@ def run_family(
             place = f"{family}, {opcode}, {score.run} of {score.total}"
             said = schedule or unknown or ("unused" if unused else "missed")
             yield f"{place}: {said}: {change.instruction}"
+    for (_, opcode), score in mine.items() if recheck else ():
+        if score.emulator == emulator_of_today():
+            continue
+        for place in (*score.missed, *score.unknown):
+            if time.monotonic() > ends:
+                return
+            schedule, _ = changes[opcode][place].run()
+            if schedule:
+                score.now_noticed(place, schedule)
+            yield f"{family}, {opcode}, place {place}: {schedule or 'as before'}"
+        score.emulator = emulator_of_today()
+        write(_merged(family, mine, path), facts, path)
 
 
 def _merged(
@@ -322,17 +338,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no mutant after it")
     parser.add_argument("--built", action="store_true", help="only kernels that are compiled")
+    parser.add_argument(
+        "--recheck", action="store_true", help="run again what an earlier emulator has missed"
+    )
     given = parser.parse_args(arguments)
     try:
         families = chosen(given.family)
     except ValueError as error:
         parser.error(str(error))
     ends = time.monotonic() + given.limit_s
-    runtime = Runtime(build.CACHE)
     for family in families:
         if time.monotonic() > ends:
             break
-        for line in _run(runtime, family, ends, built=given.built):
+        runtime = Runtime(build.CACHE if family == HOST else build.ALONE)
+        for line in _run(runtime, family, ends, built=given.built, recheck=given.recheck):
             print(line, flush=True)
     lines, wrong = said_of(families, read().values())
     print(*lines, *wrong, sep="\n")
@@ -347,21 +366,23 @@ def _spoiled() -> list[Entry]:
     ]
 
 
-def _run(runtime: Runtime, family: str, ends: float, *, built: bool) -> Iterator[str]:
+def _run(
+    runtime: Runtime, family: str, ends: float, *, built: bool, recheck: bool
+) -> Iterator[str]:
     """Run a family by its name: compile its kernels, find its mutants, and run them."""
     cases = _spoiled() if family == HOST else [representatives.representatives()[family]]
     configs = [case.config for case in cases if case.config is not None]
-    if built and not all(build.is_built(config) for config in configs):
+    if built and not all(build.is_built(config, runtime.folder) for config in configs):
         yield f"{family}: its kernels are not built"
         return
     if configs:
-        build.libraries(configs, runtime.cudart)
+        build.libraries(configs, runtime.cudart, runtime.folder)
     try:
         changes = host_changes(runtime) if family == HOST else changes_of(runtime, cases[0])
     except (ValueError, FaultError, KernelError, PtxError) as error:
         yield f"{family}: {error}"  # the other families are still to run
         return
-    yield from run_family(family, sources_of(family, changes), changes, ends)
+    yield from run_family(family, sources_of(family, changes), changes, ends, recheck=recheck)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -26,6 +27,17 @@ MORE, LESS = 1.25, 0.8
 """A count may grow by this factor and by `_FEW`, and shrink by the other: another version of nvcc schedules other instructions."""
 _FEW = 4096
 """At most half of the count: what doubles is seen, however little it is."""
+_EMULATOR = (
+    "arithmetic",
+    "codegen",
+    "machine",
+    "memory",
+    "ptx",
+    "races",
+    "runtime",
+    "tensor",
+    "threads",
+)
 _ONCE_A_WARP = ("global written", "shared read")
 """What a TMA store counts. Rows without a digest of their PTX are of a time when it counted for each lane of a warp, up to 32 times:
 of these a smaller count is right."""
@@ -62,6 +74,7 @@ class Row:
         ptx: Digest of what its launches ran, see `ptx_of`; with it, a row of another source may still be right.
         compile_s: Its part of the seconds of a CPU that nvcc took for the kernels compiled before it ran; 0 if another case of the
             kernel has them, and in rows whose time nobody has measured.
+        emulator: Digest of the emulator that has run it last, see `emulator_of_today`.
     """
 
     family: str
@@ -74,6 +87,7 @@ class Row:
     seconds: float = 0.0
     ptx: str = ""
     compile_s: float = 0.0
+    emulator: str = ""
 
 
 def differing(row: Row, now: dict[str, int]) -> dict[str, tuple[int, int]]:
@@ -128,6 +142,22 @@ def versions() -> dict[str, str]:
         "nvcc": toolkit.version if known else "",
         "cutlass": toolkit.cutlass_version if known else "",
     }
+
+
+@functools.cache
+def emulator_of_today() -> str:
+    """Return a digest of the emulator: its modules without those that build, call and list kernels, and its C part."""
+    folder = REPOSITORY / "tests" / "emulator"
+    places = [
+        folder / "fault.py",
+        *(each for name in _EMULATOR for each in folder.glob(f"{name}/*")),
+    ]
+    texts = [
+        path.read_bytes()
+        for path in sorted(places)
+        if path.suffix in (".py", ".c") and not path.name.startswith("test_")
+    ]
+    return hashlib.sha256(b"\n".join(texts)).hexdigest()[:16]
 
 
 def rounded(error: float) -> float:

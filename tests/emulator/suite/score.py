@@ -41,6 +41,7 @@ class Score:
         unknown: Those that the emulator cannot run: what it says, by the place.
         unused: Which of the missed ones load or store what no output depends on (`mutations.Family.is_unused`), by the place.
         kernel: Digest of the kernel's source alone (`Entry.source`), that a test compares with today's.
+        emulator: Digest of the emulator that has last run those that are missed (`row.emulator_of_today`).
     """
 
     family: str
@@ -52,6 +53,7 @@ class Score:
     unknown: dict[int, str] = field(default_factory=dict[int, str])
     kernel: str = ""
     unused: list[int] = field(default_factory=list[int])
+    emulator: str = ""
 
     @property
     def seen(self) -> int:
@@ -76,6 +78,13 @@ class Score:
             self.missed[place] = instruction
             if unused:
                 self.unused.append(place)
+
+    def now_noticed(self, place: int, schedule: str) -> None:
+        """Take note that another emulator notices what was missed or could not be run, by the first schedule that does."""
+        self.missed.pop(place, None)
+        self.unknown.pop(place, None)
+        self.unused = [each for each in self.unused if each != place]
+        self.noticed[schedule] = self.noticed.get(schedule, 0) + 1
 
 
 @dataclass(frozen=True)
@@ -195,6 +204,7 @@ def read(path: Path = TABLE) -> dict[tuple[str, str], Score]:
             unknown={each["place"]: each["reason"] for each in row["unknown"]},
             kernel=row["kernel"],
             unused=row["unused"],
+            emulator=row.get("emulator", ""),
         )
         for row in data["rows"]
     ]

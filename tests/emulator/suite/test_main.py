@@ -15,13 +15,13 @@ import pytest
 
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
-from tests.emulator.machine.schedule import EAGER, LATE, Schedule
+from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.runtime.launch import Launch
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.snippet import module
 from tests.emulator.suite import __main__ as command
 from tests.emulator.suite import row as row_module
-from tests.emulator.suite.__main__ import is_done, left_lines, row_of, run
+from tests.emulator.suite.__main__ import is_done, left_lines, older_of, recheck, row_of, run
 from tests.emulator.suite.cases.configs import COOPERATIVE, SM80, SM90, SM100
 from tests.emulator.suite.entry import Entry
 from tests.emulator.suite.row import Row, Verdict, ptx_of
@@ -179,6 +179,45 @@ def test_a_row_of_another_source_keeps_its_verdicts_while_its_launches_run_the_s
     row_module.write([old], {}, path)
     run(NO_RUNTIME, [entry], time.monotonic() + 60, path, again=True)
     assert ran == [EAGER, LATE]
+
+
+def test_rows_of_an_earlier_emulator_are_watched_again(tmp_path: Path) -> None:
+    """A case that is wrong then has no row any more."""
+    ran: list[tuple[str, Schedule]] = []
+
+    def case(name: str, error: float) -> Entry:
+        def verdict(runtime: Runtime, schedule: Schedule) -> Verdict:
+            del runtime
+            ran.append((name, schedule))
+            return Verdict(error, 0, [])
+
+        facts = {"template": "triton_decode", "schedules": (WATCHED, LATE)}
+        return Entry("a", name, "H100", verdict, **facts)  # pyright: ignore[reportArgumentType]
+
+    cases = [case(name, 0.25 + (name == "wrong")) for name in ("right", "wrong", "today", "new")]
+    right, wrong, today, _ = cases
+    path = tmp_path / "table.json"
+    rows = [recorded(each, WATCHED, LATE) for each in (right, wrong, today)]
+    rows[2].emulator = row_module.emulator_of_today()
+    row_module.write(rows, {}, path)
+    assert older_of(cases, path) == [right, wrong]
+    assert recheck(NO_RUNTIME, cases, time.monotonic() - 1, path) == {}
+    said = recheck(NO_RUNTIME, cases, time.monotonic() + 60, path)
+    assert said == {"wrong": "watched: error 1.25, 0 bytes changed"}
+    assert ran == [("right", WATCHED), ("wrong", WATCHED)]
+    read = row_module.read(path)
+    assert sorted(read) == ["right", "today"]
+    assert (read["right"].errors, read["right"].seconds) == ({"watched": 0.25, "late": 0.5}, 2.5)
+    assert older_of(cases, path) == []
+
+
+def test_verdicts_of_an_earlier_emulator_are_no_later_ones() -> None:
+    """Of a row whose launches run the same PTX from another source."""
+    entry = counting(100)
+    old = recorded(entry, EAGER, LATE, source="of before")
+    old.ptx, old.emulator = row_of(NO_RUNTIME, entry)[0].ptx, "an earlier one"
+    assert row_of(NO_RUNTIME, entry)[0].emulator == row_module.emulator_of_today()
+    assert row_of(NO_RUNTIME, entry, old)[0].emulator == "an earlier one"
 
 
 def counting(read: int, name: str = "case") -> Entry:

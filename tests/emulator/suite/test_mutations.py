@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -24,7 +23,7 @@ from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import host_faults, mutations, score
 from tests.emulator.suite.cases.configs import SM90, SM100
 from tests.emulator.suite.entry import Entry, entries
-from tests.emulator.suite.explained.reasons import NOT_MODELLED, Explanation
+from tests.emulator.suite.explained.reasons import NOT_MODELLED
 from tests.emulator.suite.mutations import Change, chosen, first_that_notices, run_family
 from tests.emulator.suite.representatives import TRITON
 from tests.emulator.suite.row import Verdict, ptx_of
@@ -32,7 +31,6 @@ from tests.emulator.suite.score import HOST, Score
 from tests.emulator.threads.lanes import Shape
 
 LATER, PAST = time.monotonic() + 1e6, time.monotonic() - 1
-EXPLAINED = {("sm90 x", "bar.sync"): {2: Explanation("nothing was stored before", redundant=True)}}
 
 
 class Script:
@@ -101,6 +99,26 @@ def test_mutants_of_another_source_or_ptx_or_other_instructions_are_run_anew(
     assert larger.runs == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("recheck", [False, True])
+def test_what_an_earlier_emulator_has_missed_is_run_again_if_asked_for(
+    tmp_path: Path, recheck: bool
+) -> None:
+    path = tmp_path / "mutants.json"
+    before = ran(Script(*FIVE, MISSED), path)
+    before.emulator, before.unused = "an earlier one", [2, 5]
+    score.write({("sm90 x", "bar.sync"): before}, {}, path)
+    later = Script(*(NOTICED,) * 5, MISSED)
+    for _ in range(2):  # the second time there is nothing left
+        list(run_family("sm90 x", of("text"), later.changes(), LATER, path, recheck=recheck))
+    assert later.runs == ([0, 0, 1, 0, 1, 1] if recheck else [0] * 6)
+    after = score.read(path)["sm90 x", "bar.sync"]
+    if recheck:
+        assert (after.noticed, after.unknown) == ({"watched": 4, "late": 1}, {})
+        assert (after.missed, after.unused, after.run) == ({5: "5;"}, [5], 6)
+    else:
+        assert after == before
+
+
 def test_no_mutant_is_begun_after_the_limit_and_totals_are_known_nevertheless(
     tmp_path: Path,
 ) -> None:
@@ -147,69 +165,6 @@ def test_families_of_other_processes_stay_in_the_table(tmp_path: Path) -> None:
     list(lines)
     assert score.read(path)["sm80", "bar.sync"] == other
     assert [each.name for each in tmp_path.iterdir()] == ["mutants.json"]
-
-
-def table_of(*scores: Score) -> dict[tuple[str, str], Score]:
-    return {(each.family, each.change): each for each in scores}
-
-
-def test_the_table_has_the_share_of_each_family_and_the_reason_of_each_miss(tmp_path: Path) -> None:
-    path = tmp_path / "mutants.json"
-    scores = table_of(
-        Score("sm90 x", "bar.sync", "a", 10, {"late": 7}, {2: "bar.sync 0;", 5: "bar.sync 1;"}),
-        Score("sm90 x", "membar", "a", 1, {}, {0: "membar.gl;"}),
-        Score(HOST, "a row too few", "a", 1, {"eager": 1}),
-    )
-    score.write(scores, {"nvcc": "13"}, path, EXPLAINED)
-    plain: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    assert plain["facts"] == {"nvcc": "13"}
-    assert plain["families"]["sm90 x"] == {
-        "mutants": 11,
-        "run": 10,
-        "noticed": 7,
-        "redundant": 1,
-        "unmodelled": 1,
-        "unexplained": 1,
-        "share": round(7 / 9, 3),
-    }
-    assert plain["families"][HOST]["share"] == 1.0
-    missed = plain["rows"][1]["missed"]
-    assert missed[0] == {
-        "place": 2,
-        "instruction": "bar.sync 0;",
-        "redundant": True,
-        "why": "nothing was stored before",
-    }
-    assert (missed[1]["redundant"], missed[1]["why"]) == (None, "")
-    assert score.read(path) == scores
-
-
-@pytest.mark.parametrize(
-    ("scores", "complaint"),
-    [
-        ([Score("sm90 x", "red", "a", 20, {"late": 2}, {2: "b;"}, {3: "c"})], ""),  # not all run
-        ([Score("sm90 x", "bar.sync", "a", 18, {"late": 17}, {2: "b;"}, {})], ""),
-        ([Score("sm90 x", "red", "a", 6, {"late": 5}, {2: "b;"}, {})], "nobody has said"),
-        ([Score("sm90 x", "membar", "a", 6, {"late": 5}, {2: "b;"}, {})], "83.3% are noticed"),
-        ([Score("sm90 x", "red", "a", 9, {"late": 8}, {}, {2: "b;: c"})], "cannot run it: b;: c"),
-        ([Score("sm90 x", "membar", "a", 9, {"late": 8}, {}, {2: "b;: c"})], "cannot run it"),
-        ([Score("sm90 x", "bar.sync", "a", 9, {"late": 8}, {}, {2: "b;: c"})], ""),
-        ([Score("sm90 x", "bar.sync", "a", 2, {"late": 2}, {}, {})], "explained, and not missed"),
-        ([Score(HOST, str(n), "a", 1, {"eager": 1}) for n in range(20)], ""),
-        (
-            [
-                Score(HOST, "wrong", "a", 1, {}, {0: "a case"}),
-                *(Score(HOST, str(n), "a", 1, {"eager": 1}) for n in range(20)),
-            ],
-            "95.2% are noticed, less than 100%",
-        ),
-    ],
-)
-def test_what_is_not_as_it_has_to_be_is_said_of_whole_families(
-    scores: list[Score], complaint: str
-) -> None:
-    lines = score.complaints(scores, EXPLAINED)
-    assert any(complaint in line for line in lines) if complaint else not lines
 
 
 def of_today(family: str, changes: Iterable[str]) -> dict[str, str]:
