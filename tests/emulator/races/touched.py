@@ -157,7 +157,8 @@ class Touched:
 
     def newer(self, address: Array, width: int, clock: Array) -> _Touch | None:
         """Return an access that the first agents wrote by, and that does not lie before what ``clock`` says of them; None without."""
-        for number in np.unique(self.pieces[_units(address, width)]).tolist():
+        numbers: list[int] = np.unique(self.pieces[_units(address, width)]).tolist()
+        for number in numbers:
             state = self._states[number]
             writes = _unknown(state.writes, clock)
             # As in `_following`: any of several that have written the same.

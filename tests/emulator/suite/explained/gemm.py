@@ -22,7 +22,7 @@ UNSEEN: dict[tuple[str, str], tuple[int, ...]] = {
     # group must not have are written again.
     ("sm90 grouped", "cp.async.bulk.commit_group"): (1,),
     ("sm90 grouped", "cp.async.bulk.wait_group"): (4, 5),
-    ("sm90 grouped", "ld.global"): (5, 8, 19, 20),
+    ("sm90 grouped", "ld.global"): (7, 10, 21, 22),
     ("sm90 grouped", "mbarrier.try_wait"): (14, 16, *range(23, 38, 2), 39, 44, 47, 55),
     ("sm90 grouped", "tensormap.replace"): (2,),
     # Two tiles of a block, or four, of which each has stages of its own; C is there before it is waited for; with another beta
