@@ -34,8 +34,9 @@ def _fence(writer: Writer, instruction: Instruction) -> None:
         writer.emit(f"w.fence_proxy({lanes})")
     elif "mbarrier_init" in parts:
         writer.emit(f"w.fence_mbarriers({lanes})")
-    elif "proxy" not in parts and (instruction.name == "membar" or {"acq_rel", "sc"} & parts):
-        writer.emit(f"w.fence({lanes})")
+    elif "proxy" not in parts:  # without an order it is acq_rel, as a membar
+        acquires, releases = "release" not in parts, "acquire" not in parts
+        writer.emit(f"w.fence({lanes}, acquires={acquires}, releases={releases})")
 
 
 def _nothing(writer: Writer, instruction: Instruction) -> None:

@@ -149,10 +149,10 @@ class Wave:
             self.memory, operation, space, address, operands, kind, guard, group, order=order
         )
 
-    def fence(self, lanes: Array) -> None:
+    def fence(self, lanes: Array, *, acquires: bool, releases: bool) -> None:
         """Take note of a memory-order fence of some lanes; without a watch the order is that in which they run."""
         if self.memory.races is not None:
-            self.memory.races.fence(lanes)
+            self.memory.races.fence(lanes, acquires=acquires, releases=releases)
 
     def fence_mbarriers(self, lanes: Array) -> None:
         """Take note of a ``fence.mbarrier_init`` of some lanes."""
@@ -161,7 +161,8 @@ class Wave:
 
     def fence_proxy(self, lanes: Array) -> None:
         """Take note of a ``fence.proxy.async`` of some lanes."""
-        self.memory.generic.fence(self.lanes.block[lanes])
+        clusters = np.unique(self.lanes.cluster[self.lanes.block[lanes]])
+        self.memory.generic.fence(np.nonzero(np.isin(self.lanes.cluster, clusters))[0])
         if self.memory.races is not None:
             self.memory.races.fence_proxy(lanes)
 

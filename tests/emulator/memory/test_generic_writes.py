@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.emulator.fault import FaultError
-from tests.emulator.machine.schedule import EAGER, WATCHED, Schedule
+from tests.emulator.machine.schedule import ALL, EAGER, WATCHED, Schedule
 from tests.emulator.snippet import run
 from tests.support.emulator.threads import OWN
 
@@ -61,6 +61,40 @@ def test_watched_a_fence_has_to_lie_before_what_reads() -> None:
     with pytest.raises(FaultError, match=r"there is no fence\.proxy\.async since"):
         fenced("a store", "", _OF_SECOND_WARP, WATCHED)
     fenced("a store", "", f"{_OF_SECOND_WARP} bar.sync 0;", WATCHED)
+
+
+@pytest.mark.parametrize("schedule", [*ALL, WATCHED], ids=str)
+def test_a_writer_s_fence_counts_for_the_memory_of_another_block(schedule: Schedule) -> None:
+    body = f"""{OWN} .reg .b32 %s; .shared .align 16 .b8 tile[256];
+      mov.u32 %s, tile; mad.lo.u32 %s, %tid, 4, %s; xor.b32 %s, %s, 0x1000000; setp.eq.u32 %p, %tid, 0;
+      st.shared::cluster.b32 [%s], %tid; FENCE
+      barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; {_STORE} @%p cp.async.bulk.wait_group 0;
+    """
+    result = np.zeros(64, np.uint32)
+    facts = {"block": 64, "grid": 2, "cluster": 2, "schedule": schedule}
+    run(body.replace("FENCE", "fence.proxy.async;"), [result], **facts)  # pyright: ignore[reportArgumentType]
+    assert np.array_equal(result, np.arange(64))
+    with pytest.raises(FaultError, match="there is no fence"):
+        run(body.replace("FENCE", ""), [result], **facts)  # pyright: ignore[reportArgumentType]
+
+
+def test_watched_an_mbarrier_hands_on_a_fence() -> None:
+    """Warp 1 writes, has a fence and arrives; warp 0 waits and stores."""
+    body = f"""{OWN} .reg .b32 %s; .reg .pred %done; .shared .align 16 .b8 tile[256]; .shared .align 8 .b64 bar;
+      mov.u32 %s, tile; mad.lo.u32 %s, %tid, 4, %s; setp.eq.u32 %p, %tid, 0; setp.ge.u32 %q, %tid, 32;
+      @%p mbarrier.init.shared::cta.b64 [bar], 32; bar.sync 0;
+      @%q st.shared.b32 [%s], %tid; FENCE @%q mbarrier.arrive.shared::cta.b64 _, [bar];
+      @%q bra END; W: mbarrier.try_wait.parity.shared::cta.b64 %done, [bar], 0; @!%done bra W;
+      {_STORE} @%p cp.async.bulk.wait_group 0; END:
+    """
+    run(
+        body.replace("FENCE", "@%q fence.proxy.async;"),
+        [np.zeros(64, np.uint32)],
+        block=64,
+        schedule=WATCHED,
+    )
+    with pytest.raises(FaultError, match="there is no fence"):
+        run(body.replace("FENCE", ""), [np.zeros(64, np.uint32)], block=64, schedule=WATCHED)
 
 
 def test_watched_a_fence_of_any_that_wrote_the_same_value_counts() -> None:

@@ -55,8 +55,11 @@ def digest(text: str, kernel: str) -> str:
     if not function:
         raise PtxError(f"no kernel {kernel}")
     code = "\n".join(function)
-    words = set(_WORDS.findall(code))
-    used = sorted(text for text in declared if _name(text) in words)
+    words, used = set(_WORDS.findall(code)), list[str]()
+    while more := [each for each in declared if each not in used and _name(each) in words]:
+        used += more  # what these are initialised with is used, too
+        words.update(word for each in more for word in _WORDS.findall(each))
+    used.sort()
     neutral = _OF_THE_FILE.sub("", "\n".join((target, *used, code)).replace(kernel, "kernel"))
     neutral = _OF_THE_UNIT.sub(_alone, neutral)
     return hashlib.sha256(_BLOCK.sub(r"\1_", neutral).encode()).hexdigest()[:16]

@@ -93,6 +93,15 @@ def test_a_part_of_an_opcode_is_no_name_of_a_variable() -> None:
     assert with_it != digest(used, "first")
 
 
+def test_what_a_table_points_to_is_in_a_digest() -> None:
+    table = (
+        ".global .align 4 .u32 far[2] = {1, 2};\n.global .align 8 .u64 known[1] = {generic(far)};"
+    )
+    text = TEXT.replace(".global .align 4 .u32 known[3] = {7, 8, 9};", table)
+    assert text != TEXT
+    assert digest(text, "first") != digest(text.replace("{1, 2}", "{1, 3}"), "first")
+
+
 def test_a_kernel_that_is_not_there_has_no_digest() -> None:
     assert digest(TEXT, "second") != FIRST
     with pytest.raises(PtxError, match="no kernel third"):

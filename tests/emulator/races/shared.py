@@ -72,6 +72,7 @@ class Races:
         self._gathered: dict[int, Array] = {}
         self._complete: dict[int, Array] = {}
         self._begun: dict[int, tuple[int, int, int]] = {}
+        self._users: dict[int, dict[int, tuple[int, int]]] = {}
         self._released: dict[int, Array] = {}
         self._to_acquire: dict[int, Array] = {}
 
@@ -97,6 +98,12 @@ class Races:
         agent = self._agent("tensor", warp)
         self._loads[agent] = self._loads.get(agent, 0) + 1
         return agent, self._loads[agent]
+
+    def touches(self, address: Array, width: int, lane: int, access: Access) -> None:
+        """Take note of what a warp touches itself, ``width`` bytes at each address."""
+        warp = lane >> 5
+        step, clock = self.step_of(warp), self.clock(warp)
+        self.touched.change(address, width, warp, step, clock, access)
 
     def copied(self, address: Array, width: int, lanes: Array, steps: Array) -> None:
         """Take note of what ``cp.async`` of these lanes writes, in a step of each (`PendingGroups.steps`)."""
@@ -147,12 +154,18 @@ class Races:
         """Take note that a lane begins or ends an mbarrier: its memory changes.
 
         Raises:
-            RaceError: Others have touched it, or seen a phase of it complete, and nothing orders that and this.
+            RaceError: Others have touched it, or used the mbarrier, and nothing orders that and this.
         """
         warp = lane >> 5
+        for user, (step, number) in self._users.pop(mbarrier, {}).items():
+            if self._clocks[warp, _KNOWN, user] < step:
+                raise RaceError(
+                    f"{self.named(warp)} ends the mbarrier at {mbarrier:#x}, which {self.named(user)} uses: no barrier and no wait orders "
+                    f"the two; the earlier one is {self._issuer.line_of(number)}"
+                )
         agent = self._agent("mbarrier", warp)
         step = self._loads[agent] = self._loads.get(agent, 0) + 1
-        self.touched.change(np.array([mbarrier]), width, agent, step, self.clock(warp), "atomic")
+        self.touched.change(np.array([mbarrier]), width, agent, step, self.clock(warp), "write")
         self._clocks[warp, _KNOWN, agent] = step
         self._begun[mbarrier] = (agent, step, self._issuer.number)
 
@@ -162,13 +175,15 @@ class Races:
         Raises:
             RaceError: Nothing orders that with its beginning.
         """
+        warp = lane >> 5
+        self._users.setdefault(mbarrier, {})[warp] = (self.step_of(warp), self._issuer.number)
         begun = self._begun.get(mbarrier)
         if begun is None:
             return
         agent, step, number = begun
-        if self._clocks[lane >> 5, _KNOWN, agent] < step:
+        if self._clocks[warp, _KNOWN, agent] < step:
             raise RaceError(
-                f"{self.named(lane >> 5)} uses the mbarrier at {mbarrier:#x}, which {self.named(agent)} begins: no barrier and no wait "
+                f"{self.named(warp)} uses the mbarrier at {mbarrier:#x}, which {self.named(agent)} begins: no barrier and no wait "
                 f"orders the two; the earlier one is {self._issuer.line_of(number)}"
             )
 
@@ -240,13 +255,14 @@ class Races:
         for warp in warps.tolist():
             _join(self._to_acquire, warp, gathered)
 
-    def fence(self, lanes: Array) -> None:
-        """Take note of a memory-order fence."""
+    def fence(self, lanes: Array, *, acquires: bool = True, releases: bool = True) -> None:
+        """Take note of a memory-order fence: what relaxed waits have seen lies before what follows, what was done before relaxed arrivals."""
         for warp in np.unique(lanes >> 5).tolist():
-            read = self._to_acquire.pop(warp, None)
+            read = self._to_acquire.pop(warp, None) if acquires else None
             if read is not None:
                 self.take(read, np.array([warp << 5]))
-            self._released[warp] = self.give(None, np.array([warp << 5]))
+            if releases:
+                self._released[warp] = self.give(None, np.array([warp << 5]))
 
     def fence_mbarriers(self, lanes: Array) -> None:
         """Take note of a ``fence.mbarrier_init``: of what lies before it, it orders ``mbarrier.init`` alone."""

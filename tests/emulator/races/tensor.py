@@ -97,6 +97,12 @@ class TensorRaces:
             self._check(touched.writes[:, read], read, warp, does)
             touched.reads[:, read, agent] = self._noted(step)
 
+    def allocated(self, block: int, columns: Array, warp: int) -> None:
+        """Take note that a warp allocates columns: whoever touches them has an order with that."""
+        touched, pieces = self._block(block), (slice(None), columns)
+        touched.reads[pieces] = touched.writes[pieces] = 0
+        touched.writes[(*pieces, warp)] = self._noted(self._races.step_of(warp))
+
     def freed(self, block: int, columns: Array, warp: int) -> None:
         """Take note that columns are given back.
 

@@ -247,11 +247,25 @@ def test_an_arrival_and_a_wait_hand_over_by_their_order() -> None:
     assert races(handed("release", "relaxed"))
 
 
-@pytest.mark.parametrize("fence", [_MEMORY_FENCE, "fence.sc.cta;", "membar.cta;"])
+@pytest.mark.parametrize("fence", [_MEMORY_FENCE, "fence.sc.cta;", "membar.cta;", "fence.cta;"])
 def test_what_is_relaxed_hands_over_with_a_fence(fence: str) -> None:
     assert not races(handed("relaxed", "acquire", before=fence))
     assert not races(handed("release", "relaxed", behind=fence))
     assert not races(handed("relaxed", "relaxed", fence, fence))
+
+
+def test_a_fence_may_acquire_or_release_alone() -> None:
+    release, acquire = "fence.release.cta;", "fence.acquire.cta;"
+    assert not races(handed("relaxed", "relaxed", release, acquire))
+    assert races(handed("relaxed", "relaxed", acquire, acquire))
+    assert races(handed("relaxed", "relaxed", release, release))
+
+
+def test_a_later_fence_releases_what_lies_between() -> None:
+    later = "@%p0 st.shared.u32 [%r2], 8;"
+    again = f"{_MEMORY_FENCE} {later} {_MEMORY_FENCE}"
+    assert not races(handed("relaxed", "acquire", again))
+    assert races(handed("relaxed", "acquire", f"{_MEMORY_FENCE} {later}"))
 
 
 @pytest.mark.parametrize("fence", ["fence.mbarrier_init.release.cluster;", "fence.proxy.async;"])
@@ -325,7 +339,7 @@ _END = "@%p0 mbarrier.inval.shared.b64 [%r6];"
 
 def test_an_mbarrier_ends_behind_those_that_have_seen_its_phase() -> None:
     run(_MBARRIER + _PHASE + _BARRIER + _END)
-    with pytest.raises(RaceError, match="reads") as caught:
+    with pytest.raises(RaceError, match=r"warps 0 ends the mbarrier at .* warps 1 uses") as caught:
         run(_MBARRIER + _PHASE + _END)
     assert "mbarrier.inval" in str(caught.value)
     assert "mbarrier.try_wait" in str(caught.value)
@@ -333,6 +347,17 @@ def test_an_mbarrier_ends_behind_those_that_have_seen_its_phase() -> None:
 
 def test_a_warp_ends_an_mbarrier_that_it_alone_has_waited_for() -> None:
     run(_MBARRIER + _PHASE + _END, block=32)
+
+
+def test_an_mbarrier_ends_behind_arrivals_and_behind_its_beginning() -> None:
+    init = _INIT.replace("1;", "2;")
+    arrive = "@%p2 mbarrier.arrive.shared.b64 _, [%r6];"
+    with pytest.raises(RaceError, match="ends the mbarrier"):
+        run(f"{init} {_BARRIER} {arrive} {_END}")
+    run(f"{init} {_BARRIER} {arrive} {_BARRIER} {_END}")
+    of_other = _END.replace("%p0", "%p2")
+    assert races(_INIT + of_other)
+    assert not races(_INIT + _BARRIER + of_other)
 
 
 def test_the_memory_of_an_mbarrier_is_written_behind_its_end() -> None:

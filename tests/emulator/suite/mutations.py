@@ -304,9 +304,8 @@ def run_family(
         for place in (*score.missed, *score.unknown):
             if time.monotonic() > ends:
                 return
-            schedule, _ = changes[opcode][place].run()
-            if schedule:
-                score.now_noticed(place, schedule)
+            schedule, unknown = changes[opcode][place].run()
+            score.again(place, changes[opcode][place].instruction, schedule, unknown)
             yield f"{family}, {opcode}, place {place}: {schedule or 'as before'}"
         score.emulator = emulator_of_today()
         write(_merged(family, mine, path), facts, path)

@@ -74,7 +74,8 @@ class Row:
         ptx: Digest of what its launches ran, see `ptx_of`; with it, a row of another source may still be right.
         compile_s: Its part of the seconds of a CPU that nvcc took for the kernels compiled before it ran; 0 if another case of the
             kernel has them, and in rows whose time nobody has measured.
-        emulator: Digest of the emulator that has run it last, see `emulator_of_today`.
+        emulator: Digest of the emulator that has run its watched schedule last, see `emulator_of_today`; an earlier one may have run
+            the others, and counted.
     """
 
     family: str

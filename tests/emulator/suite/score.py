@@ -41,7 +41,8 @@ class Score:
         unknown: Those that the emulator cannot run: what it says, by the place.
         unused: Which of the missed ones load or store what no output depends on (`mutations.Family.is_unused`), by the place.
         kernel: Digest of the kernel's source alone (`Entry.source`), that a test compares with today's.
-        emulator: Digest of the emulator that has last run those that are missed (`row.emulator_of_today`).
+        emulator: Digest of the emulator that has last run those that are missed (`row.emulator_of_today`); an earlier one may have
+            noticed the others.
     """
 
     family: str
@@ -79,12 +80,19 @@ class Score:
             if unused:
                 self.unused.append(place)
 
-    def now_noticed(self, place: int, schedule: str) -> None:
-        """Take note that another emulator notices what was missed or could not be run, by the first schedule that does."""
+    def again(self, place: int, instruction: str, schedule: str, unknown: str) -> None:
+        """Take what another emulator says of a mutant that was missed or could not be run; as of `add`."""
+        if not schedule and not unknown and place in self.missed:
+            return
         self.missed.pop(place, None)
         self.unknown.pop(place, None)
         self.unused = [each for each in self.unused if each != place]
-        self.noticed[schedule] = self.noticed.get(schedule, 0) + 1
+        if schedule:
+            self.noticed[schedule] = self.noticed.get(schedule, 0) + 1
+        elif unknown:
+            self.unknown[place] = f"{instruction}: {unknown}"
+        else:
+            self.missed[place] = instruction
 
 
 @dataclass(frozen=True)

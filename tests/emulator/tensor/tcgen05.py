@@ -289,6 +289,8 @@ def _accumulator(address: int, rows: int, columns: int, pair: bool) -> tuple[Arr
     """Return lanes and columns of D [rows, columns] in tensor memory."""
     lane, column = address >> 16, address & 0xFFFF
     m, n = np.arange(rows)[:, None], np.arange(columns)[None, :]
+    if lane and (rows == 128 or pair):
+        raise FaultError(f"tcgen05.mma with D from lane {lane} on, which takes all lanes")
     if rows == 128:
         lanes, places = m + 0 * n, column + n + 0 * m
     elif rows != 64:

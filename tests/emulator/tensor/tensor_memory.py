@@ -90,7 +90,12 @@ def allocate(
         array, index = wave.memory.resolve(space, where, lane, 4)
         if array is wave.memory.shared_words[4]:
             wave.memory.barriers.check(4, index)
+        written = np.array([begin], U32)
+        wave.memory.note(space, where, "written", 4, lane, data=written)
         array[index] = begin
+        if wave.tensor_races is not None:
+            columns = np.arange(begin, begin + wanted)
+            wave.tensor_races.allocated(block, columns, int(lane.lanes[0]) >> 5)
     wave.progress.events += 1
 
 

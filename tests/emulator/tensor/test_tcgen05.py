@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from tests.emulator.fault import FaultError, UnmodelledError
 from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.races.touched import RaceError
+from tests.emulator.snippet import run
 from tests.support.emulator.shared_memory import names
 from tests.support.emulator.tensor_products import COMMIT, Product
 
@@ -271,6 +273,44 @@ def test_a_layout_fits_its_elements(
     with pytest.raises(error, match="PTX line") as caught:
         product.run(product.body.replace(multiply, changed))
     assert reason in str(caught.value)
+
+
+def test_d_begins_at_lane_0() -> None:
+    """Of 128 rows, and of a pair, which take all lanes."""
+    for name in ("bf16", "a pair, 256 rows", "a pair, 128 rows"):
+        product = PRODUCTS[name]
+        with pytest.raises(FaultError, match=r"with D from lane 32 on, which takes all lanes"):
+            product.run(product.body.replace("[%tmem], %da", "[%tmem+0x200000], %da"))
+
+
+ALLOC = """
+  .reg .b32 %tid, %slot, %t; .reg .b64 %out; .reg .pred %first, %second; .shared .align 4 .b32 where;
+  ld.param.u64 %out, [p0]; mov.u32 %tid, %tid.x; setp.lt.u32 %first, %tid, 32; setp.ge.u32 %second, %tid, 32; mov.u32 %slot, where;
+  BEFORE @%first tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [where], 32; BEHIND
+  bar.sync 0; ld.shared.b32 %t, [where]; @%first tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, 32;
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ("", "@%second ld.shared.b32 %t, [where];"),
+        ("@%second st.shared.b32 [where], 5;", ""),
+        (
+            "",
+            "mov.b32 %t, 0x200000; @%second tcgen05.st.sync.aligned.32x32b.x1.b32 [%t], {%tid}; @%second tcgen05.wait::st.sync.aligned;",
+        ),
+    ],
+    ids=["its address is read", "its address is written before", "its columns are written"],
+)
+def test_an_allocation_has_an_order_with_what_others_do(before: str, behind: str) -> None:
+    text = ALLOC.replace("BEFORE", before and f"{before} ORDER")
+    text = text.replace("BEHIND", behind and f"ORDER {behind}")
+    facts = {"block": 64, "target": "sm_100a", "schedule": WATCHED}
+    arrays = [np.zeros(1, np.uint32)]
+    run(text.replace("ORDER", "bar.sync 0;"), arrays, **facts)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(RaceError):
+        run(text.replace("ORDER", ""), arrays, **facts)  # pyright: ignore[reportArgumentType]
 
 
 def test_lanes_that_are_left_out_and_a_scaled_d_are_not_known() -> None:

@@ -25,6 +25,8 @@ from tests.emulator.tensor.tensor_map import TensorMap
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import SHARED_MASK, SHARED_SHIFT
 
+_PIECE = 16
+"""Bytes of a tensor map in shared memory that are looked at together."""
 _REDUCTIONS: dict[str, Any] = {
     "add": np.add,
     "min": np.minimum,
@@ -366,7 +368,12 @@ def replace_field(
         if array is wave.memory.shared:
             wave.memory.barriers.check(1, np.arange(begin, begin + tensor_map.SIZE))
         raw = array[begin : begin + tensor_map.SIZE]
+        before = np.array(raw)
         tensor_map.replace(raw, field, index, group.at(value, place))
+        if array is wave.memory.shared and wave.memory.races is not None:
+            changed = (raw != before).reshape(-1, _PIECE).any(1)
+            pieces = begin + _PIECE * np.nonzero(changed)[0]
+            wave.memory.races.touches(pieces, _PIECE, int(group.lanes[place]), "write")
     wave.progress.events += 1
 
 
@@ -377,6 +384,9 @@ def copy_map(wave: Wave, group: Group, target: Any, source: Any, size: int) -> N
         wave.memory.check_global(to, size, "tensormap.cp_fenceproxy", written=True)
         block = int(wave.lanes.block[group.lanes[place]])
         wave.memory.check_shared(begin, size, "tensormap.cp_fenceproxy", block)
+        if wave.memory.races is not None:
+            pieces = np.arange(begin, begin + size, _PIECE)
+            wave.memory.races.touches(pieces, _PIECE, int(group.lanes[place]), "read")
         data = wave.memory.shared[begin : begin + size].tobytes()
         if wave.memory.watch is not None and data != ctypes.string_at(to, size):
             wave.memory.watch.global_races.map_written(to, size, int(group.lanes[place]))
