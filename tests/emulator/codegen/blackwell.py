@@ -29,7 +29,10 @@ def _tcgen05(writer: Writer, instruction: Instruction) -> None:
         if what == "alloc":
             space = space_of(instruction)
             address = writer.address(operands[0], "u32" if space == "shared" else "u64")
-            writer.emit(f"tensor_memory.allocate(w, g, {space!r}, {address}, {count}, {guard})")
+            pair = instruction.has("cta_group::2")
+            writer.emit(
+                f"tensor_memory.allocate(w, g, {space!r}, {address}, {count}, {guard}, pair={pair})"
+            )
         else:
             address = writer.value(operands[0], "u32", array=True)
             writer.emit(f"tensor_memory.release(w, g, {address}, {count}, {guard})")

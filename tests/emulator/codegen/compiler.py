@@ -83,7 +83,7 @@ def _write(writer: Writer, instruction: Instruction) -> None:
 
 _ISSUERS = (
     *("ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix", "cp"),
-    *("wgmma", "tcgen05", "clusterlaunchcontrol"),
+    *("wgmma", "tcgen05", "clusterlaunchcontrol", "mbarrier", "tensormap"),
 )
 """First words of what may issue something or touch memory that is watched."""
 
@@ -92,8 +92,6 @@ def _is_issuer(instruction: Instruction) -> bool:
     """Return whether reports may name an instruction when it is over."""
     if instruction.name in ("ld", "ldu", "st", "atom", "red"):
         return space_of(instruction) in ("shared", "generic", "global")
-    if instruction.name == "mbarrier":
-        return instruction.parts[1] in ("try_wait", "test_wait", "init", "inval")
     return instruction.name in _ISSUERS
 
 

@@ -178,7 +178,7 @@ def _tensor_map(writer: Writer, instruction: Instruction) -> None:
         assert isinstance(size, Immediate)
         writer.emit(
             f"tma.copy_map(w, g, {writer.address(where)}, {writer.address(source, 'u32')}, "
-            f"{int(size.value)})"
+            f"{int(size.value)}, {writer.guard(instruction)})"
         )
         return
     name = chosen(instruction, _FIELDS)

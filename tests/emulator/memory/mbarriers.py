@@ -244,7 +244,16 @@ class MBarriers:
         self.waiting[group.lanes[active]] = 0
         seen = done & active
         if self._memory.races is not None:
-            self._watch(self._memory.races, addresses, active, seen, group, relaxed=relaxed)
+            self._watch(
+                self._memory.races,
+                addresses,
+                active,
+                seen,
+                group,
+                wanted,
+                parity=parity,
+                relaxed=relaxed,
+            )
         if missing.any():
             self.waiting[group.lanes[missing]] = addresses[missing]
             self._progress.waited_in_vain = True
@@ -259,7 +268,9 @@ class MBarriers:
         active: Array,
         seen: Array,
         group: Group,
+        wanted: Array,
         *,
+        parity: bool,
         relaxed: bool,
     ) -> None:
         """Take note of which mbarriers active lanes look at, and of those where they have seen a phase complete."""
@@ -267,7 +278,9 @@ class MBarriers:
         for where, warp in set(pairs):
             races.uses(where, warp << 5)
         if seen.any():
-            for where in np.unique(addresses[seen]):
-                lanes = group.lanes[seen & (addresses == where)]
-                races.sees(int(where), lanes, relaxed=relaxed)
+            for where, state in set(
+                zip(addresses[seen].tolist(), wanted[seen].tolist(), strict=True)
+            ):
+                mine = seen & (addresses == where) & (wanted == state)
+                races.sees(where, group.lanes[mine], state, parity=parity, relaxed=relaxed)
             races.touched.reads(addresses[seen], _BYTES, group.part(seen))

@@ -27,6 +27,7 @@ import numpy as np
 
 from tests.emulator.arithmetic.arrays import I64, U32, Array
 from tests.emulator.fault import FaultError, UnmodelledError
+from tests.emulator.races.phases import Phases
 from tests.emulator.races.touched import UNIT_SHIFT, Access, RaceError, Touched
 from tests.emulator.threads.lanes import SHARED_SHIFT, Lanes
 from tests.emulator.threads.origin import Issuer
@@ -58,7 +59,8 @@ class Races:
     def __init__(self, lanes: Lanes, issuer: Issuer) -> None:
         self._lanes, self._warps, self._issuer = lanes, lanes.count >> 5, issuer
         self._first_load = len(_KINDS) * self._warps
-        agents = self._first_load + _MBARRIERS_OF_A_BLOCK * lanes.blocks
+        self._first_phase = self._first_load + _MBARRIERS_OF_A_BLOCK * lanes.blocks
+        agents = self._first_phase + _MBARRIERS_OF_A_BLOCK * lanes.blocks
         self._clocks = np.zeros((self._warps, 2, agents), I64)  # what a warp knows; what is fenced
         own = np.arange(self._warps)
         self._clocks[own, _KNOWN, own] = 1
@@ -70,7 +72,7 @@ class Races:
         self._mbarriers: dict[int, int] = {}
         self._loads: dict[int, int] = {}
         self._gathered: dict[int, Array] = {}
-        self._complete: dict[int, Array] = {}
+        self._phases: dict[int, Phases] = {}
         self._begun: dict[int, tuple[int, int, int]] = {}
         self._users: dict[int, dict[int, tuple[int, int]]] = {}
         self._released: dict[int, Array] = {}
@@ -157,6 +159,7 @@ class Races:
             RaceError: Others have touched it, or used the mbarrier, and nothing orders that and this.
         """
         warp = lane >> 5
+        self._phases_of(mbarrier).begin()
         for user, (step, number) in self._users.pop(mbarrier, {}).items():
             if self._clocks[warp, _KNOWN, user] < step:
                 raise RaceError(
@@ -196,6 +199,7 @@ class Races:
         step = self._loads[agent] = self._loads.get(agent, 0) + 1
         self.touched.change(address, width, agent, step, self.clock(warp), access)
         gathered = self._gathered_by(mbarrier)
+        self._phases_of(mbarrier).arrivers.add(agent)
         self._give(gathered, warp)
         gathered[_KNOWN, agent] = step
 
@@ -211,12 +215,14 @@ class Races:
     def arrives(self, mbarrier: int, lane: int, *, relaxed: bool = False) -> None:
         """Take note that a thread arrives at an mbarrier."""
         self.uses(mbarrier, lane)
+        self._phases_of(mbarrier).arrivers.add(lane >> 5)
         self._give(self._gathered_by(mbarrier), lane >> 5, relaxed=relaxed)
 
     def products_arrive(self, mbarrier: int, lane: int) -> None:
         """Take note that a thread arrives at an mbarrier when its ``tcgen05.mma`` so far are done."""
         self.arrives(mbarrier, lane)
         known, agent = self._gathered_by(mbarrier)[_KNOWN], self._agent("tensor", lane >> 5)
+        self._phases_of(mbarrier).arrivers.add(agent)
         known[agent] = max(known[agent], self._loads.get(agent, 0))
 
     def arrives_behind_copies(self, mbarrier: int, lanes: Array, steps: Array) -> None:
@@ -226,17 +232,42 @@ class Races:
             self.uses(mbarrier, int(warp) << 5)
             self._give(gathered, int(warp))
             agent, step = self._agent("copy", int(warp)), int(steps[lanes >> 5 == warp].max())
+            self._phases_of(mbarrier).arrivers.add(agent)
             gathered[_KNOWN, agent] = max(gathered[_KNOWN, agent], step)
 
     def completes(self, mbarrier: int) -> None:
         """Take note that a phase is complete: all that has arrived lies before it."""
-        self._complete[mbarrier] = self._gathered_by(mbarrier).copy()
+        phases, gathered = self._phases_of(mbarrier), self._gathered_by(mbarrier)
+        agent = self._phase_agent(mbarrier)
+        gathered[_KNOWN, agent] += 1
+        if len(phases.arrivers) == 1 and (warp := phases.arrivers.pop()) < self._warps:
+            self._clocks[warp, _KNOWN, agent] = gathered[_KNOWN, agent]  # nobody else was needed
+        phases.complete(gathered)
 
-    def sees(self, mbarrier: int, lanes: Array, *, relaxed: bool = False) -> None:
-        """Take note that threads have seen a phase complete."""
-        known = self._complete.get(mbarrier)
-        if known is not None:
-            self.take(known, lanes, relaxed=relaxed)
+    def sees(
+        self, mbarrier: int, lanes: Array, state: int, *, parity: bool, relaxed: bool = False
+    ) -> None:
+        """Take note that threads have seen a phase complete.
+
+        A wait by parity may be over as soon as the phase is that a warp knows of, or the next one if the parity of that is another; what
+        completed later happens to be there, and is not handed over.
+
+        Args:
+            mbarrier: Its address.
+            lanes: The threads.
+            state: The phase that they wait for, or its parity.
+            parity: Whether it is one.
+            relaxed: The order.
+        """
+        phases, agent = self._phases_of(mbarrier), self._phase_agent(mbarrier)
+        for warp in np.unique(lanes >> 5).tolist():
+            place = state
+            if parity:
+                count = max(0, int(self._clocks[warp, _KNOWN, agent]) - phases.before)
+                place = count - 1 if (count - 1) & 1 == state & 1 else count
+            known = phases.known(place)
+            if known is not None:
+                self.take(known, np.array([warp << 5]), relaxed=relaxed)
 
     def give(self, gathered: Array | None, lanes: Array, *, relaxed: bool = False) -> Array:
         """Return what a barrier or a flag knows, with what these threads bring to it; ``relaxed``: what they did before their last fence."""
@@ -296,9 +327,16 @@ class Races:
 
     def _agent_of(self, mbarrier: int) -> int:
         number = self._mbarriers.setdefault(mbarrier, len(self._mbarriers))
-        if self._first_load + number >= self._clocks.shape[2]:
+        if self._first_load + number >= self._first_phase:
             raise UnmodelledError(f"more than {_MBARRIERS_OF_A_BLOCK} mbarriers in a block")
         return self._first_load + number
+
+    def _phase_agent(self, mbarrier: int) -> int:
+        """Return the agent whose steps are the phases of an mbarrier."""
+        return self._agent_of(mbarrier) - self._first_load + self._first_phase
+
+    def _phases_of(self, mbarrier: int) -> Phases:
+        return self._phases.setdefault(mbarrier, Phases())
 
     def _gathered_by(self, mbarrier: int) -> Array:
         if mbarrier not in self._gathered:

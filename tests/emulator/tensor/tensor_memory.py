@@ -59,9 +59,18 @@ def registers_of(shape: str) -> int:
 
 
 def allocate(
-    wave: Wave, group: Group, space: str, address: Any, count: Any, guard: Array | None
+    wave: Wave,
+    group: Group,
+    space: str,
+    address: Any,
+    count: Any,
+    guard: Array | None,
+    *,
+    pair: bool,
 ) -> None:
     """Allocate columns for a block, once for each warp, and write the first one's address to shared memory.
+
+    A ``pair`` of blocks allocates together, so that each knows of the other's columns: those are not watched.
 
     Raises:
         FaultError: The number is no power of two from 32 to 512, or none are left: a GPU would wait.
@@ -93,7 +102,7 @@ def allocate(
         written = np.array([begin], U32)
         wave.memory.note(space, where, "written", 4, lane, data=written)
         array[index] = begin
-        if wave.tensor_races is not None:
+        if wave.tensor_races is not None and not pair:
             columns = np.arange(begin, begin + wanted)
             wave.tensor_races.allocated(block, columns, int(lane.lanes[0]) >> 5)
     wave.progress.events += 1

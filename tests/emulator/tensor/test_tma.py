@@ -7,50 +7,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import FaultError, UnmodelledError
-from tests.emulator.machine.schedule import ALL, LATE, WATCHED, Schedule
-from tests.emulator.races.touched import RaceError
+from tests.emulator.machine.schedule import ALL, LATE, Schedule
 from tests.emulator.snippet import run
-from tests.emulator.tensor import tensor_map
 from tests.emulator.tensor.tensor_map import TensorMap
-
-BEGIN = """
-  .reg .b32 %tid, %bar, %s, %x, %y, %rank; .reg .b64 %map, %out, %at; .reg .pred %p, %done;
-  .shared .align 8 .b64 mbar; .shared .align 1024 .b8 tile[4096];
-  mov.u32 %tid, %tid.x; mov.u32 %bar, mbar; mov.u32 %s, tile; setp.eq.u32 %p, %tid, 0;
-  mov.u32 %rank, %cluster_ctarank; ld.param.u64 %map, [p0]; ld.param.u64 %out, [p1];
-  @%p mbarrier.init.shared::cta.b64 [%bar], 1;
-"""
-WAIT = "L: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0; @!%done bra L;"
-
-
-def encoded(tensor: TensorMap) -> Array:
-    """Return a tensor map's bytes, aligned."""
-    room = np.zeros(256, np.uint8)
-    begin = -room.ctypes.data % 64
-    result = room[begin : begin + 128]
-    result[:] = np.frombuffer(tensor_map.encoded(tensor), np.uint8)
-    return result
-
-
-def map_of(array: Array, box: tuple[int, int], swizzle: int = 0, *, nan: bool = False) -> TensorMap:
-    """Return the map of a matrix; ``box`` is (columns, rows)."""
-    rows, columns = array.shape
-    item, name = array.itemsize, str(array.dtype)
-    return TensorMap(
-        array.ctypes.data, (columns, rows), (item, columns * item), box, name, swizzle, nan
-    )
-
-
-LOAD = f"""{BEGIN}
-  bar.sync 0;
-  @%p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%bar], 1024;
-  @%p cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%s], [%map, {{X, Y}}], [%bar];
-  {WAIT}
-  mad.wide.u32 %at, %tid, 4, %out; mad.lo.u32 %s, %tid, 4, %s;
-  ld.shared.b32 %x, [%s]; st.global.b32 [%at], %x;
-"""
+from tests.support.emulator.boxes import BEGIN, LOAD, PLAIN, STORE, WAIT, encoded, map_of
 
 
 @pytest.mark.parametrize("schedule", ALL[:2], ids=str)
@@ -97,13 +58,6 @@ def test_pieces_of_32_bytes_are_exchanged_by_the_address() -> None:
         assert np.array_equal(result[row].reshape(4, 8), pieces[np.arange(4) ^ row % 4])
 
 
-STORE = f"""{BEGIN}
-  mad.lo.u32 %y, %tid, 4, %s; add.u32 %x, %tid, 1; VALUE st.shared.b32 [%y], %x;
-  fence.proxy.async.shared::cta; bar.sync 0;
-  @%p OPCODE [%map, {{4, -2}}], [%s];
-  @%p cp.async.bulk.commit_group; AWAIT
-"""
-PLAIN = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
 ADDED = "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group"
 
 
@@ -285,65 +239,6 @@ def test_each_block_of_a_pair_tells_the_same_one() -> None:
         alone = body.replace("EXPECTED", "256").replace("cta_group::2.", word)
         with pytest.raises(FaultError, match="which is not in the block that it loads to"):
             run(alone, arrays, grid=2, cluster=2, target="sm_100a")
-
-
-CHANGE = f"""{BEGIN} .reg .b64 %new, %g; .reg .b32 %m, %w; .shared .align 128 .b8 copy[128];
-  ld.param.u64 %new, [p2]; mov.u32 %m, copy; setp.lt.u32 %done, %tid, 32;
-  mad.wide.u32 %g, %tid, 4, %map; mad.lo.u32 %w, %tid, 4, %m;
-  @%done ld.global.b32 %x, [%g]; @%done st.shared.b32 [%w], %x; bar.sync 0;
-  REPLACE
-  bar.sync 0;
-  tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%map], [%m], 128;
-  bar.sync 0;
-"""
-ADDRESS = "@%p tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%m], %new;"
-
-
-def test_a_tensor_map_is_changed_on_the_device() -> None:
-    first = np.zeros((8, 32), np.uint32)
-    source = np.arange(8 * 32, dtype=np.uint32).reshape(8, 32) + 5
-    result, maps = np.zeros((8, 32), np.uint32), encoded(map_of(first, (32, 8)))
-    size = "@%p tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%m], 1, 6;"
-    load = LOAD.removeprefix(BEGIN).replace("X", "0").replace("Y", "0")
-    run(CHANGE.replace("REPLACE", ADDRESS + size) + load, [maps, result, source], block=256)
-    assert np.array_equal(result[:6], source[:6])
-    assert (result[6:] == 0).all()
-
-
-@pytest.mark.parametrize("await_it", ["", "@%p cp.async.bulk.wait_group.read 0;"])
-def test_a_tensor_map_is_not_changed_while_a_store_may_read_it(await_it: str) -> None:
-    target, other = np.zeros((8, 32), np.uint32), np.zeros((8, 32), np.uint32)
-    maps = encoded(map_of(target, (32, 8)))
-    body = STORE.replace("OPCODE", PLAIN).replace("VALUE", "").replace("AWAIT", await_it)
-    body = body.replace("{4, -2}", "{0, 0}") + CHANGE.removeprefix(BEGIN).replace(
-        "REPLACE", ADDRESS
-    )
-    if await_it:
-        run(body, [maps, target, other], block=256, schedule=WATCHED)
-        return
-    with pytest.raises(RaceError, match=r"writes global memory that a bulk store of .* reads"):
-        run(body, [maps, target, other], block=256, schedule=WATCHED)
-
-
-@pytest.mark.parametrize(
-    ("replaced", "reason"),
-    [
-        (f"add.u64 %new, %new, 8; {ADDRESS}", "address"),
-        (f"mov.u64 %new, 0; {ADDRESS}", "address"),
-        ("@%p tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%m], 0, 72;", "stride"),
-        ("@%p tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%m], 1, 0;", "size"),
-        ("@%p tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%m], 0, 257;", "box"),
-        ("@%p tensormap.replace.tile.rank.shared::cta.b1024.b32 [%m], 5;", "rank"),
-        ("@%p tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%m], 1, 0;", "step"),
-        ("@%p tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%m], 0, 9;", "step"),
-    ],
-)
-def test_a_tensor_map_is_not_changed_to_what_the_driver_refuses(replaced: str, reason: str) -> None:
-    source, result = np.zeros((8, 32), np.uint32), np.zeros((8, 32), np.uint32)
-    load = LOAD.removeprefix(BEGIN).replace("X", "0").replace("Y", "0")
-    maps = encoded(map_of(source, (32, 8)))
-    with pytest.raises(FaultError, match=f"a tensor map with a {reason} that cuTensorMapEncode"):
-        run(CHANGE.replace("REPLACE", replaced) + load, [maps, result, source], block=256)
 
 
 @pytest.mark.parametrize("schedule", ALL[:2], ids=str)

@@ -365,21 +365,23 @@ def replace_field(
         where = group.all(address)[place : place + 1]
         array, places = wave.memory.resolve(space, where, lane, 1, written=True)
         begin = int(places[0])
-        if array is wave.memory.shared:
+        if array is wave.memory.shared_words[1]:
             wave.memory.barriers.check(1, np.arange(begin, begin + tensor_map.SIZE))
         raw = array[begin : begin + tensor_map.SIZE]
         before = np.array(raw)
         tensor_map.replace(raw, field, index, group.at(value, place))
-        if array is wave.memory.shared and wave.memory.races is not None:
+        if array is wave.memory.shared_words[1] and wave.memory.races is not None:
             changed = (raw != before).reshape(-1, _PIECE).any(1)
             pieces = begin + _PIECE * np.nonzero(changed)[0]
             wave.memory.races.touches(pieces, _PIECE, int(group.lanes[place]), "write")
     wave.progress.events += 1
 
 
-def copy_map(wave: Wave, group: Group, target: Any, source: Any, size: int) -> None:
+def copy_map(
+    wave: Wave, group: Group, target: Any, source: Any, size: int, guard: Array | None
+) -> None:
     """Copy a tensor map from shared to global memory, once for each warp (``tensormap.cp_fenceproxy``)."""
-    for place in group.first_of_warps(None):
+    for place in group.first_of_warps(guard):
         to, begin = group.at(target, place), group.at(source, place)
         wave.memory.check_global(to, size, "tensormap.cp_fenceproxy", written=True)
         block = int(wave.lanes.block[group.lanes[place]])
