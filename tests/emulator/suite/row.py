@@ -27,7 +27,7 @@ MORE, LESS = 1.25, 0.8
 """A count may grow by this factor and by `_FEW`, and shrink by the other: another version of nvcc schedules other instructions."""
 _FEW = 4096
 """At most half of the count: what doubles is seen, however little it is."""
-_EMULATOR = (
+EMULATOR = (
     "arithmetic",
     "codegen",
     "machine",
@@ -151,7 +151,7 @@ def emulator_of_today() -> str:
     folder = REPOSITORY / "tests" / "emulator"
     places = [
         folder / "fault.py",
-        *(each for name in _EMULATOR for each in folder.glob(f"{name}/*")),
+        *(each for name in EMULATOR for each in folder.glob(f"{name}/*")),
     ]
     texts = [
         path.read_bytes()

@@ -42,6 +42,13 @@ RUNS = [
 ]
 
 
+def test_the_digest_of_the_emulator_is_of_all_its_folders_but_those_of_kernels() -> None:
+    folder = REPOSITORY / "tests" / "emulator"
+    with_modules = {path.parent.name for path in folder.glob("*/*.py")}
+    kernels = {"kernels", "suite", "recorded", "held_out"}
+    assert set(row_module.EMULATOR) == with_modules - kernels
+
+
 def test_no_committed_row_is_wrong_or_of_no_case() -> None:
     rows = row_module.read()
     assert rows

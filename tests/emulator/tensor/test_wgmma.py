@@ -13,7 +13,8 @@ import torch
 
 from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import FaultError
-from tests.emulator.machine.schedule import EAGER, LATE, Schedule
+from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
+from tests.emulator.races.touched import RaceError
 from tests.emulator.snippet import run
 from tests.support.emulator.matrices import DTYPES, values
 from tests.support.emulator.shared_memory import (
@@ -203,6 +204,33 @@ def test_operands_that_threads_write_need_a_proxy_fence() -> None:
             [*images, np.zeros((128, 8), np.uint32)],
             block=128,
         )
+
+
+ONE_WRITES = (
+    "setp.eq.u32 %more, %tid, 96; @%more st.shared.b32 [%right], %tid; fence.proxy.async; BARRIER"
+)
+"""A thread of the last warp."""
+
+
+def watched(text: str, then: str = "") -> None:
+    """Run a product behind some text, in the watched schedule, and ``then`` behind its wait."""
+    layout = LAYOUTS["128 bytes"]
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    body = body.replace(FENCE, f"{text} {FENCE}").replace(WAIT, f"{WAIT} {then}")
+    images = [image(values((rows, 16), "bf16", 1), layout) for rows in (64, 16)]
+    run(body, [*images, np.zeros((128, 8), np.uint32)], block=128, schedule=WATCHED)
+
+
+def test_all_warps_of_a_group_have_an_order_with_what_has_written_its_operands() -> None:
+    watched(ONE_WRITES.replace("BARRIER", "bar.sync 0;"))
+    first_and_last = "add.u32 %at, %tid, 32; and.b32 %at, %at, 127; setp.lt.u32 %more, %at, 64; @%more bar.sync 1, 64;"
+    with pytest.raises(RaceError, match=r"a wgmma of .* reads shared memory that .* warps 3 wrote"):
+        watched(ONE_WRITES.replace("BARRIER", first_and_last))
+
+
+def test_each_warp_of_a_group_knows_of_the_product_that_it_has_waited_for() -> None:
+    write = "mad.lo.u32 %at, %tid, 4, %right; st.shared.b32 [%at], %tid;"
+    watched("", write)
 
 
 FENCE, COMMIT = "wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;"

@@ -21,7 +21,10 @@ class Explanation:
 
 Places = dict[tuple[str, str], dict[int, Explanation]]
 """Reasons by family and opcode, and by place."""
-ORDER = "one instruction of one group of lanes runs at a time: memory is sequentially consistent"
+ORDER = (
+    "other fences or barriers order what lies before it, or nothing here does: memory is sequentially consistent, and the watched "
+    "schedule knows what fences order by flags and relaxed arrivals alone"
+)
 UNUSED = Explanation(
     "no output depends on it: with NaN and with large numbers in its place all are the same",
     redundant=True,
