@@ -6,6 +6,8 @@ is not in another.
 
 from __future__ import annotations
 
+import numpy as np
+
 from tests.emulator.arithmetic.arrays import Array
 
 _KEPT = 4
@@ -22,17 +24,20 @@ class Phases:
 
     def __init__(self) -> None:
         self.before, self.arrivers = 0, set[int]()
-        self._count, self._last = 0, list[Array]()
+        self._count = 0
+        self._last: list[Array] = []
 
     def begin(self) -> None:
         """Begin with phase 0 again."""
-        self.before, self._count, self._last = self.before + self._count, 0, []
+        self.before, self._count = self.before + self._count, 0
+        self._last.clear()
         self.arrivers.clear()
 
     def complete(self, gathered: Array) -> None:
         """Take note of what is known when the current phase is complete."""
         self._count += 1
-        self._last = [*self._last, gathered.copy()][-_KEPT:]
+        self._last.append(np.array(gathered))
+        del self._last[:-_KEPT]
         self.arrivers.clear()
 
     def known(self, phase: int) -> Array | None:
