@@ -106,6 +106,7 @@ class Share:
         redundant: Missed, and right on every GPU.
         unmodelled: Missed or not run, since the emulator does not know what they break.
         unexplained: Missed or not run, and nobody has said why.
+        unused: Of the redundant ones those that load or store what no output depends on (`UNUSED`): in another case one may.
     """
 
     mutants: int
@@ -114,6 +115,7 @@ class Share:
     redundant: int
     unmodelled: int
     unexplained: int
+    unused: int = 0
 
     @property
     def whole(self) -> bool:
@@ -124,6 +126,12 @@ class Share:
     def share(self) -> float:
         """Noticed ones, of those run that are not redundant; 1 if there are none."""
         counted = self.run - self.redundant
+        return self.noticed / counted if counted else 1.0
+
+    @property
+    def share_with_unused(self) -> float:
+        """Noticed ones, of those run that are redundant in no case."""
+        counted = self.run - self.redundant + self.unused
         return self.noticed / counted if counted else 1.0
 
     def __str__(self) -> str:
@@ -158,6 +166,7 @@ def share_of(scores: Iterable[Score], explained: Places = EXPLAINED) -> Share:
         sum(reason.redundant for reason in known),
         sum(not reason.redundant for reason in known),
         len(reasons) - len(known),
+        sum(reason is UNUSED for reason in known),
     )
 
 
@@ -227,7 +236,11 @@ def write(
 ) -> None:
     """Write a table: facts, the share of each family, then a row for each score, with the reason for each miss."""
     plain = {
-        family: {**asdict(share), "share": round(share.share, 3)}
+        family: {
+            **asdict(share),
+            "share": round(share.share, 3),
+            "share with unused": round(share.share_with_unused, 3),
+        }
         for family, share in shares(scores.values(), explained).items()
     }
     families = ",\n".join(

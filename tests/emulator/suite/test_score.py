@@ -36,6 +36,12 @@ def test_what_is_unused_in_a_case_may_be_needed_in_another() -> None:
     needed = Explanation("it is the last row")
     explained = {("sm80", "ld.global"): {1: needed}}
     assert [score.explanation(loads, place, explained) for place in (0, 1)] == [UNUSED, needed]
+    share = score.share_of([loads], explained)
+    assert (share.redundant, share.unused, share.unmodelled) == (1, 1, 1)
+    assert (share.share, share.share_with_unused) == (0.0, 0.0)
+    noticed = Score("sm80", "ld.global", "digest", 4, {"late": 2}, {2: "ld;", 3: "ld;"}, unused=[2])
+    share = score.share_of([noticed], {("sm80", "ld.global"): {3: needed}})
+    assert (share.share, share.share_with_unused) == (2 / 3, 0.5)
 
 
 def table_of(*scores: Score) -> dict[tuple[str, str], Score]:
@@ -59,7 +65,9 @@ def test_the_table_has_the_share_of_each_family_and_the_reason_of_each_miss(tmp_
         "redundant": 1,
         "unmodelled": 1,
         "unexplained": 1,
+        "unused": 0,
         "share": round(7 / 9, 3),
+        "share with unused": round(7 / 9, 3),
     }
     assert plain["families"][HOST]["share"] == 1.0
     missed = plain["rows"][1]["missed"]
