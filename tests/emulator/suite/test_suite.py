@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.emulator.kernels import build
+from inductor_plugin.problem.target import target
+from tests.emulator.kernels import build, gemm
 from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
+from tests.emulator.races.touched import RaceError
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import row as row_module
 from tests.emulator.suite.__main__ import is_done
-from tests.emulator.suite.cases import templates
-from tests.emulator.suite.entry import Entry, entries
+from tests.emulator.suite.cases import products, templates
+from tests.emulator.suite.entry import Entry, entries, with_fence
 from tests.emulator.suite.row import Row, counts_of, differing
 from tests.support.attention import backward_cases, forward_cases
 from tests.support.repository import REPOSITORY
@@ -104,6 +106,17 @@ def test_a_kernel_is_right(
     assert entry.undone(verdict) == []
     if schedule == EAGER and (row := row_module.read().get(name)) is not None:
         assert differing(row, counts_of(verdict.launches)) == {}
+
+
+@pytest.mark.slow
+def test_the_fence_that_cutlass_lacks_is_looked_for(runtime: Runtime) -> None:
+    """Without what `entry.with_fence` adds, a case is refused (docs/upstream/sm100_mbarrier_fence.md)."""
+    product = products.CASES["sm100 bias of a row, two pairs of SMs"]
+    gpu = target(product.gpu)
+    with pytest.raises(RaceError, match=r"uses the mbarrier at .* an mbarrier\.init of"):
+        gemm.run(runtime, product.case, gpu, WATCHED)
+    with runtime.edited(with_fence):
+        assert gemm.run(runtime, product.case, gpu, WATCHED).share <= 1
 
 
 RECORDED = {"global read": 100_000, "global written": 3200, "shared read": 10, "local read": 0}
