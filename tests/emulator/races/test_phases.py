@@ -78,8 +78,17 @@ def test_the_last_phases_are_kept_and_counted_from_the_beginning() -> None:
     assert phases.known(0) == 9
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_phases_are_counted_anew_when_an_mbarrier_begins_again(again: bool) -> None:
-    renew = "mbarrier.inval.shared.b64 [bar]; mbarrier.init.shared.b64 [bar], 1;" if again else ""
-    begin = f"{_ARRIVE} {renew} {_WRITE} {_ARRIVE}"
-    assert races(begin, _wait(1) + _READ)
+def test_phases_are_counted_anew_when_an_mbarrier_begins_again() -> None:
+    """Both warps know of two phases of the one before."""
+    renew = (
+        "@%p0 mbarrier.inval.shared.b64 [bar]; @%p0 mbarrier.init.shared.b64 [bar], 1; bar.sync 0;"
+    )
+    body = f"""@%p0 {_ARRIVE} @%p0 {_ARRIVE} {renew} WRITE @%p0 {_ARRIVE} BEHIND
+      @!%p2 bra END; {_wait(0)} {_READ} END:"""
+    text = _HEAD.replace("COUNT", "1") + body
+    write, arrays = f"@%p0 {_WRITE}", [np.zeros(1, np.uint32)]
+    before = text.replace("WRITE", write).replace("BEHIND", "")
+    behind = text.replace("WRITE", "").replace("BEHIND", write)
+    snippet.run(before, arrays, block=64, schedule=WATCHED)
+    with pytest.raises(RaceError):
+        snippet.run(behind, arrays, block=64, schedule=WATCHED)

@@ -67,17 +67,18 @@ def main(arguments: Sequence[str] | None = None, path: Path = row_module.TABLE) 
         if entry.family in (given.family or [entry.family])
         and entry.name in (given.case or [entry.name])
     ]
+    able = chosen
     if given.built:
-        chosen = [each for each in chosen if not each.config or build.is_built(each.config)]
+        able = [each for each in chosen if not each.config or build.is_built(each.config)]
     rows = {} if given.again else row_module.read(path)
-    missing = [entry for entry in chosen if not is_done(entry, rows.get(entry.name))]
+    missing = [entry for entry in able if not is_done(entry, rows.get(entry.name))]
     print(f"{len(chosen)} cases, {len(missing)} of them to run", flush=True)
     ends = time.monotonic() + given.limit_s
     options = {"again": given.again, "accept": given.accept_counts}
     runtime = Runtime(build.CACHE)
     right, wrong = run(runtime, missing, ends, path, **options)
     if given.recheck:
-        wrong |= recheck(runtime, chosen, ends, path)
+        wrong |= recheck(runtime, able, ends, path)
     rows = {} if given.again else row_module.read(path)
     print(*left_lines(chosen, rows, right), sep="\n")
     if older := older_of(chosen, path):

@@ -71,14 +71,9 @@ class Score:
     ) -> None:
         """Add the next mutant: the schedule that notices it, or what the emulator says, or neither, and whether it is ``unused``."""
         place = self.run
-        if schedule:
-            self.noticed[schedule] = self.noticed.get(schedule, 0) + 1
-        elif unknown:
-            self.unknown[place] = f"{instruction}: {unknown}"
-        else:
-            self.missed[place] = instruction
-            if unused:
-                self.unused.append(place)
+        self._put(place, instruction, schedule, unknown)
+        if unused and place in self.missed:
+            self.unused.append(place)
 
     def again(self, place: int, instruction: str, schedule: str, unknown: str) -> None:
         """Take what another emulator says of a mutant that was missed or could not be run; as of `add`."""
@@ -87,6 +82,9 @@ class Score:
         self.missed.pop(place, None)
         self.unknown.pop(place, None)
         self.unused = [each for each in self.unused if each != place]
+        self._put(place, instruction, schedule, unknown)
+
+    def _put(self, place: int, instruction: str, schedule: str, unknown: str) -> None:
         if schedule:
             self.noticed[schedule] = self.noticed.get(schedule, 0) + 1
         elif unknown:

@@ -16,7 +16,7 @@ import pytest
 from inductor_plugin.errors import KernelError
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from tests.emulator.fault import FaultError, UnmodelledError
-from tests.emulator.kernels import mutants
+from tests.emulator.kernels import build, mutants
 from tests.emulator.machine.schedule import EAGER, LATE, WATCHED, Schedule
 from tests.emulator.runtime.launch import Launch
 from tests.emulator.runtime.runtime import Runtime
@@ -208,6 +208,20 @@ def test_the_source_of_a_score_is_that_of_the_case_whose_kernel_or_call_is_chang
 
 def test_instructions_that_are_not_modelled_are_taken_out_all_the_same() -> None:
     assert NOT_MODELLED.keys() <= set(mutants.SYNCHRONISING)
+
+
+def test_mutants_are_of_kernels_that_were_compiled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faults of host code change no PTX, and take what the cases have compiled."""
+    folders: dict[str, Path] = {}
+
+    def noted(runtime: Path, family: str, _ends: float, **_options: bool) -> list[str]:
+        folders[family] = runtime
+        return []
+
+    monkeypatch.setattr(mutations, "Runtime", lambda folder: folder)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(mutations, "_run", noted)
+    mutations.main(["--family", "sm80", "--family", "host"])
+    assert folders == {"sm80": build.ALONE, HOST: build.CACHE}
 
 
 def test_families_are_named_whole_or_by_their_first_word() -> None:
